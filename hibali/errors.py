@@ -1,0 +1,104 @@
+"""The one family of errors, each with its exit code and what to do next."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, ClassVar
+
+
+class Exit(IntEnum):
+    """Exit codes that users script against (docs/exit-codes.md)."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    ACCESS = 4
+    TRY_LATER = 5
+    INCOMPLETE = 6
+    RUN_FAILED = 7
+    REFUSED = 8
+    CHANGES = 10
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class HibaliError(Exception):
+    """Something a user is told: what is wrong, about what, and what to do next.
+
+    `code` is a stable kebab-case word for scripts; `about` names the site, path, key or option;
+    `hint` is one line to act on; `transient` says whether trying again may help by itself.
+    None of them may ever hold a secret (S16).
+    """
+
+    exit: ClassVar[Exit] = Exit.BUG
+
+    def __init__(
+        self, code: str, message: str, *, about: str = "", hint: str = "", transient: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.about = about
+        self.hint = hint
+        self.transient = transient
+
+    def to_record(self) -> dict[str, Any]:
+        """The JSON line that ends a failed command."""
+        return {
+            "schema": 1,
+            "kind": "error",
+            "code": self.code,
+            "message": self.message,
+            "about": self.about,
+            "hint": self.hint,
+            "transient": self.transient,
+            "exit": int(self.exit),
+        }
+
+
+class UsageError(HibaliError):
+    """The command line, the configuration, a descriptor or an invocation is wrong."""
+
+    exit = Exit.USAGE
+
+
+class NotFoundError(HibaliError):
+    """What was named does not exist."""
+
+    exit = Exit.NOT_FOUND
+
+
+class AccessError(HibaliError):
+    """A login, permission or credential is missing; never retried."""
+
+    exit = Exit.ACCESS
+
+
+class TryLaterError(HibaliError):
+    """Unreachable, locked, throttled or out of time: the same line may work later."""
+
+    exit = Exit.TRY_LATER
+
+    def __init__(
+        self, code: str, message: str, *, about: str = "", hint: str = "", transient: bool = True
+    ) -> None:
+        super().__init__(code, message, about=about, hint=hint, transient=transient)
+
+
+class IncompleteError(HibaliError):
+    """Not all was done, or not all of it is proven."""
+
+    exit = Exit.INCOMPLETE
+
+
+class RunFailedError(HibaliError):
+    """The run ended in failure or was cancelled."""
+
+    exit = Exit.RUN_FAILED
+
+
+class RefusedError(HibaliError):
+    """Refused for safety; this call changed nothing at the target."""
+
+    exit = Exit.REFUSED

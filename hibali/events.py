@@ -1,0 +1,82 @@
+"""What happened, as frozen records: progress, log, JSON lines and the receipt are folds of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan is complete: how much there is in all and how much of it has to move."""
+
+    files: int
+    bytes: int
+    files_to_move: int
+    bytes_to_move: int
+    files_kept: int
+    files_to_delete: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One entry stands at the target under its final name, proven as said."""
+
+    path: bytes
+    kind: str
+    size: int
+    digest: str | None
+    proof: str
+    mtime_ns: int
+    mode: int = -1
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Bytes have left: progress within and before entries that are not landed yet."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """One entry is gone from the target."""
+
+    path: bytes
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """One entry was not done, and why, in words and as a stable code."""
+
+    path: bytes
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Something is tried again after a pause."""
+
+    about: str
+    attempt: int
+    wait_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something a person should read once."""
+
+    message: str
+
+
+Event = Planned | Moved | Carried | Deleted | Failed | Retried | Noted
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
+    del event

@@ -1,0 +1,143 @@
+"""What happened, on disk: append-only JSON lines and atomic summaries, safe on NFS and Lustre, readable with jq."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hibali.errors import IncompleteError, RefusedError
+from hibali.folders import private_folder, state_folder
+from hibali.strict_json import line_of_json
+
+_SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; a receipt always syncs
+
+
+def now() -> str:
+    """The present moment, UTC, RFC 3339."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def new_identifier() -> str:
+    """A name for one operation or run: sorts by time, unguessable enough not to collide, `[0-9a-f-]` only."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def ledger_folder(*names: str) -> Path:
+    """A private folder inside the ledger."""
+    folder = state_folder()
+    for name in names:
+        folder = private_folder(folder / name)
+    return folder
+
+
+class Journal:
+    """One append-only JSON-lines file, held open by the one process that writes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open for appending, 0600, never through a symlink; raises `RefusedError` where that fails: no ledger, no start."""
+        self.path = path
+        self._unsynced = 0
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags, 0o600)
+            _end_torn_line(path, self._descriptor)
+            _sync_folder(path.parent)
+        except OSError as problem:
+            raise RefusedError(
+                "ledger-unwritable",
+                f"the ledger cannot be written: {problem.strerror}",
+                about=str(path),
+                hint="Nothing was started. Make room there, or set HIBALI_STATE.",
+            ) from None
+
+    def append(self, record: dict[str, Any], *, durable: bool = False) -> None:
+        """Add one line; with `durable` it is on disk when this returns. Raises `IncompleteError`."""
+        line = line_of_json(record).encode("ascii") + b"\n"
+        try:
+            _write_all(self._descriptor, line)
+            self._unsynced += len(line)
+            if durable or self._unsynced > _SYNC_EVERY:
+                os.fsync(self._descriptor)
+                self._unsynced = 0
+        except OSError as problem:
+            raise IncompleteError(
+                "ledger-unwritable", f"the ledger cannot be written: {problem.strerror}", about=str(self.path)
+            ) from None
+
+    def close(self) -> None:
+        """Sync and close; safe to call twice."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a journal, oldest first; a line torn by a crash is passed over; none where there is no file."""
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    yield record
+
+
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Put `content` at `path` whole or not at all, durable when this returns; raises OSError."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _end_torn_line(path: Path, descriptor: int) -> None:
+    """Close a line that a crash cut short, so that the next record stands on its own."""
+    size = os.fstat(descriptor).st_size
+    if size:
+        with path.open("rb") as stream:
+            stream.seek(size - 1)
+            if stream.read(1) != b"\n":
+                _write_all(descriptor, b"\n")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,199 @@
+"""SITE:PATH as the user writes it, and what it means at that site; no globs, no variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from hibali.errors import RefusedError, UsageError
+from hibali.settings import Settings, require_built
+from hibali.sites import Site, local_site
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HERE = local_site()
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place: `path` there is absolute, or begins with `~/`, `~` or `$NAME` for the far side to expand.
+
+    Names that are not UTF-8 are surrogate escapes in `path` and `text`; `raw` has the bytes. At an object
+    store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
+    `slash` tells that PATH ended in one, or was left out; `typed_local` that no site was named.
+    """
+
+    site: Site
+    path: str
+    text: str
+    slash: bool = False
+    read_only: bool = False
+    bucket: str | None = None
+    typed_local: bool = False
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes of `path`."""
+        return self.path.encode("utf-8", "surrogateescape")
+
+    @property
+    def name(self) -> bytes:
+        """The last component in bytes; empty for a root."""
+        return self.raw.rpartition(b"/")[2]
+
+    @property
+    def parent(self) -> Location:
+        """The folder that holds this one; a root is its own parent."""
+        above = self.path.rstrip("/").rpartition("/")[0]
+        if self.bucket is None:
+            above = above or "/"
+        return replace(self, path=above, slash=True)
+
+    def child(self, name: bytes) -> Location:
+        """The location of that name below this one."""
+        shown = name.decode("utf-8", "surrogateescape")
+        path = f"{self.path.rstrip('/')}/{shown}" if self.path or self.bucket is None else shown
+        return replace(self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False)
+
+
+def read_location(text: str, settings: Settings) -> Location:
+    """What a word of the command line means, seen from the current folder.
+
+    Raises `UsageError` for an unknown site or root, a path that climbs, `~user`, or a site of a kind
+    that is not built.
+    """
+    typed = os.fsencode(text).decode("utf-8", "surrogateescape")
+    found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()))
+    if found is None:
+        settings.site(typed.partition(":")[0])  # says what may have been meant
+        raise UsageError("unknown-site", "no site of this name is configured", about=typed)
+    require_built(found.site)
+    if found.typed_local and b".." in found.raw.split(b"/"):
+        real = os.path.realpath(found.raw).decode("utf-8", "surrogateescape")
+        return replace(found, path=real)
+    return found
+
+
+def parse_location(text: str, sites: Mapping[str, Site], folder: bytes) -> Location | None:
+    """The rules of `read_location` as a pure function; None for a site that is not in `sites`.
+
+    A colon before the first slash ends a site's name. Local paths are taken from `folder`, and keep a `..`.
+    """
+    if not text or "\0" in text:
+        _refuse(text, "a location is a path or SITE:PATH")
+    if ":" not in text.partition("/")[0]:
+        return _local(text, folder)
+    name, _, path = text.partition(":")
+    site = sites.get(name)
+    if site is None:
+        return None
+    if site.kind in {"s3", "url"}:
+        return _at_object_store(text, site, path)
+    resolved = _resolve(text, site, path)
+    slash = not path or _ends_as_folder(path)
+    return Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
+
+
+def work_path(site: Site) -> str:
+    """Where the site's run folders and cache are: like `Location.path`."""
+    return _resolve(f"{site.name}:{site.work}", site, site.work)
+
+
+def check_writable(target: Location) -> None:
+    """Raise `RefusedError` for a target below a read-only root."""
+    if target.read_only:
+        raise RefusedError(
+            "read-only-root",
+            "this lies below a root that the configuration calls read-only",
+            about=target.text,
+            hint=f"Write elsewhere, or take the root out of sites.{target.site.name}.read_only.",
+        )
+
+
+def _local(text: str, folder: bytes) -> Location:
+    parts = [part for part in text.split("/") if part not in {"", "."}]
+    here = "" if text.startswith("/") else folder.decode("utf-8", "surrogateescape").rstrip("/")
+    path = "/".join([here, *parts]) or "/"
+    return Location(_HERE, path, text, slash=_ends_as_folder(text), typed_local=True)
+
+
+def _resolve(text: str, site: Site, path: str) -> str:
+    """PATH at a site with a filesystem."""
+    if path.startswith("/"):
+        return "/" + _normal(text, path)
+    first, _, rest = path.partition("/")
+    if first == "~":
+        return _join("~", _normal(text, rest))
+    if first.startswith("~"):
+        _refuse(text, "another account's home cannot be named", "Write the path in full.")
+    if first.startswith("@"):
+        return _join(_root(text, site, first[1:]), _normal(text, rest))
+    start = site.roots[site.default_root] if site.default_root else "~"
+    return _join(start, _normal(text, path))
+
+
+def _root(text: str, site: Site, name: str) -> str:
+    if name in site.roots:
+        return site.roots[name]
+    near = get_close_matches(name, site.roots, n=1)
+    known = ", ".join(f"@{root}" for root in sorted(site.roots)) or "none"
+    hint = f"Did you mean @{near[0]}?" if near else f"Roots of {site.name}: {known}."
+    return _refuse(text, f"{site.name} has no root @{name}", f"{hint} A folder of that name: ./@{name}")
+
+
+def _normal(text: str, path: str) -> str:
+    """The path without `.`, `..` and doubled slashes; `..` may not leave where it starts."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not kept:
+                _refuse(text, "'..' would leave the root")
+            kept.pop()
+        elif part not in {"", "."}:
+            kept.append(part)
+    return "/".join(kept)
+
+
+def _join(start: str, rest: str) -> str:
+    trimmed = start.rstrip("/")
+    if not rest:
+        return trimmed or "/"
+    return f"{trimmed}/{rest}"
+
+
+def _at_object_store(text: str, site: Site, path: str) -> Location:
+    """PATH as a key: exact, because `a//b` and `a/b` are two keys there."""
+    if path.startswith("/"):
+        _refuse(text, "a key has no leading slash", f"Write {site.name}:{path.lstrip('/')}")
+    path = path.removeprefix("./")
+    slash = not path or path.endswith("/")
+    key = path.removesuffix("/")
+    if key and any(part in {"", ".", ".."} for part in key.split("/")):
+        _refuse(text, "a key cannot have an empty component, '.' or '..'")
+    bucket = ""
+    if site.s3 is not None:
+        bucket = site.s3.bucket or ""
+        if not bucket:
+            bucket, _, key = key.partition("/")
+            if not _BUCKET.fullmatch(bucket):
+                _refuse(text, "a bucket has to be named", f"Write {site.name}:BUCKET/KEY")
+        key = "/".join(part for part in (site.s3.prefix.strip("/"), key) if part)
+    return Location(site, key, text, slash=slash, bucket=bucket)
+
+
+def _is_read_only(site: Site, path: str) -> bool:
+    """Whether the path is a read-only root or below one, however it was written."""
+    roots = [site.roots[name].rstrip("/") for name in site.read_only]
+    return any(path == (root or "/") or path.startswith(root + "/") for root in roots)
+
+
+def _ends_as_folder(path: str) -> bool:
+    return path.rpartition("/")[2] in {"", ".", ".."}
+
+
+def _refuse(text: str, message: str, hint: str = "") -> NoReturn:
+    raise UsageError("bad-location", message, about=text, hint=hint)

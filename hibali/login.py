@@ -1,0 +1,181 @@
+"""One login per site, kept by an OpenSSH master of our own and shared by everything that goes there (S7)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hibali import shell
+from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
+from hibali.events import Listener, Noted, ignore
+from hibali.folders import control_folder
+from hibali.retry import pause, with_retries
+from hibali.sites import Limits, SshSettings
+
+LOGIN_SECONDS = 120.0  # a person may have to find a second factor
+
+# What the user's configuration must not add to a line of ours: S7 names them.
+_ALWAYS = (
+    "RequestTTY=no",
+    "RemoteCommand=none",
+    "PermitLocalCommand=no",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "GSSAPIDelegateCredentials=no",
+    "ClearAllForwardings=yes",
+    "EscapeChar=none",
+    "LogLevel=ERROR",
+)
+
+
+class Login:
+    """The way to one host: `argv` gives the words before a command there, after `ensure` made sure of a login."""
+
+    def __init__(
+        self, settings: SshSettings, limits: Limits, *, host: str | None = None, tell: Listener = ignore
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        self.host = host or settings.host
+        self._tell = tell
+        self.logins = 0
+        name = "\0".join([*settings.command, self.host])
+        self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+
+    @property
+    def _socket(self) -> Path:
+        return control_folder() / self._name
+
+    @property
+    def shared(self) -> bool:
+        """Whether a master carries the channels; where masters are forbidden every channel is a login."""
+        return self._settings.persist_seconds > 0
+
+    def ensure(self) -> None:
+        """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
+        if not self.shared or self._is_up():
+            return
+        with self._only_one():
+            if not self._is_up():
+                with_retries(self._log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+
+    def argv(self, command: str) -> list[str]:
+        """The words that run one constant command there, over the kept login.
+
+        `ProxyCommand=false` keeps a channel that finds no master from logging in by itself.
+        """
+        words = [*self._settings.command, *_options()]
+        if self.shared:
+            words += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
+        else:
+            words += ["-o", "ControlPath=none", *_asking()]
+            self.logins += 1
+            self._space_logins()
+        return [*words, "--", self.host, command]
+
+    def close(self) -> None:
+        """End the kept login now."""
+        if self.shared and self._socket.exists():
+            shell.run(
+                [*self._settings.command, "-S", str(self._socket), "-O", "exit", "--", self.host], timeout=15
+            )
+
+    def explain(self, errors: bytes) -> HibaliError:
+        """The error for a channel that ended with ssh's own 255."""
+        return explain_ssh(errors, self._settings.command, self.host)
+
+    def _is_up(self) -> bool:
+        if not self._socket.exists():
+            return False
+        words = [*self._settings.command, "-S", str(self._socket), "-O", "check", "--", self.host]
+        return shell.run(words, timeout=15).exit_code == 0
+
+    def _log_in(self) -> None:
+        self._space_logins()
+        self._socket.unlink(missing_ok=True)
+        words = [
+            *self._settings.command,
+            *_options(),
+            *_asking(),
+            *("-o", "ControlMaster=yes", "-o", f"ControlPersist={self._settings.persist_seconds}"),
+            *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
+            *("-S", str(self._socket), "-N", "--", self.host),
+        ]
+        self._tell(Noted(f"Logging in to {self.host}."))
+        self.logins += 1
+        finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=shell.has_terminal())
+        if finished.exit_code != 0:
+            raise self.explain(finished.stderr)
+
+    def _space_logins(self) -> None:
+        """Keep the site's interval between logins: some sites ban who connects too often."""
+        stamp = self._socket.with_suffix(".at")
+        with contextlib.suppress(OSError):
+            since = time.time() - stamp.stat().st_mtime
+            if 0 <= since < self._limits.login_interval_seconds:
+                pause(self._limits.login_interval_seconds - since)
+        stamp.touch(mode=0o600)
+
+    @contextlib.contextmanager
+    def _only_one(self) -> Iterator[None]:
+        """One process logs in at a time; the folder is local, where flock(2) holds."""
+        descriptor = os.open(
+            self._socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _options() -> list[str]:
+    return [word for option in _ALWAYS for word in ("-o", option)]
+
+
+def _asking() -> list[str]:
+    """Without a terminal nothing may be asked, and an unknown host key is an end."""
+    if shell.has_terminal():
+        return ["-o", "StrictHostKeyChecking=ask"]
+    return ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+
+
+def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError:
+    """What ssh(1) meant by status 255: it says so only in words on standard error."""
+    text = errors.decode("utf-8", "replace").strip()
+    last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
+    by_hand = shlex.join([*command, host])
+    if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
+        return AccessError(
+            "host-key",
+            "the host's key is unknown or has changed",
+            about=host,
+            hint=f"Check it with the site, then log in once by hand: {by_hand}",
+        )
+    denied = (
+        "Permission denied",
+        "Too many authentication failures",
+        "No more authentication methods",
+        "no mutual signature",
+    )
+    if any(words in text for words in denied):
+        return AccessError(
+            "login-refused",
+            f"the login was refused, or would have asked for something: {last}",
+            about=host,
+            hint=f"Log in once by hand: {by_hand}",
+        )
+    if any(
+        words in text
+        for words in ("Bad configuration option", "Can't open user config file", "Bad owner or permissions")
+    ):
+        return UsageError(
+            "ssh-configuration", last, about=host, hint=f"Correct the site's ssh settings; by hand: {by_hand}"
+        )
+    return TryLaterError("unreachable", last, about=host, hint=f"Try by hand: {by_hand}")

@@ -1,0 +1,65 @@
+"""Words of the configuration looked up as modules: the folder is the table, entry points are asked last."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from hibali.errors import UsageError
+
+_WORD = re.compile(r"[a-z][a-z0-9_-]*")
+_MODULE = re.compile(r"[a-z][a-z0-9]*")
+
+
+def load(package: str, word: str) -> Any:
+    """The module `PACKAGE.WORD`, or what an entry point named WORD gives, for a package such as `runs.schedulers`.
+
+    Only where the folder has no such module are the entry points of others asked, in the group
+    `hibali.schedulers`: ours cannot be replaced. Raises `UsageError` that lists what exists.
+    """
+    what = package.rpartition(".")[2].removesuffix("s")
+    if _WORD.fullmatch(word):
+        if word in built_in_words(package):
+            return import_module(f"{package}.{word}")
+        found = _entry_points(package)
+        if word in found:
+            return _load_entry_point(found[word], what, word)
+    raise UsageError(
+        f"unknown-{what}",
+        f"there is no {what} of that name",
+        about=word,
+        hint=f"There are: {', '.join(words(package)) or 'none'}.",
+    )
+
+
+def words(package: str) -> list[str]:
+    """Every word that `load` knows for this package, sorted."""
+    others = {name for name in _entry_points(package) if _WORD.fullmatch(name)}
+    return sorted({*built_in_words(package), *others})
+
+
+def built_in_words(package: str) -> list[str]:
+    """The words of hibali's own folder, sorted; a module with a `_` in its name is a part of another."""
+    folder = import_module(package).__path__
+    return sorted(found.name for found in iter_modules(folder) if _MODULE.fullmatch(found.name))
+
+
+def _entry_points(package: str) -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    group = f"hibali.{package.rpartition('.')[2]}"
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def _load_entry_point(point: Any, what: str, word: str) -> Any:
+    try:
+        return point.load()
+    except Exception as problem:
+        raise UsageError(
+            "broken-plugin",
+            f"the {what} from {point.value!r} cannot be loaded: {type(problem).__name__}",
+            about=word,
+            hint="Reinstall or remove the package that offers it.",
+        ) from problem

@@ -1,0 +1,77 @@
+"""The only place that waits and tries again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from hibali.errors import HibaliError
+from hibali.events import Listener, Retried, ignore
+
+Result = TypeVar("Result")
+
+
+def with_retries(
+    attempt: Callable[[], Result],
+    *,
+    about: str,
+    attempts: int = 4,
+    first_wait: float = 0.5,
+    longest_wait: float = 20.0,
+    tell: Listener = ignore,
+) -> Result:
+    """Call `attempt` until it succeeds; only errors marked transient are tried again, with growing, jittered pauses.
+
+    The last error is raised as it was. `attempts` counts the first one.
+    """
+    import tenacity
+
+    def before_pause(state: tenacity.RetryCallState) -> None:
+        problem = state.outcome.exception() if state.outcome else None
+        wait = state.next_action.sleep if state.next_action else 0.0
+        tell(Retried(about, state.attempt_number, wait, getattr(problem, "message", str(problem))))
+
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(attempts),
+        wait=tenacity.wait_exponential(multiplier=first_wait, max=longest_wait)
+        + tenacity.wait_random(0, first_wait),
+        retry=tenacity.retry_if_exception(
+            lambda problem: isinstance(problem, HibaliError) and problem.transient
+        ),
+        before_sleep=before_pause,
+        reraise=True,
+    )
+    return retrying(attempt)
+
+
+def pause(seconds: float) -> None:
+    """Wait, because somebody else needs time."""
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+def growing_intervals(first: float, longest: float, factor: float = 1.5) -> Intervals:
+    """Pauses for polling that start at `first` seconds and grow to `longest`, each jittered by a tenth."""
+    return Intervals(first, longest, factor)
+
+
+class Intervals:
+    """An endless series of pauses in seconds; `restart` when something happened."""
+
+    def __init__(self, first: float, longest: float, factor: float) -> None:
+        self._first = first
+        self._longest = max(first, longest)
+        self._factor = factor
+        self._next = first
+
+    def next_pause(self) -> float:
+        """The next pause, jittered so that many clients do not ask in step."""
+        current = self._next
+        self._next = min(self._longest, current * self._factor)
+        return current * random.uniform(0.95, 1.05)  # noqa: S311  # a jitter, not a secret
+
+    def restart(self) -> None:
+        """Begin with the short pauses again."""
+        self._next = self._first

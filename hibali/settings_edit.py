@@ -1,0 +1,215 @@
+"""config.toml changed one site at a time: atomically, comments kept, and read back before it counts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Literal
+
+from hibali.errors import RefusedError, TryLaterError, UsageError
+from hibali.folders import check_private_file, config_file
+from hibali.ledger import write_atomic
+from hibali.settings import Settings, parse_sites
+from hibali.settings_lines import Keys, lines_of_table
+from hibali.settings_sites import read_sites
+from hibali.settings_table import Wrong
+from hibali.sites import Site
+from hibali.text import printable
+
+Change = Literal["added", "same", "replaced"]
+_INLINE = frozenset({"roots", "paths"})
+
+
+def check_site_table(name: str, table: Mapping[str, Any]) -> Site:
+    """The site that this table would be; raises `UsageError` with all that is wrong in it."""
+    wrong: list[Wrong] = []
+    sites = read_sites({"version": 1, "sites": {name: dict(table)}}, wrong)
+    if wrong:
+        listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
+        raise UsageError("invalid-site", "\n".join(["the site cannot be as described", *listed]), about=name)
+    return sites[name]
+
+
+def render_site(name: str, table: Mapping[str, Any]) -> str:
+    """The TOML text of one site, with a header of its own for each table in it."""
+    import tomlkit
+
+    document = tomlkit.document()
+    sites = tomlkit.table(is_super_table=True)
+    sites.add(name, _toml_table(table))
+    document.add("sites", sites)
+    return document.as_string().strip() + "\n"
+
+
+def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
+    """What `add_site` would do; raises as it does, and changes nothing."""
+    _, text, settings = _read(config)
+    del text
+    return _compare(settings, check_site_table(name, table), replace=replace)
+
+
+def add_site(
+    config: str | None, name: str, table: Mapping[str, Any], *, replace: bool = False
+) -> tuple[Change, Site]:
+    """Write the site into config.toml, which is made, 0600, when missing.
+
+    The identical site again changes nothing. Raises `RefusedError("site-differs")` where another one has that
+    name and `replace` is off, `UsageError` for a wrong site or a wrong file.
+    """
+    path, text, settings = _read(config)
+    site = check_site_table(name, table)
+    change = _compare(settings, site, replace=replace)
+    if change == "added":
+        _write(path, text, _appended(text, name, table), settings.sites | {name: site})
+    elif change == "replaced":
+        _write(path, text, _updated(text, name, table), settings.sites | {name: site})
+    return change, site
+
+
+def remove_site(config: str | None, name: str) -> Path:
+    """Take the site out of config.toml; returns the file. Raises `UsageError` for a site that is not there."""
+    path, text, settings = _read(config)
+    settings.site(name)
+    left = {other: site for other, site in settings.sites.items() if other != name}
+    _write(path, text, _without(text, ("sites", name)), left)
+    return path
+
+
+def _read(config: str | None) -> tuple[Path, str, Settings]:
+    path = config_file(config)
+    check_private_file(path, "the configuration")
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(
+            "unreadable-config", f"cannot be read: {type(problem).__name__}", about=str(path)
+        ) from None
+    return path, text, Settings(path, parse_sites(text, path))
+
+
+def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
+    found = settings.sites.get(site.name)
+    if found is None:
+        return "added"
+    if found == site:
+        return "same"
+    if replace:
+        return "replaced"
+    raise RefusedError(
+        "site-differs",
+        f"another site of this name stands in {settings.path}",
+        about=site.name,
+        hint=f"See `hibali sites show {site.name}`; --replace puts the new one in its place.",
+    )
+
+
+def _appended(text: str, name: str, table: Mapping[str, Any]) -> str:
+    before = text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
+    return before + render_site(name, table)
+
+
+def _without(text: str, keys: Keys) -> str:
+    """The text without the lines of a table or key; comments around them stay, those among them go."""
+    lines = text.splitlines(keepends=True)
+    for first, last in reversed(lines_of_table(text, keys)):
+        while last < len(lines) and not lines[last].strip():
+            last += 1  # noqa: PLW2901  # the blank lines behind it go with it
+        del lines[first - 1 : last]
+    return "".join(lines)
+
+
+def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
+    """The text with the site changed in place, so that the comments in it and around it stay."""
+    import tomlkit
+
+    site = ("sites", name)
+    for keys in _stale(tomllib.loads(text)["sites"][name], table, site):
+        text = _without(text, keys)
+    document = tomlkit.parse(text)
+    sites: Any = document["sites"]
+    _set_values(sites[name], table)
+    text = document.as_string()
+    lines = text.splitlines(keepends=True)
+    new = {key: value for key, value in table.items() if _is_table(key, value) and key not in sites[name]}
+    if new:
+        after = max(last for _, last in lines_of_table(text, site))
+        lines.insert(after, "\n" + render_site(name, new).removeprefix(f"[sites.{name}]\n").lstrip())
+    return "".join(lines)
+
+
+def _stale(old: Mapping[str, Any], new: Mapping[str, Any], keys: Keys) -> list[Keys]:
+    """The tables and keys of `old` that `new` does not have."""
+    found: list[Keys] = []
+    for key, value in old.items():
+        if key not in new:
+            found.append((*keys, key))
+        elif _is_table(key, value) and isinstance(new[key], Mapping):
+            found.extend(_stale(value, new[key], (*keys, key)))
+    return found
+
+
+def _set_values(old: MutableMapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Set what differs in tables that are there; whole new tables are left to the caller."""
+    for key, value in new.items():
+        if _is_table(key, value):
+            if key in old:
+                _set_values(old[key], value)
+        elif key not in old or old[key] != value:
+            old[key] = _inline(value) if isinstance(value, Mapping) else value
+
+
+def _is_table(key: str, value: Any) -> bool:
+    """Whether it gets a header of its own: a mapping of plain strings, as `roots` is, stands on one line."""
+    return isinstance(value, Mapping) and key not in _INLINE
+
+
+def _toml_table(content: Mapping[str, Any]) -> Any:
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, value in content.items():
+        if not _is_table(key, value):
+            table.add(key, _inline(value) if isinstance(value, Mapping) else value)
+    for key, value in content.items():
+        if _is_table(key, value):
+            table.add(key, _toml_table(value))
+    return table
+
+
+def _inline(content: Mapping[str, str]) -> Any:
+    import tomlkit
+
+    table = tomlkit.inline_table()
+    table.update(content)
+    return table
+
+
+def _write(path: Path, before: str, after: str, expected: Mapping[str, Site]) -> None:
+    """Put the text there only if it says what was meant, and nobody else wrote meanwhile."""
+    try:
+        meant = parse_sites(after, path) == expected
+    except (UsageError, tomllib.TOMLDecodeError):
+        meant = False
+    if not meant:
+        raise UsageError(
+            "not-editable",
+            "this file is written in a way that cannot be changed safely",
+            about=str(path),
+            hint="Change it in an editor; `--dry-run` shows what to write.",
+        )
+    target = path.resolve()
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = target.read_bytes().decode("utf-8") if target.exists() else ""
+        if now != before:
+            raise TryLaterError(
+                "config-changed", "the file was changed by somebody else meanwhile", about=str(path)
+            )
+        write_atomic(target, after.encode("utf-8"))
+    except OSError as problem:
+        raise UsageError(
+            "config-unwritable", f"cannot be written: {problem.strerror}", about=str(path)
+        ) from None

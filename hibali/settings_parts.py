@@ -1,0 +1,195 @@
+"""The tables of one site, each as its dataclass; what is wrong is noted, not raised."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from hibali.settings_table import Table
+from hibali.settings_values import read_duration, read_size
+from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSettings, SshSettings
+
+_WORD = r"[a-z][a-z0-9_-]*"
+_HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
+LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
+URL_PROTOCOLS = ("https", "http", "sftp", "ftp", "smb", "webhdfs", "gs", "abfs")
+
+
+def read_ssh(site: Table) -> SshSettings | None:
+    """How to log in; None, noted, where the table is missing."""
+    table = site.table("ssh")
+    if table is None:
+        site.note("a site of kind ssh needs a table ssh with host")
+        return None
+    if not table.has("host"):
+        table.note("needs host")
+    found = SshSettings(
+        host=table.text("host", _HOST, "a host") or "",
+        data_host=table.text("data_host", _HOST, "a host"),
+        command=table.words("command", ("ssh",)),
+        auth=table.choice("auth", ("ssh", "gsi"), "ssh"),
+        transport=table.choice("transport", ("auto", "agent", "sftp"), "auto"),
+        python=table.text("python", r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*", "a program's name or path")
+        or "python3",
+        logins=table.whole("logins", 1, most=64),
+        channels=table.whole("channels", 8, most=64),
+        persist_seconds=int(table.quantity("persist", _read_persist, 600.0)),
+    )
+    if found.persist_seconds > LONGEST_PERSIST:
+        table.note("must be at most 1d", "persist")
+    table.finish()
+    return found
+
+
+def _read_persist(text: str) -> float:
+    return 0.0 if text == "no" else read_duration(text)
+
+
+def read_s3(site: Table) -> S3Settings | None:
+    """Where the object store answers; None, noted, where the table is missing."""
+    table = site.table("s3")
+    if table is None:
+        site.note("a site of kind s3 needs a table s3 with endpoint")
+        return None
+    if not table.has("endpoint"):
+        table.note("needs endpoint")
+    endpoint = table.text("endpoint") or "aws"
+    problem = endpoint_problem(endpoint)
+    if problem:
+        table.note(problem, "endpoint")
+    found = S3Settings(
+        endpoint=endpoint,
+        bucket=table.text("bucket", r"[A-Za-z0-9][A-Za-z0-9._-]*", "a bucket's name"),
+        prefix=(table.text("prefix", r"(?!/).*", "a key without a leading slash") or "").rstrip("/"),
+        region=table.text("region", r"[A-Za-z0-9-]+", "a region"),
+        profile=table.text("profile"),
+        anonymous=table.flag("anonymous"),
+        credentials_command=table.words("credentials_command", ()),
+    )
+    if (found.profile is not None) + found.anonymous + bool(found.credentials_command) > 1:
+        table.note("only one of profile, anonymous and credentials_command can be set")
+    table.finish()
+    return found
+
+
+def endpoint_problem(endpoint: str) -> str | None:
+    """Why this cannot be an S3 endpoint: `aws`, or https, http to this machine alone, without a login in it (S15)."""
+    if endpoint == "aws":
+        return None
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL"
+    plain = parts.scheme == "http"
+    checks = [
+        (parts.scheme in {"https", "http"} and host, "must be aws, or a URL that begins with https://"),
+        ("@" not in parts.netloc, "must not hold a login: name a profile or a credentials_command"),
+        (not parts.query and not parts.fragment, "must not hold a query or a fragment"),
+        (not plain or _loopback(host or ""), "must begin with https:// except on this machine itself"),
+    ]
+    return next((problem for passed, problem in checks if not passed), None)
+
+
+def _loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+
+
+def read_url(site: Table) -> str | None:
+    """A URL of a protocol on the allow-list."""
+    url = site.text("url")
+    if url is None:
+        if not site.has("url"):
+            site.note("a site of kind url needs url")
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in URL_PROTOCOLS:
+        site.note(f"must begin with one of {', '.join(URL_PROTOCOLS)}", "url")
+    if parts.password is not None:
+        site.note("must not hold a password", "url")
+    return url
+
+
+def read_globus(table: Table | None) -> GlobusSettings | None:
+    """The collection, where there is one."""
+    if table is None:
+        return None
+    if not table.has("collection"):
+        table.note("needs collection")
+    uuid = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    found = GlobusSettings(
+        collection=table.text("collection", uuid, "a UUID") or "", paths=table.mapping("paths")
+    )
+    if not all(part.startswith("/") for pair in found.paths.items() for part in pair):
+        table.note("both sides must be absolute paths", "paths")
+    table.finish()
+    return found
+
+
+def read_scheduler(table: Table | None) -> SchedulerSettings | None:
+    """The scheduler and its defaults, where there is one."""
+    if table is None:
+        return None
+    if not table.has("name"):
+        table.note("needs name")
+    found = SchedulerSettings(
+        name=table.text("name", _WORD, "a scheduler's word") or "direct",
+        account=table.text("account", r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
+        partition=table.text("partition", r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
+        time=table.text("time", r"([0-9]+-)?[0-9]{1,4}(:[0-5][0-9]){1,2}", "a time such as 01:00:00"),
+        directives=table.texts("directives"),
+        prologue=table.texts("prologue"),
+    )
+    table.finish()
+    return found
+
+
+def read_container(table: Table | None) -> str:
+    """The container runtime's word."""
+    if table is None:
+        return "bare"
+    if not table.has("name"):
+        table.note("needs name")
+    name = table.text("name", _WORD, "a container runtime's word") or "bare"
+    table.finish()
+    return name
+
+
+def read_limits(table: Table | None) -> Limits:
+    """The budgets of politeness."""
+    if table is None:
+        return Limits()
+    found = Limits(
+        queued_jobs=table.whole("queued_jobs", 100),
+        array_size=table.whole("array_size", 1000),
+        poll_seconds=table.quantity("poll", read_duration, 60.0),
+        login_interval_seconds=table.quantity("login_interval", read_duration, 10.0),
+        bandwidth=int(table.quantity("bandwidth", read_size, 0)),
+    )
+    table.finish()
+    return found
+
+
+def read_root(table: Table, key: str, roots: dict[str, str]) -> str | None:
+    """A key that names a root."""
+    name = table.text(key)
+    if name is not None and name not in roots:
+        table.note(f"{name!r} is not one of the roots ({', '.join(sorted(roots)) or 'there are none'})", key)
+    return name
+
+
+def read_purge(table: Table | None, roots: dict[str, str]) -> Purge | None:
+    """What the site deletes by itself, where it says so."""
+    if table is None:
+        return None
+    for key in ("root", "days"):
+        if not table.has(key):
+            table.note(f"needs {key}")
+    found = Purge(
+        root=read_root(table, "root", roots) or "",
+        days=table.whole("days", 0),
+        by=table.choice("by", ("mtime", "atime", "ctime"), "mtime"),
+        refresh_times=table.flag("refresh_times"),
+    )
+    table.finish()
+    return found

@@ -1,0 +1,113 @@
+"""The tables of config.toml as sites, exactly as the contracts list them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hibali.settings_parts import (
+    read_container,
+    read_globus,
+    read_limits,
+    read_purge,
+    read_root,
+    read_s3,
+    read_scheduler,
+    read_ssh,
+    read_url,
+)
+from hibali.settings_table import Table, Wrong
+from hibali.sites import KINDS, Kind, Site
+
+SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
+ROOT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+ROOT_PATH = re.compile(r"(/|~(/|$)|\$[A-Za-z_][A-Za-z0-9_]*(/|$)).*")
+WORK_PATH = re.compile(rf"@{ROOT_NAME.pattern}(/.*)?|{ROOT_PATH.pattern}")
+_BELONGS: dict[str, tuple[Kind, ...]] = {
+    "ssh": ("ssh",),
+    "s3": ("s3",),
+    "url": ("url",),
+    "roots": ("ssh", "local"),
+    "default_root": ("ssh", "local"),
+    "read_only": ("ssh", "local"),
+    "work": ("ssh", "local"),
+    "scheduler": ("ssh", "local"),
+    "container": ("ssh", "local"),
+    "purge": ("ssh", "local"),
+}
+
+
+def read_sites(document: dict[str, Any], wrong: list[Wrong]) -> dict[str, Site]:
+    """Every site of a parsed config.toml; what is wrong anywhere goes to `wrong`."""
+    top = Table(document, (), wrong)
+    if top.has("version") and (document["version"] != 1 or document["version"] is True):
+        top.note("must be 1: a newer hibali wrote this file, or it is a mistake", "version")
+    sites: dict[str, Site] = {}
+    below = top.table("sites")
+    if below is not None:
+        for name in below.content:
+            table = below.table(name)
+            if not SITE_NAME.fullmatch(name):
+                below.note("a site's name matches [a-z][a-z0-9-]+", name)
+            if table is not None:
+                sites[name] = _read_site(name, table)
+    top.finish()
+    return sites
+
+
+def _read_site(name: str, table: Table) -> Site:
+    if not table.has("kind"):
+        table.note(f"needs kind, one of {', '.join(KINDS)}")
+    kind = table.choice("kind", KINDS, _guess_kind(table))
+    for key, kinds in _BELONGS.items():
+        if kind not in kinds and table.has(key):
+            table.note(f"does not belong to a site of kind {kind}", key)
+    roots = _read_roots(table)
+    site = Site(
+        name=name,
+        kind=kind,
+        default_root=read_root(table, "default_root", roots),
+        work=table.text("work", WORK_PATH.pattern, "an absolute path, ~/x, $NAME/x or @root/x")
+        or "~/.hibali",
+        roots=roots,
+        read_only=table.texts("read_only"),
+        ssh=read_ssh(table) if kind == "ssh" else None,
+        s3=read_s3(table) if kind == "s3" else None,
+        url=read_url(table) if kind == "url" else None,
+        globus=read_globus(table.table("globus")),
+        scheduler=read_scheduler(table.table("scheduler")),
+        container=read_container(table.table("container")),
+        limits=read_limits(table.table("limits")),
+        purge=read_purge(table.table("purge"), roots),
+    )
+    _check_roots_named(table, site)
+    table.finish()
+    return site
+
+
+def _guess_kind(table: Table) -> Kind:
+    """Where the kind itself is wrong, judge the rest by the table that is there."""
+    kinds: tuple[Kind, ...] = ("s3", "url", "ssh")
+    return next((kind for kind in kinds if kind in table.content), "local")
+
+
+def _read_roots(table: Table) -> dict[str, str]:
+    roots = table.mapping("roots")
+    for name, path in roots.items():
+        if not ROOT_NAME.fullmatch(name):
+            table.note(f"the root's name {name!r} is not letters, digits, - and _", "roots", name)
+        if not ROOT_PATH.fullmatch(path):
+            table.note(f"{path!r} is not an absolute path, ~/x or $NAME/x", "roots", name)
+    return roots
+
+
+def _check_roots_named(table: Table, site: Site) -> None:
+    for name in site.read_only:
+        if name not in site.roots:
+            table.note(f"{name!r} is not one of the roots", "read_only")
+    if site.work.startswith("@"):
+        name = site.work[1:].partition("/")[0]
+        if name not in site.roots:
+            table.note(f"{name!r} is not one of the roots", "work")
+        if name in site.read_only:
+            table.note(f"{name!r} is a read-only root", "work")

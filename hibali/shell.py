@@ -1,0 +1,157 @@
+"""The only place where programs are run on this machine: words in, bytes out, never a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from hibali.errors import NotFoundError, TryLaterError
+
+_STDERR_KEPT = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended; `exit_code` is negative for a signal."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def has_terminal() -> bool:
+    """Whether somebody sits there who could answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
+
+
+def run(
+    argv: Sequence[str | bytes],
+    *,
+    stdin: bytes = b"",
+    timeout: float = 60.0,
+    environment: Mapping[str, str] | None = None,
+    foreground: bool = False,
+) -> Finished:
+    """Run a program to its end.
+
+    `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
+    Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
+    Raises `NotFoundError` where there is no such program, `TryLaterError("timed-out")`.
+    """
+    import tempfile
+
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _start(argv, subprocess.PIPE, output, errors, environment, foreground=foreground)
+        try:
+            process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise TryLaterError(
+                "timed-out", f"gave no answer within {timeout:g} s", about=_word(argv[0])
+            ) from None
+        except BaseException:
+            _kill(process)
+            raise
+        return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
+
+
+class Process:
+    """A program that is talked to: raw standard input and output, and the end of what it says on standard error."""
+
+    def __init__(self, argv: Sequence[str | bytes], environment: Mapping[str, str] | None = None) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches us and not it."""
+        self._process = _start(
+            argv, subprocess.PIPE, subprocess.PIPE, subprocess.PIPE, environment, foreground=False
+        )
+        self.stdin = cast("BinaryIO", self._process.stdin)
+        self.stdout = cast("BinaryIO", self._process.stdout)
+        self._kept = bytearray()
+        self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
+        self._thread.start()
+
+    def _keep_errors(self) -> None:
+        stream = cast("BinaryIO", self._process.stderr)
+        while chunk := stream.read(4096):
+            self._kept += chunk
+            del self._kept[:-_STDERR_KEPT]
+        stream.close()
+
+    @property
+    def errors(self) -> bytes:
+        """The last 64 KiB of standard error, complete once the program has ended."""
+        return bytes(self._kept)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def end(self, patience: float = 5.0) -> int:
+        """Close its input, wait, then insist; returns the exit code."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            _kill(self._process)
+        self._thread.join(1.0)
+        with contextlib.suppress(OSError):
+            self.stdout.close()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it now."""
+        _kill(self._process)
+
+
+def _start(
+    argv: Sequence[str | bytes],
+    stdin: int,
+    stdout: int | BinaryIO,
+    stderr: int | BinaryIO,
+    environment: Mapping[str, str] | None,
+    *,
+    foreground: bool,
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [os.fsencode(word) for word in argv],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            bufsize=0,
+            env=dict(environment) if environment is not None else None,
+            start_new_session=not foreground,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
+        raise NotFoundError(
+            "no-such-program",
+            f"cannot be run: {problem.strerror}",
+            about=_word(argv[0]),
+            hint="Is it installed and on PATH?",
+        ) from None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _content(stream: BinaryIO) -> bytes:
+    stream.seek(0)
+    return stream.read()
+
+
+def _word(word: str | bytes) -> str:
+    return word if isinstance(word, str) else os.fsdecode(word)

@@ -1,0 +1,103 @@
+"""Sites: places with a name, how to reach them, and what may be done there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["ssh", "s3", "local", "url"]
+KINDS: tuple[Kind, ...] = ("ssh", "s3", "local", "url")
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How to log in: the words before the host are the user's own ssh or a drop-in for it."""
+
+    host: str
+    data_host: str | None = None
+    command: tuple[str, ...] = ("ssh",)
+    auth: Literal["ssh", "gsi"] = "ssh"
+    transport: Literal["auto", "agent", "sftp"] = "auto"
+    python: str = "python3"
+    logins: int = 1
+    channels: int = 8
+    persist_seconds: int = 600  # 0: masters are forbidden here ("no")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Where an object store answers and how requests are signed; `aws` as endpoint means Amazon's own."""
+
+    endpoint: str
+    bucket: str | None = None
+    prefix: str = ""
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+    credentials_command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GlobusSettings:
+    """A collection, and how its paths map to those that ssh sees there."""
+
+    collection: str
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The scheduler's word and the defaults of every job; `time` as HH:MM:SS."""
+
+    name: str = "direct"
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    directives: tuple[str, ...] = ()
+    prologue: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of politeness; `bandwidth` in bytes per second, 0 for none."""
+
+    queued_jobs: int = 100
+    array_size: int = 1000
+    poll_seconds: float = 60.0
+    login_interval_seconds: float = 10.0
+    bandwidth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """What a site deletes by itself."""
+
+    root: str
+    days: int
+    by: Literal["mtime", "atime", "ctime"] = "mtime"
+    refresh_times: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One table of config.toml, checked."""
+
+    name: str
+    kind: Kind
+    default_root: str | None = None
+    work: str = "~/.hibali"
+    roots: dict[str, str] = field(default_factory=dict)
+    read_only: tuple[str, ...] = ()
+    ssh: SshSettings | None = None
+    s3: S3Settings | None = None
+    url: str | None = None
+    globus: GlobusSettings | None = None
+    scheduler: SchedulerSettings | None = None
+    container: str = "bare"
+    limits: Limits = field(default_factory=Limits)
+    purge: Purge | None = None
+
+
+def local_site(name: str = "here") -> Site:
+    """The machine hibali runs on, where no site was named."""
+    return Site(name=name, kind="local")
