@@ -1,0 +1,1 @@
+"""Moving data between places, with proof."""

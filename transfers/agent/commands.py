@@ -1,0 +1,299 @@
+"""Small things at a site: private files, folders, and programs that are run by words, never by shell text."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from transfers.agent import frames
+from transfers.agent.beneath import record_of
+from transfers.agent.records import pack_record
+from transfers.agent.removing import remove_tree
+
+Answer = Tuple[Dict[str, Any], frames.Body]
+
+_OUTPUT = 8 * 1024 * 1024
+_CHUNK = 1024 * 1024
+_VARIABLE = re.compile(r"\A\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?\Z", re.DOTALL)
+
+
+def _path(header: Dict[str, Any], key: str = "path") -> bytes:
+    path = frames.bytes_of(header[key])
+    if not path.startswith(b"/") or b"\0" in path:
+        raise OSError(errno.EINVAL, "not an absolute path")
+    return path
+
+
+def _expand(header: Dict[str, Any]) -> Answer:
+    """`~`, `~/x`, `$NAME` and `$NAME/x` at the start; a variable that is not set is not found."""
+    text = frames.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
+    found = _VARIABLE.match(text)
+    if text == "~" or text.startswith("~/"):
+        text = os.path.expanduser("~") + text[1:]
+    elif found:
+        value = os.environ.get(found.group(1), "")
+        if not value.startswith("/"):
+            raise OSError(errno.ENOENT, "no such variable", found.group(1))
+        text = value + (found.group(2) or "")
+    elif not text.startswith("/"):
+        text = os.path.join(os.path.expanduser("~"), text)
+    path = os.fsencode(os.path.normpath(text))
+    return {"path": frames.text_of(path)}, b""
+
+
+def _stat(header: Dict[str, Any]) -> Answer:
+    try:
+        found = os.stat(_path(header))
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return {"found": False}, b""
+        raise
+    return {"found": True}, pack_record(record_of(b"", found))
+
+
+def _make_folder(header: Dict[str, Any]) -> Answer:
+    """0700; `exclusive` succeeds for one caller only."""
+    path = _path(header)
+    above = os.path.dirname(path)
+    if above and not os.path.isdir(above):
+        mask = os.umask(0o077)  # makedirs gives its mode to the last one only
+        try:
+            os.makedirs(above, exist_ok=True)
+        finally:
+            os.umask(mask)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if header.get("exclusive"):
+            return {"made": False}, b""
+        if not os.path.isdir(path):
+            raise
+        return {"made": False}, b""
+    _sync_folder(above)
+    return {"made": True}, b""
+
+
+def _sync_folder(path: bytes) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _put_file(path: bytes, content: bytes, mode: int) -> None:
+    folder, name = os.path.split(path)
+    partial = os.path.join(folder, b".hibali-" + os.urandom(16).hex().encode("ascii"))
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(partial, os.path.join(folder, name))
+    except BaseException:
+        os.unlink(partial)
+        raise
+    _sync_folder(folder)
+
+
+def _put(header: Dict[str, Any]) -> Answer:
+    content = frames.bytes_of(header["content"])
+    _put_file(_path(header), content, 0o700 if header.get("executable") else 0o600)
+    return {}, b""
+
+
+def _get(header: Dict[str, Any]) -> Answer:
+    """Up to `maximum` bytes from `offset` of a regular file; the last component is not followed."""
+    try:
+        descriptor = os.open(_path(header), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {"found": False}, b""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        os.lseek(descriptor, header["offset"], os.SEEK_SET)
+        return {"found": True}, _read_up_to(descriptor, min(header["maximum"], 32 * 1024 * 1024))
+    finally:
+        os.close(descriptor)
+
+
+def _read_up_to(descriptor: int, maximum: int) -> bytearray:
+    content = bytearray()
+    while len(content) < maximum:
+        chunk = os.read(descriptor, min(_CHUNK, maximum - len(content)))
+        if not chunk:
+            break
+        content += chunk
+    return content
+
+
+def _names(header: Dict[str, Any]) -> Answer:
+    try:
+        names = os.listdir(_path(header))
+    except FileNotFoundError:
+        names = []
+    return {"names": [frames.text_of(name) for name in sorted(names)]}, b""
+
+
+def _copy(header: Dict[str, Any]) -> Answer:
+    """By cp(1), which makes reflinks where the filesystem can and never hard links."""
+    words = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
+    words += [frames.text_of(_path(header, key)) for key in ("source", "target")]
+    answer, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
+    if answer["exit"] != 0:
+        raise OSError(errno.EIO, "cp failed: {}".format(answer["stderr"][-300:]))
+    return {}, b""
+
+
+def _remove_tree(header: Dict[str, Any]) -> Answer:
+    folder, name = os.path.split(_path(header).rstrip(b"/"))
+    if not name:
+        raise OSError(errno.EINVAL, "refusing to remove /")
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}, b""
+    try:
+        remove_tree(descriptor, name)
+    finally:
+        os.close(descriptor)
+    return {}, b""
+
+
+def _digest_path(header: Dict[str, Any]) -> Answer:
+    descriptor = os.open(_path(header), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        summed = hashlib.sha256()
+        while True:
+            chunk = os.read(descriptor, _CHUNK)
+            if not chunk:
+                return {"digest": summed.hexdigest()}, b""
+            summed.update(chunk)
+    finally:
+        os.close(descriptor)
+
+
+def _run(header: Dict[str, Any]) -> Answer:
+    """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
+    words = [frames.bytes_of(word) for word in header["words"]]
+    folder = frames.bytes_of(header["folder"]) if header.get("folder") else None
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as problem:
+        return {
+            "exit": 127,
+            "stdout": "",
+            "stderr": "{}: {}".format(problem.strerror, words[0].decode("utf-8", "replace")),
+        }, b""
+    timer = threading.Timer(float(header["timeout"]), lambda: _kill_group(process.pid))
+    timer.start()
+    try:
+        stdout, stderr = process.communicate(frames.bytes_of(header["stdin"]))
+    finally:
+        timer.cancel()
+    return {
+        "exit": process.returncode,
+        "stdout": frames.text_of(stdout[:_OUTPUT]),
+        "stderr": frames.text_of(stderr[-65536:]),
+    }, b""
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _run_once(header: Dict[str, Any]) -> Answer:
+    """Run a program at most once for all time: who makes the folder `marker` runs it and writes the answer beside."""
+    marker = _path(header, "marker")
+    answer_file = os.path.join(marker, b"answer.json")
+    made, _ = _make_folder({"path": header["marker"], "exclusive": True})
+    if made["made"]:
+        answer, _ = _run(header)
+        _put_file(answer_file, json.dumps(answer).encode("ascii"), 0o600)
+        return {"fresh": True, "answer": answer, "age": 0.0}, b""
+    age = _clock(os.path.dirname(marker)) - os.stat(marker).st_ctime
+    known = _read_answer(answer_file)
+    return {"fresh": False, "answer": known, "age": max(0.0, age)}, b""
+
+
+def _read_answer(path: bytes) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, "rb") as stream:
+            answer = json.loads(stream.read().decode("ascii"))
+    except FileNotFoundError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _clock(folder: bytes) -> float:
+    """Now, by the clock of the filesystem that holds `folder`, which another host may keep."""
+    name = os.path.join(folder, b".hibali-" + os.urandom(16).hex().encode("ascii"))
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return time.time()
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        os.unlink(name)
+
+
+def _space(header: Dict[str, Any]) -> Answer:
+    """Room for an ordinary user at `path` or at the nearest folder above it that exists."""
+    path = _path(header)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    # Filesystems that make inodes as they go report none in all (btrfs): that is no limit.
+    inodes = found.f_favail if found.f_files else None
+    return {"bytes": found.f_bavail * found.f_frsize, "inodes": inodes}, b""
+
+
+def _which(header: Dict[str, Any]) -> Answer:
+    """Where the programs asked for are found there."""
+    names: List[str] = header["names"]
+    return {"found": {name: shutil.which(name) for name in names}}, b""
+
+
+COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
+    "expand": _expand,
+    "stat": _stat,
+    "make_folder": _make_folder,
+    "put": _put,
+    "get": _get,
+    "names": _names,
+    "copy": _copy,
+    "remove_tree": _remove_tree,
+    "digest_path": _digest_path,
+    "run": _run,
+    "run_once": _run_once,
+    "space": _space,
+    "which": _which,
+}

@@ -1,0 +1,317 @@
+"""Landing packs and segments: partial names, one sync for many files, then all renames (S1, S18, S19)."""
+
+import contextlib
+import hashlib
+import os
+import stat
+from typing import Any, Dict, List, Optional
+
+from transfers.agent import own_names
+from transfers.agent.beneath import Root, UnsafeNameError, split_path
+from transfers.agent.problems import Problem, problem_of
+from transfers.agent.sync import sync_files, sync_folders
+
+_PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LandingError(Exception):
+    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
+
+
+class Staged(object):
+    """One item under its partial name, complete, not yet durable and not yet renamed."""
+
+    def __init__(
+        self, item: Dict[str, Any], partial: Optional[bytes], descriptor: int, digest: Optional[str]
+    ) -> None:
+        self.item = item
+        self.partial = partial
+        self.descriptor = descriptor
+        self.digest = digest
+
+
+class Outcome(object):
+    """What becomes of one item: staged for the commit, or a problem."""
+
+    def __init__(self, number: int, staged: Optional[Staged], problem: Optional[Problem]) -> None:
+        self.number = number
+        self.staged = staged
+        self.problem = problem
+
+
+class Writer(object):
+    """The target side before the commit: writes partial files and checks digests. One thread's own."""
+
+    def __init__(self, root: Root, seed: bytes) -> None:
+        self._root = root
+        self._seed = seed
+        self._files: Dict[int, _PartialFile] = {}
+        self.left = False
+
+    def write_unit(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
+        """Stage every item of a unit; a segment that is not the last answers with nothing."""
+        items = unit["items"]
+        sizes = data["sizes"]
+        if (
+            data["unit"] != unit["unit"]
+            or len(sizes) != len(items)
+            or sum(sizes) != len(body)
+            or min(sizes or [0]) < 0
+        ):
+            raise LandingError("data for a unit that was not planned")
+        if unit["segment"]:
+            return self._write_segment(unit, data, body)
+        outcomes = []
+        view = memoryview(body)
+        position = 0
+        for index, item in enumerate(items):
+            content = view[position : position + sizes[index]]
+            position += sizes[index]
+            problem = data["problems"].get(str(index))
+            if problem is None:
+                outcomes.append(self._stage(item, content, data["digests"][index]))
+            else:
+                outcomes.append(Outcome(item["number"], None, problem))
+        return outcomes
+
+    def _stage(self, item: Dict[str, Any], content: memoryview, digest: Optional[str]) -> Outcome:
+        number = item["number"]
+        try:
+            if item["kind"] == "d":
+                self._make_folder(item)
+                return Outcome(number, Staged(item, None, -1, None), None)
+            if item["kind"] == "l":
+                return Outcome(number, self._stage_link(item), None)
+            file = _PartialFile(self._root, self._seed, item)
+            try:
+                file.append(content)
+                return Outcome(number, file.finish(digest), None)
+            except BaseException:
+                self._discard(file)
+                raise
+        except (OSError, UnsafeNameError) as problem:
+            return Outcome(number, None, problem_of(problem))
+        except MismatchError as problem:
+            return Outcome(number, None, ["corrupt", str(problem), True])
+
+    def _make_folder(self, item: Dict[str, Any]) -> None:
+        """Made at once, because what it holds comes in the same pack; a file in its way goes where that was agreed."""
+        path = item["path"]
+        name = split_path(path)[-1]
+        parent = self._root.parent(path, make=True)
+        try:
+            os.mkdir(name, 0o777, dir_fd=parent)
+        except FileExistsError:
+            if item["clear"] and not stat.S_ISDIR(
+                os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            ):
+                os.unlink(name, dir_fd=parent)
+                os.mkdir(name, 0o777, dir_fd=parent)
+            self._root.folder(path)
+
+    def _stage_link(self, item: Dict[str, Any]) -> Staged:
+        partial = own_names.partial_name(self._seed, item["path"])
+        parent = self._root.parent(item["path"], make=True)
+        remove_partial(parent, partial)
+        os.symlink(item["link"], partial, dir_fd=parent)
+        return Staged(item, partial, -1, None)
+
+    def _write_segment(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
+        item = unit["items"][0]
+        number = item["number"]
+        last = unit["offset"] + unit["length"] >= item["size"]
+        problem = data["problems"].get("0")
+        file = self._files.get(number)
+        try:
+            if problem is None and unit["offset"] == 0:
+                if file is not None:
+                    self._discard(file)
+                file = self._files[number] = _PartialFile(self._root, self._seed, item)
+            if problem is None and (file is None or file.offset != unit["offset"]):
+                problem = ["earlier-segment", "an earlier segment of this file failed", True]
+            if problem is None and file is not None:
+                file.append(memoryview(body))
+                if not last:
+                    return []
+                del self._files[number]
+                return [Outcome(number, file.finish(data["digests"][0]), None)]
+        except (OSError, UnsafeNameError) as error:
+            problem = problem_of(error)
+        except MismatchError as error:
+            problem = ["corrupt", str(error), True]
+        if file is not None:
+            self._discard(file)
+            self._files.pop(number, None)
+            return [Outcome(number, None, problem)]
+        # Told once, when it happened; the segments behind it say nothing more.
+        return [Outcome(number, None, problem)] if unit["offset"] == 0 else []
+
+    def close(self) -> None:
+        """Remove what will not be finished."""
+        for file in self._files.values():
+            self._discard(file)
+        self._files.clear()
+
+    def _discard(self, file: "_PartialFile") -> None:
+        """What cannot be removed is `left`, and known by its name: the next run removes it."""
+        try:
+            file.discard()
+        except OSError:
+            self.left = True
+
+
+class MismatchError(Exception):
+    """What arrived is not what the source hashed."""
+
+
+class _PartialFile(object):
+    """One file under its partial name, hashed as it is written."""
+
+    def __init__(self, root: Root, seed: bytes, item: Dict[str, Any]) -> None:
+        self._item = item
+        self._hash = hashlib.sha256()
+        self._name = own_names.partial_name(seed, item["path"])
+        self._parent = os.dup(root.parent(item["path"], make=True))
+        self.offset = 0
+        self._descriptor = -1
+        try:
+            remove_partial(self._parent, self._name)
+            mode = 0o777 if item["mode"] >= 0 and item["mode"] & 0o100 else 0o666
+            self._descriptor = os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
+        except BaseException:
+            os.close(self._parent)
+            raise
+
+    def append(self, content: memoryview) -> None:
+        self._hash.update(content)
+        while len(content):
+            written = os.write(self._descriptor, content)
+            content = content[written:]
+            self.offset += written
+
+    def finish(self, digest: Optional[str]) -> Staged:
+        """Check size and digest, set the time; the descriptor stays open for the sync."""
+        found = self._hash.hexdigest()
+        if self.offset != self._item["size"] or found != digest:
+            raise MismatchError(
+                "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
+            )
+        self._keep_mode()
+        os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
+        staged = Staged(self._item, self._name, self._descriptor, found)
+        self._descriptor = -1
+        os.close(self._parent)
+        return staged
+
+    def _keep_mode(self) -> None:
+        """A file that replaces another keeps that one's permissions, but for the execute bits."""
+        old = self._item.get("old_mode")
+        if old is None:
+            return
+        execute = (old >> 2) & 0o111 if self._item["mode"] >= 0 and self._item["mode"] & 0o100 else 0
+        os.fchmod(self._descriptor, (old & 0o666) | execute)
+
+    def discard(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            try:
+                remove_partial(self._parent, self._name)
+            finally:
+                os.close(self._parent)
+
+
+def remove_partial(parent: int, name: bytes) -> None:
+    """Remove what an interrupted operation left under this very name."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+
+
+class Committer(object):
+    """Makes staged items durable and gives them their names. One thread's own.
+
+    `left` says that something stays under a partial name, for the next run to remove.
+    """
+
+    def __init__(self, root: Root, seed: bytes) -> None:
+        self._root = root
+        self._seed = seed
+        self.aside: List[bytes] = []
+        self.left = False
+
+    def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
+        """One answer an item: {"number", "digest", "problem"}; what is said to stand there is on disk."""
+        staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
+        failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
+        answers: List[Dict[str, Any]] = []
+        folders: Dict[bytes, List[int]] = {}
+        for outcome in outcomes:
+            one = outcome.staged
+            problem = outcome.problem
+            if one is not None:
+                problem = failures.get(one.descriptor)
+                if problem is not None:
+                    self._discard(one, one.item["path"])
+                else:
+                    problem = self._place(one)
+                if problem is None:
+                    folder = one.item["path"].rpartition(b"/")[0]
+                    folders.setdefault(folder, []).append(len(answers))
+            answers.append(
+                {"number": outcome.number, "digest": one.digest if one else None, "problem": problem}
+            )
+        for one in staged:
+            if one.descriptor >= 0:
+                os.close(one.descriptor)
+                one.descriptor = -1
+        for folder, problem in sync_folders(self._root, sorted(folders)).items():
+            for index in folders[folder]:
+                answers[index]["problem"] = problem
+        return answers
+
+    def discard(self, outcomes: List[Outcome]) -> None:
+        """Remove what will not be committed."""
+        for outcome in outcomes:
+            one = outcome.staged
+            if one is not None:
+                self._discard(one, one.item["path"])
+                if one.descriptor >= 0:
+                    os.close(one.descriptor)
+                    one.descriptor = -1
+
+    def _place(self, one: Staged) -> Optional[Problem]:
+        """Rename onto the final name, making room where that was agreed."""
+        path = one.item["path"]
+        name = path.rpartition(b"/")[2]
+        try:
+            parent = self._root.parent(path)
+            if one.partial is None:
+                return None
+            if one.item["clear"]:
+                self._make_room(path, name, parent)
+            os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except (OSError, UnsafeNameError) as problem:
+            self._discard(one, path)
+            return problem_of(problem)
+        return None
+
+    def _make_room(self, path: bytes, name: bytes, parent: int) -> None:
+        """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
+        try:
+            mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            return
+        aside = own_names.partial_name(self._seed, b"aside/" + path)
+        self._root.forget(path)
+        os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+        folder = path.rpartition(b"/")[0]
+        self.aside.append(folder + b"/" + aside if folder else aside)
+
+    def _discard(self, one: Staged, path: bytes) -> None:
+        if one.partial is not None:
+            try:
+                remove_partial(self._root.parent(path), one.partial)
+            except (OSError, UnsafeNameError):
+                self.left = True

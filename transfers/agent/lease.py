@@ -1,0 +1,263 @@
+"""The lease lock of a target: one hibali writes at a time, and a dead holder does not hold for ever (S6)."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from typing import Any, Dict, Optional
+
+from transfers.agent import own_names
+from transfers.agent.beneath import Root
+from transfers.agent.problems import RefusedError
+
+LEASE_SECONDS = 120
+_LOCK = b"lock"
+_LIMIT = 64 * 1024
+_REPLACING_SECONDS = 60  # who took longer to replace a dead lock is dead, too
+_TRIES = 20
+_LONGEST = 24 * 3600
+
+
+class LockedError(Exception):
+    """Somebody else holds the target; `holder` is what their lock says."""
+
+    def __init__(self, holder: Dict[str, Any], age: float) -> None:
+        super(LockedError, self).__init__("locked")
+        self.holder = holder
+        self.age = age
+
+
+class LostLeaseError(Exception):
+    """The lock is no longer ours: stop writing."""
+
+
+def boot_identifier() -> str:
+    """Which boot of this host this is, so that an old pid is not taken for a living one (proc(5))."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> str:
+    """When a process began, in clock ticks after boot (proc(5), stat field 22); empty when it is gone."""
+    try:
+        with open("/proc/{}/stat".format(pid), "rb") as stream:
+            return stream.read().rpartition(b")")[2].split()[19].decode("ascii")
+    except (OSError, IndexError):
+        return ""
+
+
+class Lease(object):
+    """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
+
+    def __init__(self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS) -> None:
+        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError."""
+        self._root = root.clone()
+        self._seconds = seconds
+        self._token = os.urandom(16).hex()
+        self._renewed = time.monotonic()
+        self._ended = threading.Event()
+        record = {
+            "version": 1,
+            "operation": operation,
+            "client": client,
+            "host": socket.gethostname(),
+            "boot": boot_identifier(),
+            "pid": os.getpid(),
+            "start": process_start(os.getpid()),
+            "token": self._token,
+            "lease": seconds,
+        }
+        try:
+            self._enter(record)
+        except BaseException:
+            self._root.close()
+            raise
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    def _enter(self, record: Dict[str, Any]) -> None:
+        """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self._folder = self._open_folder()
+                self._take(record)
+                return
+            except FileNotFoundError:
+                if not left:
+                    raise
+                self._root.forget(own_names.FOLDER)
+
+    def _open_folder(self) -> int:
+        """`.hibali` below the root, 0700 when we make it."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(own_names.FOLDER, 0o700, dir_fd=self._root.descriptor)
+        try:
+            descriptor = self._root.folder(own_names.FOLDER)
+        except NotADirectoryError:
+            raise RefusedError(
+                "reserved-name", "`.hibali` there is no folder, and hibali needs the name"
+            ) from None
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise RefusedError("not-private", "`.hibali` there is another account's, or others can write it")
+        return descriptor
+
+    def _take(self, record: Dict[str, Any]) -> None:
+        """Exclusive by link(2), which is atomic on NFS too (open(2), O_EXCL)."""
+        name = b"lock." + self._token.encode("ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._folder)
+        try:
+            os.write(descriptor, json.dumps(record).encode("ascii") + b"\n")
+            os.fsync(descriptor)
+            clock = os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+        try:
+            for _ in range(3):
+                try:
+                    os.link(
+                        name, _LOCK, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False
+                    )
+                    self._sweep()
+                    return
+                except FileExistsError:
+                    if self._replace_dead(name, clock):
+                        self._sweep()
+                        return
+            raise LockedError({}, 0.0)
+        finally:
+            self._unlink(name)
+
+    def _sweep(self) -> None:
+        """Remove what others left who were killed at taking the lock; who is at it now begins again."""
+        for name in map(os.fsencode, os.listdir(self._folder)):
+            if own_names.is_lock_part(name):
+                self._unlink(name)
+
+    def _unlink(self, name: bytes) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._folder)
+
+    def _replace_dead(self, name: bytes, clock: float) -> bool:
+        """Put our record over a lock whose holder is gone; `clock` is now by this filesystem. Raises `LockedError`.
+
+        A marker named after the dead token lets one process at a time replace that very lock, and the lock is
+        never absent meanwhile, so that nobody else can link one in between.
+        """
+        holder = self._read(_LOCK)
+        if holder is None:
+            return False
+        age = clock - holder["mtime"]
+        if not (_is_gone(holder) or age > _seconds_of(holder)):
+            raise LockedError(holder, age)
+        token = str(holder.get("token")).encode("utf-8", "replace")
+        marker = b"broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            os.close(os.open(marker, flags, 0o600, dir_fd=self._folder))
+        except FileExistsError:
+            found = self._read(marker)
+            if found is not None and clock - found["mtime"] > _REPLACING_SECONDS:
+                self._unlink(marker)
+            raise LockedError(holder, age) from None
+        try:
+            found = self._read(_LOCK)
+            if found is None or found.get("token") != holder.get("token"):
+                return False
+            os.rename(name, _LOCK, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        finally:
+            self._unlink(marker)
+        return True
+
+    def _read(self, name: bytes) -> Optional[Dict[str, Any]]:
+        """A lock's record with its mtime, None when absent; one that cannot be understood is only its age."""
+        try:
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder
+            )
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "the lock is not a file")
+            text = os.read(descriptor, _LIMIT)
+        finally:
+            os.close(descriptor)
+        try:
+            record = json.loads(text.decode("ascii"))
+        except ValueError:
+            record = {}
+        if not isinstance(record, dict):
+            record = {}
+        record["mtime"] = status.st_mtime
+        return record
+
+    def check(self) -> None:
+        """Raise `LostLeaseError` unless the lock is still ours and was renewed in time."""
+        if time.monotonic() - self._renewed > self._seconds * 0.75:
+            raise LostLeaseError("the lease ran out")
+        found = self._read(_LOCK)
+        if found is None or found.get("token") != self._token:
+            raise LostLeaseError("somebody else took the lock")
+
+    def is_held(self) -> bool:
+        """Whether the lock is still ours."""
+        try:
+            self.check()
+        except (OSError, LostLeaseError):
+            return False
+        return True
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._seconds / 6.0):
+            try:
+                self.check()
+                began = time.monotonic()
+                os.utime(_LOCK, dir_fd=self._folder, follow_symlinks=False)
+                self._renewed = began
+            except (OSError, LostLeaseError):
+                return
+
+    def release(self) -> None:
+        """Give it back and leave nothing behind; safe to call twice."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        try:
+            found = self._read(_LOCK)
+            if found is not None and found.get("token") == self._token:
+                os.unlink(_LOCK, dir_fd=self._folder)
+            os.rmdir(own_names.FOLDER, dir_fd=self._root.descriptor)
+        except OSError:
+            # A journal for the next run, or a user's own files, may stay; the lock itself has a lease.
+            pass
+        self._root.close()
+
+
+def _seconds_of(holder: Dict[str, Any]) -> float:
+    """How long the holder's lease lasts; a lock that does not say it in earnest has the usual one."""
+    seconds = holder.get("lease")
+    if isinstance(seconds, (int, float)) and 0 < seconds <= _LONGEST:
+        return float(seconds)
+    return float(LEASE_SECONDS)
+
+
+def _is_gone(holder: Dict[str, Any]) -> bool:
+    """Whether the holding process provably ended: on this very host and boot, and its pid is not that process."""
+    if holder.get("host") != socket.gethostname() or not holder.get("boot"):
+        return False
+    if holder["boot"] != boot_identifier():
+        # The same name after another boot; two machines can share a name, so let the lease decide.
+        return False
+    pid = holder.get("pid")
+    return isinstance(pid, int) and process_start(pid) != holder.get("start")

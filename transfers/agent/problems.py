@@ -1,0 +1,57 @@
+"""What went wrong with one item, as a code, words and whether sending it again may help."""
+
+import errno
+import os
+from typing import List, Union
+
+Problem = List[Union[str, bool]]
+
+_CODES = {
+    errno.ENOENT: "vanished",
+    errno.ENOSPC: "no-space",
+    errno.EDQUOT: "no-quota",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "read-only",
+    errno.ELOOP: "symlink-in-the-way",
+    errno.ENOTDIR: "not-a-folder",
+    errno.EISDIR: "folder-in-the-way",
+    errno.ENOTEMPTY: "folder-not-empty",
+    errno.EEXIST: "in-the-way",
+    errno.ENAMETOOLONG: "name-too-long",
+    errno.EILSEQ: "name-not-allowed",
+    errno.ESTALE: "stale",
+    errno.EIO: "input-output-error",
+    errno.ETIMEDOUT: "timed-out",
+    errno.EMFILE: "too-many-open-files",
+    errno.EMLINK: "too-many-names",
+}
+
+
+class RefusedError(Exception):
+    """Something there is not as it must be, and nothing was changed; `code` is a stable word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super(RefusedError, self).__init__(message)
+        self.code = code
+
+
+def code_of(number: int) -> str:
+    """A stable word for an errno(3)."""
+    return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
+
+
+def problem_of(problem: Exception) -> Problem:
+    """[code, message, again] for an exception of the reading or landing side."""
+    if isinstance(problem, OSError) and problem.errno:
+        return [
+            code_of(problem.errno),
+            os.strerror(problem.errno),
+            problem.errno in (errno.ESTALE, errno.EIO),
+        ]
+    name = type(problem).__name__
+    if name == "ChangedError":
+        return ["source-changed", str(problem), False]
+    if name == "UnsafeNameError":
+        return ["unsafe-name", "the name climbs or is empty", False]
+    return ["failed", str(problem), False]

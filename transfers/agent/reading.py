@@ -1,0 +1,154 @@
+"""Reading packs and segments, hashing every byte once."""
+
+import hashlib
+import os
+from typing import Any, Dict, List, Tuple
+
+from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent.problems import Problem, problem_of
+
+_CHUNK = 1024 * 1024
+
+
+class Reader(object):
+    """The source side: answers units in the order asked; large files stay open between their segments."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._files: Dict[int, _OpenFile] = {}
+
+    def read_unit(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
+        """The header and body of one DATA message.
+
+        `sizes`, `digests` go by position; `problems` maps a position to [code, message, again].
+        """
+        if unit["segment"]:
+            return self._read_segment(unit)
+        body = bytearray()
+        sizes: List[int] = []
+        digests: List[Any] = []
+        problems: Dict[str, Problem] = {}
+        for position, item in enumerate(unit["items"]):
+            before = len(body)
+            digest = None
+            if item["kind"] == "f":
+                try:
+                    digest = self._read_whole(item, body)
+                except (OSError, UnsafeNameError, ChangedError) as problem:
+                    del body[before:]
+                    problems[str(position)] = problem_of(problem)
+            sizes.append(len(body) - before)
+            digests.append(digest)
+        return {"unit": unit["unit"], "sizes": sizes, "digests": digests, "problems": problems}, body
+
+    def _read_whole(self, item: Dict[str, Any], body: bytearray) -> str:
+        with _OpenFile(self._root, item) as file:
+            file.read_into(body, item["size"])
+            return file.end()
+
+    def _read_segment(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
+        item = unit["items"][0]
+        number = item["number"]
+        body = bytearray()
+        header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
+        try:
+            file = self._files.get(number)
+            if unit["offset"] == 0:
+                if file is not None:
+                    file.close()
+                file = self._files[number] = _OpenFile(self._root, item)
+            if file is None or file.offset != unit["offset"]:
+                raise ChangedError("an earlier segment failed")
+            file.read_into(body, unit["length"])
+            header["sizes"] = [len(body)]
+            if file.offset >= item["size"]:
+                header["digests"] = [file.end()]
+                self._files.pop(number).close()
+        except (OSError, UnsafeNameError, ChangedError) as problem:
+            failed = self._files.pop(number, None)
+            if failed is not None:
+                failed.close()
+            header["sizes"] = [0]
+            header["problems"] = {"0": problem_of(problem)}
+            body = bytearray()
+        return header, body
+
+    def close(self) -> None:
+        """Close what is still open."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class ChangedError(Exception):
+    """The source is not what was listed."""
+
+
+class _OpenFile(object):
+    """One source file, checked against the listing when it is opened and again when it was read."""
+
+    def __init__(self, root: Root, item: Dict[str, Any]) -> None:
+        self._item = item
+        self._hash = hashlib.sha256()
+        self.offset = 0
+        self._descriptor = root.open_file(item["path"])
+        try:
+            self._check()
+        except ChangedError:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        found = os.fstat(self._descriptor)
+        if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
+            raise ChangedError("it changed after it was listed")
+
+    def read_into(self, body: bytearray, length: int) -> None:
+        """Append `length` bytes; fewer are a change of the source."""
+        end = len(body) + length
+        while len(body) < end:
+            chunk = os.read(self._descriptor, min(_CHUNK, end - len(body)))
+            if not chunk:
+                raise ChangedError("it became shorter while it was read")
+            self._hash.update(chunk)
+            body += chunk
+        self.offset += length
+
+    def end(self) -> str:
+        """The sha256 in hexadecimal, if the file is still what was listed."""
+        self._check()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "_OpenFile":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+
+def digest_file(root: Root, path: bytes) -> str:
+    """The sha256 in hexadecimal of a regular file as it is now; raises OSError, `ChangedError`."""
+    descriptor = root.open_file(path)
+    try:
+        before = os.fstat(descriptor)
+        summed = hashlib.sha256()
+        while True:
+            chunk = os.read(descriptor, _CHUNK)
+            if not chunk:
+                break
+            summed.update(chunk)
+        after = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if (before.st_size, before.st_mtime_ns, before.st_ctime_ns) != (
+        after.st_size,
+        after.st_mtime_ns,
+        after.st_ctime_ns,
+    ):
+        raise ChangedError("it changed while it was read")
+    return summed.hexdigest()

@@ -1,0 +1,85 @@
+"""Entries of a listing as packed bytes, many to a message."""
+
+import struct
+from typing import Iterator, NamedTuple
+
+# lengths of path and link, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline
+_RECORD = struct.Struct(">HHcqqIQQIqB")
+
+FILE = b"f"
+FOLDER = b"d"
+LINK = b"l"
+SPECIAL = b"s"
+
+
+class Record(NamedTuple):
+    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink."""
+
+    path: bytes
+    kind: bytes
+    size: int
+    mtime_ns: int
+    mode: int
+    device: int
+    inode: int
+    links: int
+    ctime_ns: int
+    link: bytes
+    offline: int
+
+
+class RecordError(Exception):
+    """The packed bytes are not records."""
+
+
+def pack_record(record: Record) -> bytes:
+    """One record as bytes."""
+    return (
+        _RECORD.pack(
+            len(record.path),
+            len(record.link),
+            record.kind,
+            record.size,
+            record.mtime_ns,
+            record.mode,
+            record.device,
+            record.inode,
+            record.links,
+            record.ctime_ns,
+            record.offline,
+        )
+        + record.path
+        + record.link
+    )
+
+
+def unpack_records(packed: bytes) -> Iterator[Record]:
+    """The records of one message; raises `RecordError`."""
+    position = 0
+    end = len(packed)
+    size = _RECORD.size
+    while position < end:
+        if position + size > end:
+            raise RecordError("a record is cut short")
+        (path_length, link_length, kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline) = (
+            _RECORD.unpack_from(packed, position)
+        )
+        position += size
+        path_end = position + path_length
+        link_end = path_end + link_length
+        if link_end > end or length < 0 or kind not in (FILE, FOLDER, LINK, SPECIAL):
+            raise RecordError("a record is malformed")
+        yield Record(
+            packed[position:path_end],
+            kind,
+            length,
+            mtime_ns,
+            mode,
+            device,
+            inode,
+            links,
+            ctime_ns,
+            packed[path_end:link_end],
+            offline,
+        )
+        position = link_end

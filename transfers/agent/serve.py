@@ -1,0 +1,123 @@
+"""The agent's main loop: it answers and never asks, and ends with its client."""
+
+import os
+import platform
+import resource
+import socket
+import sys
+import time
+from typing import Any, Dict
+
+from transfers.agent import frames
+from transfers.agent.beneath import UnsafeNameError
+from transfers.agent.channel import Channel
+from transfers.agent.commands import COMMANDS
+from transfers.agent.landing import LandingError
+from transfers.agent.lease import LockedError, LostLeaseError, boot_identifier
+from transfers.agent.problems import RefusedError, code_of
+from transfers.agent.reading import ChangedError
+from transfers.agent.session import Session
+
+
+def main(nonce: str) -> None:
+    """Serve one client on standard input and output until it says goodbye, goes away or falls silent."""
+    _raise_file_limit()
+    channel = Channel()
+    session = Session(channel)
+    try:
+        channel.greet(nonce, _greeting())
+        _serve(channel, session)
+    except OSError as problem:
+        # The client is gone: nobody is left to be told.
+        sys.stderr.write("hibali agent: {}\n".format(problem.strerror))
+    finally:
+        session.close()
+    # Threads that wait for a client must not keep this process.
+    os._exit(0)
+
+
+def _greeting() -> Dict[str, Any]:
+    return {
+        "protocol": frames.PROTOCOL,
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "boot": boot_identifier(),
+        "pid": os.getpid(),
+        "user": os.geteuid(),
+        "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
+        "clock": time.time(),
+    }
+
+
+def _raise_file_limit() -> None:
+    """A pack holds some hundred files open until it is durable; many sites start with 1024."""
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError):
+        pass
+
+
+def _serve(channel: Channel, session: Session) -> None:
+    while True:
+        frame = channel.next()
+        if frame is None:
+            return
+        if frame.kind == frames.REQUEST and frame.header.get("do") == "goodbye":
+            channel.send(frames.END, {})
+            return
+        _answer(channel, session, frame)
+
+
+def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None:
+    word = header.get("do")
+    inside = session.requests.get(word)
+    if inside is not None:
+        inside(header)
+        return
+    command = COMMANDS.get(str(word))
+    if command is None:
+        raise LandingError("the agent does not know {!r}".format(word))
+    channel.send(frames.END, *command(header))
+
+
+def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
+    """Do what a frame asks; every failure becomes an ERROR frame, but for a line that is gone."""
+    try:
+        if frame.kind == frames.UNIT:
+            session.take_unit(frame.header)
+        elif frame.kind == frames.DATA:
+            session.take_data(frame.header, frame.body)
+        elif frame.kind == frames.REQUEST:
+            _request(channel, session, frame.header)
+    except BrokenPipeError:
+        raise
+    except LockedError as problem:
+        holder = {key: problem.holder.get(key) for key in ("operation", "client", "host", "pid")}
+        channel.send(frames.ERROR, {"code": "locked", "message": "", "holder": holder, "age": problem.age})
+    except LostLeaseError as problem:
+        channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+    except RefusedError as problem:
+        channel.send(frames.ERROR, {"code": problem.code, "message": str(problem)})
+    except OSError as problem:
+        number = problem.errno or 0
+        name = problem.filename
+        about = os.fsencode(name) if isinstance(name, (str, bytes)) else b""
+        channel.send(
+            frames.ERROR,
+            {
+                "code": code_of(number),
+                "message": os.strerror(number) if number else str(problem),
+                "about": frames.text_of(about),
+            },
+        )
+    except UnsafeNameError as problem:
+        channel.send(frames.ERROR, {"code": "unsafe-name", "message": str(problem)})
+    except ChangedError as problem:
+        channel.send(frames.ERROR, {"code": "source-changed", "message": str(problem)})
+    except (LandingError, KeyError, TypeError, ValueError) as problem:
+        channel.send(
+            frames.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
+        )

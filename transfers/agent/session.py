@@ -1,0 +1,276 @@
+"""What one client does with one root: list, read, land, digest, remove, under one lock."""
+
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from transfers.agent import frames, journal, own_names
+from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.channel import Channel
+from transfers.agent.landing import Committer, LandingError, Outcome, Writer
+from transfers.agent.lease import Lease, LostLeaseError
+from transfers.agent.problems import problem_of
+from transfers.agent.reading import ChangedError, Reader, digest_file
+from transfers.agent.records import pack_record
+from transfers.agent.removing import purge, remove_item
+from transfers.agent.walk import Walk
+
+_BLOCK = 256 * 1024  # bytes of packed records in one message
+_HASHERS = 4
+_AHEAD = 2  # packs written while an earlier one is made durable
+
+
+class Session(object):
+    """The state of one connection."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._root: Optional[Root] = None
+        self._lease: Optional[Lease] = None
+        self._reader: Optional[Reader] = None
+        self._landing: Optional[_Landing] = None
+        self._unit: Optional[Dict[str, Any]] = None
+        self._left = False
+        self._walked = False
+        self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
+            "open": self._open,
+            "lstat": self._lstat,
+            "list": self._list,
+            "lock": self._lock,
+            "unlock": self._unlock,
+            "land": self._land,
+            "landed": self._landed,
+            "purge": self._purge,
+            "digest": self._digest,
+            "remove": self._remove,
+        }
+
+    def _opened(self) -> Root:
+        if self._root is None:
+            raise LandingError("no root is open")
+        return self._root
+
+    def _open(self, header: Dict[str, Any]) -> None:
+        """Open the root at an absolute path; `make` makes it and those above it."""
+        path = frames.bytes_of(header["path"])
+        if header.get("make"):
+            os.makedirs(path, exist_ok=True)
+        if self._root is not None:
+            self._root.close()
+        self._root = open_root(path)
+        self._channel.send(frames.END, {"path": frames.text_of(os.path.realpath(path))})
+
+    def _lstat(self, header: Dict[str, Any]) -> None:
+        record = self._opened().lstat(frames.bytes_of(header["path"]))
+        self._channel.send(frames.END, {"found": record is not None}, pack_record(record) if record else b"")
+
+    def _list(self, header: Dict[str, Any]) -> None:
+        walk = Walk(self._opened(), shallow=bool(header.get("shallow")))
+        block = bytearray()
+        for record in walk:
+            block += pack_record(record)
+            if len(block) >= _BLOCK:
+                self._channel.send(frames.REPLY, {}, block)
+                block = bytearray()
+        problems = [
+            [frames.text_of(path), problem_of(OSError(number, os.strerror(number)))]
+            for path, number in walk.problems
+        ]
+        orphans = [frames.text_of(path) for path in walk.orphans]
+        self._walked = not header.get("shallow") and not problems
+        self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
+
+    def _lock(self, header: Dict[str, Any]) -> None:
+        # The folder went with the lock before this one, whoever held that.
+        self._opened().forget(own_names.FOLDER)
+        self._lease = Lease(self._opened(), header["operation"], header["client"], header["lease"])
+        self._channel.send(frames.END, {})
+
+    def _unlock(self, header: Dict[str, Any]) -> None:
+        """`clean` says that the orphans that were listed are gone; the journal goes when nothing else can be left."""
+        if self._lease is not None:
+            tidy = header.get("clean") and self._walked and self._landing is None and not self._left
+            if tidy and self._lease.is_held():
+                journal.end_journal(self._opened())
+            self._left = self._walked = False
+            self._lease.release()
+            self._lease = None
+        self._channel.send(frames.END, {})
+
+    def take_unit(self, header: Dict[str, Any]) -> None:
+        """A planned unit: the source reads it and answers; the target expects its data next."""
+        for item in header["items"]:
+            item["path"] = frames.bytes_of(item["path"])
+            item["link"] = frames.bytes_of(item["link"])
+        if self._landing is not None:
+            self._unit = header
+            return
+        if self._reader is None:
+            self._reader = Reader(self._opened())
+        self._channel.send(frames.DATA, *self._reader.read_unit(header))
+
+    def take_data(self, header: Dict[str, Any], body: frames.Body) -> None:
+        """The bytes of the unit announced last."""
+        if self._landing is None or self._unit is None:
+            raise LandingError("data that nobody planned")
+        unit, self._unit = self._unit, None
+        self._landing.take(unit, header, bytearray(body) if not isinstance(body, bytearray) else body)
+
+    def _land(self, header: Dict[str, Any]) -> None:
+        del header
+        # What earlier listings and landings had open may have been moved aside since.
+        self._opened().forget_all()
+        self._landing = _Landing(self._channel, self._opened(), self._lease)
+        self._walked = self._walked or not self._landing.after_others
+        self._channel.send(frames.REPLY, {})
+
+    def _landed(self, header: Dict[str, Any]) -> None:
+        del header
+        landing, self._landing = self._landing, None
+        if landing is not None:
+            try:
+                landing.finish()
+            finally:
+                self._left = self._left or landing.left
+        self._channel.send(frames.END, {})
+
+    def _purge(self, header: Dict[str, Any]) -> None:
+        """Remove what earlier operations left under partial names of this target."""
+        root = self._opened()
+        self._check_lease()
+        for text in header["paths"]:
+            purge(root, frames.bytes_of(text))
+        self._channel.send(frames.END, {})
+
+    def _digest(self, header: Dict[str, Any]) -> None:
+        """One REPLY an item, in the order asked; files are hashed by several threads."""
+        paths = [frames.bytes_of(text) for text in header["paths"]]
+        root = self._opened()
+        roots: queue.Queue[Root] = queue.Queue()
+        for _ in range(_HASHERS):
+            roots.put(root.clone())
+
+        def hash_one(path: bytes) -> Dict[str, Any]:
+            own = roots.get()
+            try:
+                return {"digest": digest_file(own, path)}
+            except (OSError, UnsafeNameError, ChangedError) as problem:
+                return {"digest": None, "problem": problem_of(problem)}
+            finally:
+                roots.put(own)
+
+        with ThreadPoolExecutor(_HASHERS) as pool:
+            for answer in pool.map(hash_one, paths):
+                self._channel.send(frames.REPLY, answer)
+        while not roots.empty():
+            roots.get().close()
+        self._channel.send(frames.END, {})
+
+    def _remove(self, header: Dict[str, Any]) -> None:
+        root = self._opened()
+        self._check_lease()
+        problems = {}
+        for position, item in enumerate(header["items"]):
+            item["path"] = frames.bytes_of(item["path"])
+            problem = remove_item(root, item)
+            if problem is not None:
+                problems[str(position)] = problem
+        self._channel.send(frames.END, {"problems": problems})
+
+    def _check_lease(self) -> None:
+        if self._lease is None:
+            raise LostLeaseError("the target is not locked")
+        self._lease.check()
+
+    def close(self) -> None:
+        """Leave nothing that is not named by the journal."""
+        if self._landing is not None:
+            self._landing.abandon()
+        if self._reader is not None:
+            self._reader.close()
+        if self._lease is not None:
+            self._lease.release()
+        if self._root is not None:
+            self._root.close()
+
+
+class _Landing(object):
+    """Two threads: one writes partial files, the other makes packs durable and gives names."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Optional[Lease]) -> None:
+        if lease is None:
+            raise LostLeaseError("the target is not locked")
+        seed, self.after_others = journal.open_seed(root)
+        self._channel = channel
+        self._lease = lease
+        self._root = root
+        self._writer = Writer(root, seed)
+        self._commit_root = root.clone()
+        self._committer = Committer(self._commit_root, seed)
+        self._queue: queue.Queue[Optional[Tuple[int, List[Outcome]]]] = queue.Queue(_AHEAD)
+        self._failure: Optional[Exception] = None
+        self._thread = threading.Thread(target=self._commit, name="commit", daemon=True)
+        self._thread.start()
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+        """Write a unit under partial names and hand it to the commit."""
+        self._raise_failure()
+        self._queue.put((unit["unit"], self._writer.write_unit(unit, data, body)))
+
+    def _commit(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            number, outcomes = work
+            if self._failure is not None:
+                self._committer.discard(outcomes)
+                continue
+            try:
+                answers: List[Dict[str, Any]] = []
+                if outcomes:
+                    self._lease.check()
+                    answers = self._committer.commit(outcomes)
+                done = [answer["number"] for answer in answers if answer["problem"] is None]
+                failed = [
+                    [answer["number"], answer["problem"]]
+                    for answer in answers
+                    if answer["problem"] is not None
+                ]
+                self._channel.send(frames.LANDED, {"unit": number, "done": done, "failed": failed})
+            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
+                self._failure = problem
+                self._committer.discard(outcomes)
+                if isinstance(problem, LostLeaseError):
+                    self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+
+    @property
+    def left(self) -> bool:
+        """Whether something may stay under a partial name, for the next run to remove."""
+        return self._failure is not None or self._writer.left or self._committer.left
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _join(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Wait for the last commit and purge the folders that made room."""
+        self._join()
+        self._writer.close()
+        self._raise_failure()
+        self._lease.check()
+        for path in self._committer.aside:
+            purge(self._root, path)
+        self._commit_root.close()
+
+    def abandon(self) -> None:
+        """The client is gone: what is complete may land, the rest is removed."""
+        self._join()
+        self._writer.close()
+        self._commit_root.close()

@@ -1,0 +1,125 @@
+"""The Far protocol over an agent (transfers.far.Far)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hibali.errors import NotFoundError
+from transfers.agent import frames
+from transfers.connection import Connection
+from transfers.entry import Entry
+from transfers.far import Finished, Once
+from transfers.posix import one_entry
+
+_ONCE_SECONDS = 300.0
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class AgentFar:
+    """One login at one site."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def expand(self, path: str) -> bytes:
+        """See Far."""
+        return self._connection.expand(path.encode("utf-8", "surrogateescape"))
+
+    def facts(self) -> dict[str, str]:
+        """See Far."""
+        greeting = self._connection.greeting
+        return {
+            key: str(greeting.get(key, "")) for key in ("host", "user", "home", "python", "boot", "clock")
+        }
+
+    def which(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Where programs are found there."""
+        answer = self._connection.ask("which", names=list(names))
+        with self._connection.understanding():
+            found = answer.header["found"]
+            return {name: found.get(name) for name in names}
+
+    def stat(self, path: bytes) -> Entry | None:
+        """See Far."""
+        answer = self._connection.ask("stat", path=frames.text_of(path))
+        return one_entry(answer, self._connection)
+
+    def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        """See Far."""
+        answer = self._connection.ask("make_folder", path=frames.text_of(path), exclusive=exclusive)
+        with self._connection.understanding():
+            return bool(answer.header["made"])
+
+    def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """See Far."""
+        self._connection.ask(
+            "put", path=frames.text_of(path), content=frames.text_of(content), executable=executable
+        )
+
+    def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
+        """See Far."""
+        answer = self._connection.ask("get", path=frames.text_of(path), maximum=maximum, offset=offset)
+        with self._connection.understanding():
+            return bytes(answer.body) if answer.header["found"] else None
+
+    def names(self, path: bytes) -> list[bytes]:
+        """See Far."""
+        answer = self._connection.ask("names", path=frames.text_of(path))
+        with self._connection.understanding():
+            return [frames.bytes_of(text) for text in answer.header["names"]]
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """See Far."""
+        self._connection.ask("copy", source=frames.text_of(source), target=frames.text_of(target))
+
+    def remove_tree(self, path: bytes) -> None:
+        """See Far."""
+        self._connection.ask("remove_tree", path=frames.text_of(path))
+
+    def run(
+        self,
+        argv: Sequence[bytes | str],
+        *,
+        stdin: bytes = b"",
+        folder: bytes | None = None,
+        timeout: float = 60.0,
+    ) -> Finished:
+        """See Far."""
+        answer = self._connection.ask("run", **_words(argv, stdin, folder, timeout))
+        with self._connection.understanding():
+            return _finished(answer.header)
+
+    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+        """See Far."""
+        words = _words(argv, b"", folder, _ONCE_SECONDS)
+        answer = self._connection.ask("run_once", marker=frames.text_of(marker), **words).header
+        with self._connection.understanding():
+            known = answer.get("answer")
+            return Once(bool(answer["fresh"]), _finished(known) if known else None, float(answer["age"]))
+
+    def digest(self, path: bytes) -> str:
+        """See Far."""
+        found = self._connection.ask("digest_path", path=frames.text_of(path)).header.get("digest")
+        if not isinstance(found, str) or not _DIGEST.fullmatch(found):
+            raise NotFoundError("no-digest", "the site gave no digest", about=self._connection.where)
+        return found
+
+    def close(self) -> None:
+        """See Far."""
+        self._connection.close()
+
+
+def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float) -> dict[str, Any]:
+    words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
+    return {
+        "words": [frames.text_of(word) for word in words],
+        "stdin": frames.text_of(stdin),
+        "folder": frames.text_of(folder) if folder is not None else None,
+        "timeout": timeout,
+    }
+
+
+def _finished(answer: dict[str, Any]) -> Finished:
+    return Finished(int(answer["exit"]), frames.bytes_of(answer["stdout"]), frames.bytes_of(answer["stderr"]))

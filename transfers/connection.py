@@ -1,0 +1,232 @@
+"""A conversation with one agent, here or at a site: questions, answers, and errors in hibali's words."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+)
+from hibali.login import Login
+from hibali.shell import Process
+from hibali.text import printable
+from transfers.agent import frames
+from transfers.agent.channel import SILENCE_SECONDS
+from transfers.bundle import opening
+
+_CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
+_START_SECONDS = 90.0
+
+
+class Connection:
+    """One agent process. One thread asks; `send` may be used by a second one while answers are read."""
+
+    def __init__(self, argv: list[str], where: str, login: Login | None = None) -> None:
+        """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`."""
+        self.where = where
+        self._login = login
+        self._process = Process(argv)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self.data_bytes = 0
+        try:
+            self.greeting = self._start()
+        except BaseException:
+            self._process.kill()
+            self._process.end()
+            raise
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def _start(self) -> dict[str, Any]:
+        nonce = secrets.token_hex(16)
+        try:
+            self._write_all(opening(nonce))
+        except OSError:
+            raise self._gone() from None
+        self._skip_chatter(nonce.encode("ascii"))
+        greeting = self._receive().header
+        if greeting.get("protocol") != frames.PROTOCOL:
+            raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
+        return greeting
+
+    def _write_all(self, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _skip_chatter(self, nonce: bytes) -> None:
+        """Pass over what the far start-up files print, byte by byte at the end so that no frame is swallowed."""
+        seen = bytearray()
+        deadline = time.monotonic() + _START_SECONDS
+        while not seen.endswith(nonce):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TryLaterError("no-answer", "the agent did not start in time", about=self.where)
+            chunk = self._process.stdout.read(1)
+            if not chunk:
+                raise self._gone()
+            seen += chunk
+            if len(seen) > _CHATTER:
+                raise IncompleteError("chatter", "the far start-up files print without end", about=self.where)
+
+    def send(self, kind: bytes, header: dict[str, Any], body: frames.Body = b"") -> None:
+        """One frame to the agent; raises the error that tells why it is gone."""
+        try:
+            with self._lock:
+                frames.write_frame(self._process.stdin, kind, header, body)
+                self.data_bytes += len(body) if kind == frames.DATA else 0
+        except (OSError, ValueError):
+            raise self._gone() from None
+
+    def receive(self) -> frames.Frame:
+        """The next frame; an ERROR frame is raised as the error it tells."""
+        frame = self._receive()
+        if frame.kind == frames.ERROR:
+            raise self._translate(frame.header)
+        return frame
+
+    def _receive(self) -> frames.Frame:
+        try:
+            frame = frames.read_frame(self._process.stdout)
+        except frames.FrameError as problem:
+            if "ended" in str(problem):
+                raise self._gone() from None
+            raise IncompleteError(
+                "protocol",
+                f"the agent broke the protocol: {problem}",
+                about=self.where,
+                hint="Nothing it said was believed.",
+            ) from None
+        except (OSError, ValueError):
+            raise self._gone() from None
+        if frame is None:
+            raise self._gone()
+        self.data_bytes += len(frame.body) if frame.kind == frames.DATA else 0
+        return frame
+
+    def ask(self, word: str, **details: Any) -> frames.Frame:
+        """One request with one answer."""
+        self.send(frames.REQUEST, {"do": word, **details})
+        frame = self.receive()
+        if frame.kind != frames.END:
+            raise self.broken(f"answered {word} with {frame.kind!r}")
+        return frame
+
+    def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
+        """One request with several answers; the last one is END."""
+        self.send(frames.REQUEST, {"do": word, **details})
+        while True:
+            frame = self.receive()
+            if frame.kind not in {frames.REPLY, frames.END}:
+                raise self.broken(f"answered {word} with {frame.kind!r}")
+            yield frame
+            if frame.kind == frames.END:
+                return
+
+    def broken(self, what: str) -> IncompleteError:
+        """The error for an agent that does not keep to the protocol."""
+        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", about=self.where)
+
+    @contextlib.contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Where an answer is taken apart: one of another shape than agreed is a broken protocol, not our bug."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+            raise self.broken("gave an answer of another shape than agreed") from None
+
+    def expand(self, path: bytes) -> bytes:
+        """The absolute path that `~`, `~/x`, `$NAME` or `$NAME/x` mean there."""
+        answer = self.ask("expand", path=frames.text_of(path))
+        with self.understanding():
+            found = frames.bytes_of(answer.header["path"])
+            if not found.startswith(b"/") or b"\0" in found:
+                raise ValueError
+            return found
+
+    def _translate(self, header: dict[str, Any]) -> HibaliError:
+        code = str(header.get("code", "failed"))
+        about = self._about(header)
+        if code == "locked":
+            return _locked(header, self.where)
+        message = printable(str(header.get("message", "")))
+        return _error_of(code)(code, message, about=about)
+
+    def _about(self, header: dict[str, Any]) -> str:
+        with contextlib.suppress(UnicodeEncodeError, AttributeError):
+            path = frames.bytes_of(header.get("about", ""))
+            if path:
+                return f"{self.where}:{printable(path)}"
+        return self.where
+
+    def _gone(self) -> HibaliError:
+        """Why the agent is no longer there: ssh's own words, or python's."""
+        code = self._process.end(patience=2.0)
+        errors = self._process.errors
+        if self._login is not None and code == 255:
+            return self._login.explain(errors)
+        text = printable(errors.decode("utf-8", "replace").strip())[-300:]
+        if code == 127 or ("not found" in text and "python" in text):
+            return NotFoundError(
+                "no-python",
+                "python3 cannot be started there",
+                about=self.where,
+                hint="Set `python` of the site to a Python 3.6 or later.",
+            )
+        return TryLaterError(
+            "connection-lost", f"the agent ended: {text or f'status {code}'}", about=self.where
+        )
+
+    def _beat(self) -> None:
+        """Tell the agent that we live; one that hears nothing ends by itself."""
+        while not self._closed.wait(SILENCE_SECONDS / 4):
+            try:
+                self.send(frames.HEARTBEAT, {})
+            except HibaliError:
+                return
+
+    def close(self) -> None:
+        """Say goodbye; safe to call twice."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with contextlib.suppress(HibaliError):
+            self.send(frames.REQUEST, {"do": "goodbye"})
+        self._process.end()
+
+
+def _locked(header: dict[str, Any], where: str) -> TryLaterError:
+    told = header.get("holder")
+    holder = told if isinstance(told, dict) else {}
+    words = f"{printable(str(holder.get('operation') or 'an operation'))} from {printable(str(holder.get('client') or 'somewhere'))}"
+    words += f" (agent {printable(str(holder.get('pid')))} on {printable(str(holder.get('host')))})"
+    return TryLaterError(
+        "locked",
+        f"the target is held by {words}",
+        about=where,
+        hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
+        transient=False,
+    )
+
+
+def _error_of(code: str) -> type[HibaliError]:
+    if code == "vanished":
+        return NotFoundError
+    if code == "denied":
+        return AccessError
+    if code in {"no-space", "no-quota", "read-only", "unsafe-name", "reserved-name", "not-private"}:
+        return RefusedError
+    if code in {"stale", "input-output-error", "timed-out", "lease-lost", "errno-econnreset"}:
+        return TryLaterError
+    return IncompleteError

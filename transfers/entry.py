@@ -1,0 +1,63 @@
+"""One file as one side reports it, and the order in which sides report."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What an entry is; SPECIAL covers devices, FIFOs and sockets, which are never created or opened (S2)."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    SPECIAL = "special"
+
+
+class Proof(StrEnum):
+    """How well an entry is known to equal its source, from the best down (design.md, "The words")."""
+
+    DIGEST = "digest"
+    RECORDED = "recorded"
+    CLAIMED = "claimed"
+    SIZE = "size"
+    NONE = "none"
+
+    @property
+    def strength(self) -> int:
+        """Larger is stronger."""
+        return (Proof.NONE, Proof.SIZE, Proof.CLAIMED, Proof.RECORDED, Proof.DIGEST).index(self)
+
+
+def weakest(first: Proof, second: Proof) -> Proof:
+    """The one that promises less."""
+    return first if first.strength <= second.strength else second
+
+
+class Entry(NamedTuple):
+    """One name below a root. `path` is relative, bytes, without a leading or trailing slash; the root itself is b"".
+
+    `mtime_ns` is 0 where the store keeps none; `mode` holds permission bits, or -1 where unknown; `link` is
+    a symlink's target, `etag` a store's own tag, `digest` a sha256 in hexadecimal that the store recorded
+    with this very content, `offline` a file whose bytes are not on disk (tape).
+    """
+
+    path: bytes
+    kind: Kind
+    size: int = 0
+    mtime_ns: int = 0
+    mode: int = -1
+    device: int = 0
+    inode: int = 0
+    links: int = 1
+    ctime_ns: int = 0
+    link: bytes = b""
+    etag: str | None = None
+    digest: str | None = None
+    offline: bool = False
+
+    @property
+    def order(self) -> bytes:
+        """The key of the canonical order: the bytes of the path, a folder's with a slash behind it."""
+        return self.path + b"/" if self.kind is Kind.FOLDER else self.path

@@ -1,0 +1,86 @@
+"""What can be asked of the machine at a site besides moving data: small files, folders, commands; never by shell text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from transfers.entry import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended there; `exit_code` is negative for a signal, 127 where there is no such program."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is known of a command that may run only once: `fresh` if this call ran it.
+
+    `finished` is None where somebody began it and the answer was never written: look it up, do not repeat.
+    `age_seconds` is how long ago it was begun, by the far filesystem's clock.
+    """
+
+    fresh: bool
+    finished: Finished | None
+    age_seconds: float
+
+
+class Far(Protocol):
+    """One login at one site. All paths are absolute bytes there; every method may raise
+    `TryLaterError` (unreachable), `AccessError` (denied), `NotFoundError`, `RefusedError`.
+    """
+
+    def expand(self, path: str) -> bytes:
+        """An absolute path there, from one that may start with `~/` or `$NAME`; nothing else is expanded."""
+
+    def facts(self) -> dict[str, str]:
+        """host, user, home, python, boot, clock (seconds since the epoch) as the far side reports them."""
+
+    def stat(self, path: bytes) -> Entry | None:
+        """What stands there, the last component's symlink followed; None when absent."""
+
+    def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        """Make it and those above it, 0700; with `exclusive` only one caller ever gets True for a path."""
+
+    def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """Write a small private file whole or not at all, durable when this returns."""
+
+    def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
+        """Up to `maximum` bytes of a regular file from `offset`, symlinks not followed; None when absent."""
+
+    def names(self, path: bytes) -> list[bytes]:
+        """The names in a folder, sorted; an absent folder has none."""
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """A private copy of a file or tree (a reflink where the filesystem can), never a hard link."""
+
+    def remove_tree(self, path: bytes) -> None:
+        """Remove a folder and all below it; absent is done."""
+
+    def run(
+        self,
+        argv: Sequence[bytes | str],
+        *,
+        stdin: bytes = b"",
+        folder: bytes | None = None,
+        timeout: float = 60.0,
+    ) -> Finished:
+        """Run one program there, words handed over as they are, no shell; output is cut at 8 MiB."""
+
+    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+        """Run one program at most once for all time: the exclusive mkdir of `marker` decides who.
+
+        The answer is written beside it, durable, even when this side is gone meanwhile.
+        """
+
+    def digest(self, path: bytes) -> str:
+        """sha256 in hexadecimal of a regular file, read there now."""
+
+    def close(self) -> None:
+        """Leave; safe to call twice."""

@@ -1,0 +1,38 @@
+"""Movers carry: they turn the items of a plan into landed entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from hibali.events import Event
+from transfers.entry import Entry
+from transfers.store import Facts, Item, Landed, Payload, Problem, Store, Unit
+
+
+class Side(Protocol):
+    """The part of a Store that a plan is made from."""
+
+    @property
+    def facts(self) -> Facts:
+        """See Store."""
+
+    def list(self) -> Iterator[Entry]:
+        """See Store."""
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+
+
+class Source(Side, Protocol):
+    """The half of a Store that is read from."""
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+
+
+class Mover(Protocol):
+    """A way of carrying: bytes through us, a copy by the server, a third party."""
+
+    def carry(self, source: Source, target: Store, items: Iterable[Item]) -> Iterator[Event | Landed]:
+        """Carry every item; a `Landed` for each, in any order, with `Carried` in between for progress."""

@@ -1,0 +1,1 @@
+"""Ways of carrying data; one module for each."""

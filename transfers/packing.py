@@ -1,0 +1,28 @@
+"""Grouping items into the units that travel: packs of small files, segments of large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from transfers.entry import Kind
+from transfers.store import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, Item, Unit
+
+
+def group_units(items: Iterable[Item], segment_bytes: int) -> Iterator[Unit]:
+    """Units in the order of the items: a file larger than a pack goes in segments, everything else packed."""
+    piece = min(segment_bytes, SEGMENT_BYTES)
+    pack: list[Item] = []
+    size = 0
+    for item in items:
+        length = item.entry.size if item.entry.kind is Kind.FILE else 0
+        if length > PACK_BYTES:
+            for offset in range(0, length, piece):
+                yield Unit((item,), offset, min(piece, length - offset), segment=True)
+            continue
+        if pack and (size + length > PACK_BYTES or len(pack) >= PACK_ITEMS):
+            yield Unit(tuple(pack))
+            pack, size = [], 0
+        pack.append(item)
+        size += length
+    if pack:
+        yield Unit(tuple(pack))

@@ -1,0 +1,323 @@
+"""Deciding what has to happen, from two listings in canonical order; nothing here touches a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from transfers.entry import Entry, Kind
+from transfers.rules import Rules, Selector
+from transfers.store import Facts, is_own_name, is_partial_name, unsafe_component
+
+_SECOND = 1_000_000_000
+_MICROSECOND = 1_000
+
+
+class Verb(StrEnum):
+    """What happens to one name at the target.
+
+    COMPARE is settled by digests before the plan is complete.
+    """
+
+    COPY = "copy"
+    REPLACE = "replace"
+    RELINK = "relink"
+    RETYPE = "retype"
+    DELETE = "delete"
+    KEEP = "keep"
+    COMPARE = "compare"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One decision. `entry` is the source's (a DELETE's is the target's); `target` is what stands there now.
+
+    `implied` marks a deletion that happens when something else makes room, not by itself.
+    """
+
+    verb: Verb
+    entry: Entry
+    because: str
+    target: Entry | None = None
+    implied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One entry that cannot be done, and why; `refuse` where nothing may begin before it is resolved (exit 8)."""
+
+    entry: Entry
+    code: str
+    message: str
+    refuse: bool = False
+
+
+Decision = Action | Conflict
+
+
+def decide(
+    source: Iterable[Entry],
+    target: Iterable[Entry],
+    rules: Rules,
+    selected: Selector,
+    source_facts: Facts,
+    target_facts: Facts,
+) -> Iterator[Decision]:
+    """Merge the two listings into decisions, in constant memory but for the length of a path.
+
+    A source name is held back until it is known whether the target has a folder of that name, and the
+    reverse: between `a` and `a/` other names may come (`a-x`, `a.b`). What a folder holds is deleted before it.
+    """
+    return _Merge(rules, selected, source_facts, target_facts).run(iter(source), iter(target))
+
+
+class _Merge:
+    """One run of the merge. Everything held starts with every other thing held: a chain of prefixes."""
+
+    def __init__(self, rules: Rules, selected: Selector, source_facts: Facts, target_facts: Facts) -> None:
+        self._rules = rules
+        self._selected = selected
+        self._source_facts = source_facts
+        self._target_facts = target_facts
+        self._held: list[_Held] = []
+        self._leaving: list[_Leaving] = []
+
+    def run(self, source: Iterator[Entry], target: Iterator[Entry]) -> Iterator[Decision]:
+        ours = next(source, None)
+        theirs = next(target, None)
+        while ours is not None or theirs is not None:
+            if theirs is None or (ours is not None and ours.order < theirs.order):
+                assert ours is not None
+                yield from self._release(ours.order)
+                yield from self._only_source(ours)
+                ours = next(source, None)
+            elif ours is None or theirs.order < ours.order:
+                yield from self._release(theirs.order)
+                yield from self._only_target(theirs)
+                theirs = next(target, None)
+            else:
+                yield from self._release(ours.order)
+                yield from self._both(ours, theirs)
+                ours, theirs = next(source, None), next(target, None)
+        yield from self._release(None)
+
+    def _release(self, order: bytes | None) -> Iterator[Decision]:
+        """Let go of what can no longer meet a folder of its own name."""
+        while self._held and (order is None or not order.startswith(self._held[-1].entry.path)):
+            yield from self._held.pop().settle(self._rules)
+        while self._leaving and (order is None or not order.startswith(self._leaving[-1].entry.order)):
+            folder = self._leaving.pop()
+            if not folder.stays:
+                yield Action(Verb.DELETE, folder.entry, "not in the source")
+
+    def _above(self, entry: Entry) -> _Held | None:
+        """The held name that this entry lies at or below as if it were a folder."""
+        for held in self._held:
+            if entry.order.startswith(held.entry.path + b"/"):
+                return held
+        return None
+
+    def _only_source(self, entry: Entry) -> Iterator[Decision]:
+        if not self._selected(entry):
+            return
+        held = self._above(entry) if self._target_facts.folders else None
+        if held is not None and held.from_source:
+            yield _file_and_folder(entry)
+            return
+        if held is not None:
+            if not self._rules.delete:
+                yield Conflict(
+                    entry, "file-in-the-way", f"a {held.entry.kind} stands where its folder should be"
+                )
+                return
+            yield from held.make_folder(entry)
+            if entry.order == held.entry.path + b"/":
+                return
+        problem = self._unable(entry)
+        if problem is not None:
+            yield from problem
+            return
+        if entry.kind is Kind.FOLDER:
+            yield Action(Verb.COPY, entry, "not at the target")
+            return
+        self._held.append(
+            _Held(entry, from_source=True, action=Action(Verb.COPY, entry, "not at the target"))
+        )
+
+    def _only_target(self, entry: Entry) -> Iterator[Decision]:
+        held = self._above(entry)
+        if held is not None and held.from_source:
+            held.meet_folder(entry, kept=not self._selected(entry))
+            if self._rules.delete and self._selected(entry):
+                yield Action(Verb.DELETE, entry, "below a folder that makes room", implied=True)
+            return
+        if not self._selected(entry) or is_partial_name(entry.path):
+            for folder in self._leaving:
+                folder.stays = True
+            return
+        if entry.kind is Kind.FOLDER:
+            if self._rules.delete and self._source_facts.folders:
+                self._leaving.append(_Leaving(entry))
+            return
+        self._held.append(_Held(entry, from_source=False))
+
+    def _both(self, ours: Entry, theirs: Entry) -> Iterator[Decision]:
+        selected = self._selected(ours)
+        held = self._above(ours) if self._target_facts.folders else None
+        if held is not None and held.from_source:
+            held.meet_folder(theirs, kept=not selected)
+            if selected:
+                yield _file_and_folder(ours)
+            return
+        if not selected:
+            return
+        problem = self._unable(ours)
+        if problem is not None:
+            yield from problem
+        elif ours.kind is Kind.FOLDER:
+            yield Action(Verb.KEEP, ours, "stands already", theirs)
+        else:
+            action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
+            if self._source_facts.folders or not self._target_facts.folders:
+                yield action
+            else:
+                # A source without folders may have more below this very name.
+                self._held.append(_Held(ours, from_source=True, action=action))
+
+    def _unable(self, entry: Entry) -> list[Conflict] | None:
+        """Why this entry cannot be carried, an empty list where it is skipped on purpose; None when it can."""
+        facts = self._target_facts
+        if entry.kind is Kind.FOLDER and not facts.folders:
+            return []
+        if entry.kind is Kind.SPECIAL:
+            if self._rules.specials == "skip":
+                return []
+            return [Conflict(entry, "special-file", "devices, FIFOs and sockets are not carried")]
+        if entry.kind is Kind.LINK:
+            if self._rules.links == "skip":
+                return []
+            if not facts.links:
+                return [Conflict(entry, "cannot-hold-links", "the target cannot hold symlinks")]
+        reason = unholdable(entry.path, facts)
+        return [Conflict(entry, "unholdable-name", reason, refuse=True)] if reason else None
+
+
+def _file_and_folder(entry: Entry) -> Conflict:
+    return Conflict(
+        entry, "file-and-folder", "the target cannot hold a file and a folder of one name", refuse=True
+    )
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A folder of the target that goes when everything below it does; `stays` when something there must stay."""
+
+    entry: Entry
+    stays: bool = False
+
+
+@dataclass(slots=True)
+class _Held:
+    """A name that waits until it is known whether the other side has a folder of that name."""
+
+    entry: Entry
+    from_source: bool
+    action: Action | None = None
+    folder: Entry | None = None
+    keeps: bool = False
+    made_room: bool = False
+
+    def meet_folder(self, entry: Entry, *, kept: bool) -> None:
+        """The target has a folder of this source file's name; `kept` when something in it must stay."""
+        self.folder = self.folder or entry
+        self.keeps = self.keeps or kept
+
+    def make_folder(self, below: Entry) -> Iterator[Decision]:
+        """The target file goes, because the source has a folder of its name."""
+        if self.made_room:
+            return
+        self.made_room = True
+        yield Action(Verb.DELETE, self.entry, "a folder takes its place", implied=True)
+        mode = below.mode if below.kind is Kind.FOLDER else -1
+        folder = Entry(self.entry.path, Kind.FOLDER, mode=mode)
+        yield Action(Verb.RETYPE, folder, f"a {self.entry.kind} makes room for a folder", self.entry)
+
+    def settle(self, rules: Rules) -> Iterator[Decision]:
+        """Nothing more can come: say what becomes of it."""
+        if not self.from_source:
+            if rules.delete and not self.made_room:
+                yield Action(Verb.DELETE, self.entry, "not in the source")
+            return
+        assert self.action is not None
+        if self.folder is None:
+            yield self.action
+        elif not rules.delete:
+            yield Conflict(self.entry, "folder-in-the-way", "a folder of that name stands at the target")
+        elif self.keeps:
+            yield Conflict(
+                self.entry, "folder-in-the-way", "a folder of that name holds what the filters leave out"
+            )
+        else:
+            yield Action(Verb.RETYPE, self.entry, "a folder makes room for it", self.folder)
+
+
+def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, target_facts: Facts) -> Action:
+    """What becomes of a file or link that both sides have."""
+    if ours.kind is not theirs.kind:
+        return Action(Verb.REPLACE, ours, f"it is a {theirs.kind} at the target", theirs)
+    if ours.kind is Kind.LINK:
+        if ours.link == theirs.link:
+            return Action(Verb.KEEP, ours, "the same link", theirs)
+        return Action(Verb.RELINK, ours, "the link points elsewhere", theirs)
+    if ours.size != theirs.size:
+        return Action(Verb.REPLACE, ours, "size differs", theirs)
+    if source_facts.modes and target_facts.modes and _differ_in_execute(ours, theirs):
+        return Action(Verb.REPLACE, ours, "execute bit differs", theirs)
+    if rules.checksum:
+        return Action(Verb.COMPARE, ours, "the digests decide", theirs)
+    if ours.mtime_ns and theirs.mtime_ns:
+        if same_time(ours.mtime_ns, theirs.mtime_ns):
+            return Action(Verb.KEEP, ours, "same size and time", theirs)
+        return Action(Verb.REPLACE, ours, "modification time differs", theirs)
+    if ours.digest and ours.digest == theirs.digest:
+        return Action(Verb.KEEP, ours, "same digest on record", theirs)
+    return Action(Verb.REPLACE, ours, "nothing is on record to compare with", theirs)
+
+
+def same_time(first_ns: int, second_ns: int) -> bool:
+    """Whether two times are one as far as the coarser filesystem can tell (whole seconds on Lustre, microseconds on some)."""
+    if first_ns == second_ns:
+        return True
+    for unit in (_SECOND, _MICROSECOND):
+        if (first_ns % unit == 0 or second_ns % unit == 0) and first_ns // unit == second_ns // unit:
+            return True
+    return False
+
+
+def unholdable(path: bytes, facts: Facts) -> str | None:
+    """Why a target of these facts cannot hold this name, or None."""
+    reason = unsafe_component(path)
+    if reason:
+        return reason
+    if is_partial_name(path):
+        return "it has the shape of hibali's own partial names"
+    if is_own_name(path):
+        return "it is a name that hibali keeps for itself"
+    if facts.path_bytes and len(path) > facts.path_bytes:
+        return f"it is longer than {facts.path_bytes} bytes"
+    if facts.name_bytes and any(len(part) > facts.name_bytes for part in path.split(b"/")):
+        return f"a component is longer than {facts.name_bytes} bytes"
+    if facts.utf8_names:
+        try:
+            path.decode("utf-8")
+        except UnicodeDecodeError:
+            return "it is not UTF-8"
+    for part in facts.refuses:
+        if part in path:
+            return f"it holds {part!r}"
+    return None
+
+
+def _differ_in_execute(ours: Entry, theirs: Entry) -> bool:
+    return ours.mode >= 0 and theirs.mode >= 0 and (ours.mode & 0o100) != (theirs.mode & 0o100)

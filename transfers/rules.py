@@ -1,0 +1,93 @@
+"""What the user asked of a transfer: what to take, how to compare, what may be deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from hibali.errors import UsageError
+from transfers.entry import Entry, Kind, Proof
+
+_LIMIT = re.compile(r"(\d+)(%?)")
+_LEAST_DEFAULT = 50
+_DEFAULT_PERCENT = 10
+
+Selector = Callable[[Entry], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLimit:
+    """How many files a call may delete: a number, a share of the target's files, or by default the larger of 50 and 10 %."""
+
+    number: int | None = None
+    percent: int | None = None
+
+    def allows(self, deleted: int, of_files: int) -> bool:
+        """Whether deleting this many of so many is within the limit."""
+        return deleted <= self.in_files(of_files)
+
+    def in_files(self, of_files: int) -> int:
+        """The limit as a number of files."""
+        if self.number is not None:
+            return self.number
+        share = of_files * (_DEFAULT_PERCENT if self.percent is None else self.percent) // 100
+        return share if self.percent is not None else max(_LEAST_DEFAULT, share)
+
+
+def read_delete_limit(text: str) -> DeleteLimit:
+    """`N` or `N%` of the command line; raises `UsageError`."""
+    found = _LIMIT.fullmatch(text)
+    if found is None or (found.group(2) and int(found.group(1)) > 100):
+        raise UsageError("bad-limit", "a limit is a number of files, or a percentage up to 100%", about=text)
+    value = int(found.group(1))
+    return DeleteLimit(percent=value) if found.group(2) else DeleteLimit(number=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options of push, pull and sync that decide what happens."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    checksum: bool = False
+    delete: bool = False
+    delete_limit: DeleteLimit = DeleteLimit()
+    allow_empty_source: bool = False
+    links: Literal["keep", "skip"] = "keep"
+    specials: Literal["fail", "skip"] = "fail"
+    require_proof: Proof | None = None
+
+
+def selector(rules: Rules) -> Selector:
+    """Whether an entry is taken: by at least one `include` where there are any, and by no `exclude`.
+
+    Patterns are gitignore's; a folder's pattern takes all below it. What is left out is never deleted either.
+    Raises `UsageError` for a pattern that cannot be read.
+    """
+    if not rules.include and not rules.exclude:
+        return _take_all
+    from pathspec import GitIgnoreSpec
+
+    try:
+        include = GitIgnoreSpec.from_lines(rules.include)
+        exclude = GitIgnoreSpec.from_lines(rules.exclude)
+    except ValueError as problem:
+        raise UsageError(
+            "bad-pattern", f"a pattern cannot be read: {problem}", hint="Patterns are those of .gitignore."
+        ) from None
+
+    def takes(entry: Entry) -> bool:
+        name = entry.path.decode("utf-8", "surrogateescape")
+        if entry.kind is Kind.FOLDER:
+            name += "/"
+        if exclude.match_file(name):
+            return False
+        return not rules.include or include.match_file(name)
+
+    return takes
+
+
+def _take_all(entry: Entry) -> bool:
+    return bool(entry.path)

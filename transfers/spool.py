@@ -1,0 +1,67 @@
+"""A plan kept out of memory while it is looked at whole: actions written once, read again in order."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from transfers.entry import Entry, Kind
+from transfers.plan import Action, Verb
+
+_IN_MEMORY = 32 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+
+
+class Spool:
+    """Actions in the order they were added; each is framed by its length."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115  # closed by close()
+        self.count = 0
+
+    def add(self, action: Action) -> None:
+        """Append one action."""
+        content = json.dumps(_to_list(action), separators=(",", ":")).encode("ascii")
+        self._file.write(_LENGTH.pack(len(content)) + content)
+        self.count += 1
+
+    def __iter__(self) -> Iterator[Action]:
+        """Forward; nothing may be added meanwhile."""
+        position = 0
+        while True:
+            self._file.seek(position)
+            head = self._file.read(_LENGTH.size)
+            if not head:
+                return
+            (length,) = _LENGTH.unpack(head)
+            yield _from_list(json.loads(self._file.read(length)))
+            position += length + _LENGTH.size
+
+    def close(self) -> None:
+        """Forget it all."""
+        self._file.close()
+
+
+def _to_list(action: Action) -> list[Any]:
+    target = _entry_to_list(action.target) if action.target is not None else None
+    return [action.verb, action.because, action.implied, _entry_to_list(action.entry), target]
+
+
+def _from_list(fields: list[Any]) -> Action:
+    verb, because, implied, entry, target = fields
+    return Action(
+        Verb(verb), _entry_from_list(entry), because, _entry_from_list(target) if target else None, implied
+    )
+
+
+def _entry_to_list(entry: Entry) -> list[Any]:
+    return [entry.path.decode("latin-1"), *entry[1:9], entry.link.decode("latin-1"), *entry[10:]]
+
+
+def _entry_from_list(fields: list[Any]) -> Entry:
+    path, kind, *rest = fields
+    rest[7] = rest[7].encode("latin-1")
+    return Entry._make([path.encode("latin-1"), Kind(kind), *rest])

@@ -1,0 +1,258 @@
+"""What a store answers, and what it declares that it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hibali.errors import IncompleteError
+from hibali.text import printable
+from transfers.entry import Entry, Kind, Proof
+
+PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
+PACK_ITEMS = 256
+SEGMENT_BYTES = 16 * 1024 * 1024
+WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, per channel
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a store can hold and how well it can prove it; few, declared once."""
+
+    kind: str
+    proof_read: Proof  # the best proof that reading from here can give
+    proof_write: Proof  # the best proof that writing here can give
+    ordered: bool = True  # lists in canonical order by itself
+    folders: bool = True  # holds empty folders
+    links: bool = True  # holds symlinks
+    modes: bool = True  # holds the execute bit
+    mtimes: bool = True  # holds modification times
+    locks: bool = True  # can hold a lease lock
+    name_bytes: int = 255  # longest single component; 0: no limit
+    path_bytes: int = 4096  # longest whole relative path
+    utf8_names: bool = False  # only UTF-8 names
+    segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
+    refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry that is to be carried, by its number in the plan: receivers know numbers, not paths (S1).
+
+    `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
+    there is of another kind and was agreed to make room.
+    """
+
+    number: int
+    entry: Entry
+    replaces: Entry | None = None
+    clear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What travels in one piece: a pack of whole entries, or one segment of a large file.
+
+    In a pack, `items` are whole and `offset` is 0. In a segment there is one item, and `length` bytes of it
+    from `offset` are meant; segments of one file come in order, without gaps, and the last one ends it.
+    """
+
+    items: tuple[Item, ...]
+    offset: int = 0
+    length: int = 0
+    segment: bool = False
+
+    @property
+    def last(self) -> bool:
+        """Whether the file is complete with this unit (always, for a pack)."""
+        return not self.segment or self.offset + self.length >= self.items[0].entry.size
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why one entry could not be read or written: a stable code, words, and whether sending it again may help."""
+
+    code: str
+    message: str
+    again: bool = False
+
+
+@dataclass(slots=True)
+class Payload:
+    """A unit with its bytes, as a source read it.
+
+    `sizes[i]` bytes of `data` belong to `unit.items[i]`, in order (0 for folders, links and failures).
+    `digests[i]` is the sha256 in hexadecimal of the whole file, None for folders and links and for a segment that is not the last.
+    `recorded` tells per item whether that digest was also on record at the source and equal: RECORDED or DIGEST or weaker.
+    `problems` maps positions to what went wrong; such an item carries no bytes and must not be landed.
+    """
+
+    unit: Unit
+    data: bytes | bytearray | memoryview
+    sizes: list[int]
+    digests: list[str | None]
+    proofs: list[Proof] = field(default_factory=list)
+    problems: dict[int, Problem] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of one item at the target: it stands there under its final name, durable, or `problem` says why not.
+
+    `digest` is what the target itself computed or checked over what it received; `proof` is the target's half.
+    """
+
+    item: Item
+    digest: str | None
+    proof: Proof
+    etag: str | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room at a place, in bytes and inodes; None where the store does not tell."""
+
+    free_bytes: int | None
+    free_inodes: int | None
+
+
+class ListingIncompleteError(IncompleteError):
+    """The listing is right as far as it goes, but some folders or names could not be read; nothing may be deleted."""
+
+    def __init__(self, about: str, problems: list[tuple[bytes, Problem]]) -> None:
+        first, problem = problems[0]
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        super().__init__(
+            "listing-incomplete",
+            f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
+            about=about,
+        )
+        self.problems = problems
+
+
+class Lock(Protocol):
+    """A lease on a target; while it is held no other hibali writes there (S6)."""
+
+    def release(self) -> None:
+        """Give it back; safe to call twice."""
+
+
+class Store(Protocol):
+    """One root at one site, answering in bytes paths below that root.
+
+    Every method translates foreign exceptions into `hibali.errors`; no text holds a secret. A store object
+    belongs to one thread unless a method says otherwise; `read` and `write` may run side by side.
+    """
+
+    facts: Facts
+    where: bytes  # the root as its site knows it: an absolute path, or a key prefix
+    wire_bytes: int  # file bytes that crossed a network to or from here, in this store's life
+    logins: int  # how often somebody had to log in for it
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """What stands at `path` (b"" is the root); None when absent.
+
+        Absent differs from unreachable (`TryLaterError`) and from denied (`AccessError`).
+        """
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """All entries below the root in canonical order, without the root itself, streaming.
+
+        `shallow` stops at the first level, where a store without folders names prefixes as folders.
+        An iterator that ends normally is complete. Ends with `ListingIncompleteError` where something could
+        not be listed, and with `IncompleteError("listing-violation")` where the closing count is missing or
+        wrong or the order is violated (S3). Folders come where the store holds them. Names of hibali's own (partial names, lock,
+        journal, manifest) are left out. A missing root raises `NotFoundError`. A root that is a file
+        yields nothing (`stat` tells).
+        """
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`.
+
+        A source that changed since it was listed (size, mtime, ETag), vanished or cannot be read is a
+        `Problem` of its item, never wrong bytes under a right name.
+        """
+
+    def write(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+        """Land the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
+
+        Nothing is seen under a final name before it is complete and its digest equals the source's.
+        `payloads` is consumed in another thread. Folders above an item are made as needed.
+        """
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """The sha256 in hexadecimal of the content as it is now, read there, in the order asked."""
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """Remove what was listed, deepest first as given; an absent one is done already; a folder must be empty.
+
+        An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
+        """
+
+    def make_root(self) -> None:
+        """Make the root folder and those above it; nothing where the store has no folders."""
+
+    def lock(self, operation: str) -> Lock:
+        """Take the lease; raises `TryLaterError("locked")` that names the holder."""
+
+    def space(self) -> Space:
+        """Room for more."""
+
+    def close(self) -> None:
+        """Let go of connections and processes; safe to call twice."""
+
+
+def is_own_name(path: bytes) -> bool:
+    """Whether hibali itself keeps this name beside data: the lock, the journal and the digest manifest."""
+    if b"/.hibali/probe/" in b"/" + path:  # what asks an object store what it checks
+        return True
+    return path == b".hibali" or any(
+        path == own or path.endswith(b"/" + own)
+        for own in (b".hibali/lock", b".hibali/journal", b".hibali/manifest.jsonl")
+    )
+
+
+def is_partial_name(path: bytes) -> bool:
+    """Whether the last component has the shape of a partial name: `.hibali-` and 32 hexadecimal digits."""
+    name = path.rpartition(b"/")[2]
+    return (
+        len(name) == 40 and name.startswith(b".hibali-") and all(c in b"0123456789abcdef" for c in name[8:])
+    )
+
+
+def unsafe_component(path: bytes) -> str | None:
+    """Why a relative path can climb, escape or be ambiguous (S1), or None when it is safe."""
+    if not path:
+        return "it is empty"
+    if b"\0" in path:
+        return "it holds a NUL byte"
+    if path.startswith(b"/"):
+        return "it is absolute"
+    for part in path.split(b"/"):
+        if part in {b"", b".", b".."}:
+            return f"it has the component {part.decode('ascii')!r}"
+    return None
+
+
+__all__ = [
+    "PACK_BYTES",
+    "PACK_ITEMS",
+    "SEGMENT_BYTES",
+    "WINDOW_BYTES",
+    "Facts",
+    "Item",
+    "Kind",
+    "Landed",
+    "ListingIncompleteError",
+    "Lock",
+    "Payload",
+    "Problem",
+    "Space",
+    "Store",
+    "Unit",
+    "is_own_name",
+    "is_partial_name",
+    "unsafe_component",
+]

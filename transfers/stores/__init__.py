@@ -1,0 +1,1 @@
+"""Places that hold data; one module for each kind."""

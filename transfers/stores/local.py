@@ -1,0 +1,28 @@
+"""Folders of this machine."""
+
+from __future__ import annotations
+
+import sys
+
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from hibali.sites import Site
+from transfers.bundle import local_command
+from transfers.connection import Connection
+from transfers.entry import Proof
+from transfers.posix import PosixStore
+from transfers.store import Facts
+
+FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
+
+
+def connect(site: Site, *, tell: Listener = ignore) -> tuple[Connection, int]:
+    """An agent of this machine, and how many logins it took (none)."""
+    del tell
+    return Connection(local_command(sys.executable), site.name), 0
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
+    """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
+    connection, logins = connect(location.site, tell=tell)
+    return PosixStore(connection, connection.expand(location.raw), FACTS, logins=logins)

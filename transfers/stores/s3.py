@@ -1,0 +1,55 @@
+"""Object stores that speak S3: opening and checking them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from hibali.errors import UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from hibali.sites import Site
+from transfers.stores.s3_credentials import CredentialSource
+from transfers.stores.s3_endpoint import find_endpoint
+from transfers.stores.s3_requests import Requests
+from transfers.stores.s3_store import S3Store
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+    """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
+
+    Small objects are written below the site's prefix and removed again.
+    """
+    requests = _requests(site, site.s3.bucket or "" if site.s3 else "", tell)
+    facts["endpoint"] = requests.endpoint.url
+    facts["region"] = requests.endpoint.region
+    facts["access"] = "anonymous" if requests.source.current() is None else "signed"
+    try:
+        if not requests.bucket:
+            facts["buckets listed"] = requests.ask("GET", accept=(403,)).status < 300
+            return
+        facts["bucket"] = requests.bucket
+        root = site.s3.prefix.strip("/").encode() if site.s3 else b""
+        store = S3Store(requests, site.name, root, tell=tell)
+        store.stat()
+        honours = store.probe(again=True)
+        for name, value in asdict(honours).items():
+            facts[name.replace("_", " ")] = (
+                value if not isinstance(value, tuple) else " ".join(map(repr, value))
+            )
+        store.close()
+    finally:
+        requests.close()
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> S3Store:
+    """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
+    requests = _requests(location.site, location.bucket or "", tell)
+    return S3Store(requests, location.site.name, location.raw, slash=location.slash, tell=tell)
+
+
+def _requests(site: Site, bucket: str, tell: Listener) -> Requests:
+    if site.s3 is None:
+        raise UsageError("not-an-s3-site", "this site has no s3 table", about=site.name)
+    source = CredentialSource(site.s3, site.name)
+    endpoint = find_endpoint(site.s3, site.name)
+    return Requests(endpoint, source, bucket, f"{site.name}:{bucket}" if bucket else site.name, tell)

@@ -1,0 +1,163 @@
+"""Whole objects and ranges in bulk: obstore, and single requests for the keys it cannot name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from hibali.errors import HibaliError, IncompleteError
+from hibali.retry import with_retries
+from transfers.stores.s3_errors import NOT_PARTIAL, from_obstore
+from transfers.stores.s3_requests import CHECKSUM, CONNECTIONS, Requests, checksum_of
+from transfers.stores.s3_xml import is_plain
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_RETRIES: RetryConfig = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_Result = TypeVar("_Result")
+
+
+class Got(NamedTuple):
+    """Bytes of an object, its ETag without quotes, and its size in whole."""
+
+    content: bytes
+    etag: str
+    size: int
+
+
+class Bulk:
+    """Puts and gets of one bucket; may be used by many threads. Signs every payload's sha256."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._odd_ranges = False
+        self._stores: dict[bool, Any] = {}
+        self._opening = threading.Lock()
+
+    def put(
+        self, key: bytes, content: bytes | memoryview, metadata: dict[str, str], *, checksum: bool
+    ) -> str:
+        """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`."""
+        if not is_plain(key):
+            headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+            if checksum:
+                headers[CHECKSUM] = checksum_of(hashlib.sha256(content).hexdigest())
+            return self._requests.ask("PUT", key, headers=headers, body=bytes(content)).etag
+        import obstore
+
+        store = self._open(checksum=checksum)
+        found = self._tried(
+            lambda: obstore.put(store, key.decode(), content, attributes=dict(metadata), use_multipart=False)
+        )
+        return (found["e_tag"] or "").strip('"')
+
+    def get(self, key: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
+        """Read an object, or `length` > 0 bytes of it from `offset`; with `etag` only while it is still that one."""
+        if not is_plain(key) or (length is not None and self._odd_ranges):
+            return self._get_odd(key, etag, offset, length)
+        try:
+            return self._get_plain(key, etag, offset, length)
+        except HibaliError as problem:
+            if problem.code != NOT_PARTIAL:
+                raise
+        # Some servers (rclone) answer a range with status 200, which obstore does not take.
+        self._odd_ranges = True
+        return self._get_odd(key, etag, offset, length)
+
+    def _get_plain(self, key: bytes, etag: str | None, offset: int, length: int | None) -> Got:
+        import obstore
+
+        store = self._open(checksum=False)
+        options: dict[str, Any] = {"if_match": f'"{etag}"'} if etag else {}
+        if length is not None:
+            options["range"] = (offset, offset + length)
+
+        def read() -> Got:
+            found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
+            meta = found.meta
+            return Got(bytes(found.bytes()), (meta["e_tag"] or "").strip('"'), meta["size"])
+
+        return self._tried(read)
+
+    def _get_odd(self, key: bytes, etag: str | None, offset: int, length: int | None) -> Got:
+        headers = {"If-Match": f'"{etag}"'} if etag else {}
+        if length is not None:
+            headers["Range"] = f"bytes={offset}-{offset + length - 1}"
+        answer = self._requests.ask("GET", key, headers=headers)
+        if length is None:
+            return Got(answer.body, answer.etag, len(answer.body))
+        found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if found is None or int(found.group(1)) != offset:
+            raise IncompleteError(
+                NOT_PARTIAL, "the server did not answer with the range asked", about=self._requests.about
+            )
+        return Got(answer.body, answer.etag, int(found.group(2)))
+
+    def _tried(self, attempt: Callable[[], _Result]) -> _Result:
+        """Try again; obstore does by itself, too, but leaves out what may have been done (a lost PUT): here it is safe."""
+
+        def once() -> _Result:
+            try:
+                return attempt()
+            except HibaliError:
+                raise
+            except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
+                raise from_obstore(problem, self._requests.about) from None
+
+        return with_retries(once, about=self._requests.about, attempts=3, first_wait=1.0)
+
+    def _open(self, *, checksum: bool) -> Any:
+        with self._opening:
+            if checksum not in self._stores:
+                self._stores[checksum] = self._make(checksum=checksum)
+            return self._stores[checksum]
+
+    def _make(self, *, checksum: bool) -> Any:
+        from obstore.store import S3Store
+
+        endpoint = self._requests.endpoint
+        client: ClientConfig = {
+            "allow_http": not endpoint.secure,
+            "connect_timeout": "10s",
+            "timeout": "300s",
+            "pool_max_idle_per_host": str(CONNECTIONS),
+        }
+        if endpoint.authorities:
+            client["root_certificate"] = Path(endpoint.authorities).read_bytes()
+        more: dict[str, Any] = {"checksum_algorithm": "SHA256"} if checksum else {}
+        if self._requests.source.current() is None:
+            more["skip_signature"] = True
+        else:
+            more |= {"skip_signature": False, "credential_provider": self._credentials}
+        return S3Store(
+            self._requests.bucket,
+            endpoint=endpoint.url,
+            region=endpoint.region,
+            virtual_hosted_style_request=False,
+            unsigned_payload=False,
+            client_options=client,
+            retry_config=_RETRIES,
+            **more,
+        )
+
+    def _credentials(self) -> Any:
+        """The same keys, as obstore asks for them."""
+        found = self._requests.source.current()
+        assert found is not None
+        return {
+            "access_key_id": found.access_key,
+            "secret_access_key": found.secret_key,
+            "token": found.token,
+            "expires_at": found.expires,
+        }

@@ -1,0 +1,155 @@
+"""Where the keys of an object store come from: one path for all that signs requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hibali.errors import AccessError, HibaliError
+from hibali.shell import run
+from hibali.sites import S3Settings
+
+_EARLY = timedelta(minutes=5)  # new credentials are fetched this long before the old ones end
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Keys that sign requests; never shown."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+    expires: datetime | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+class CredentialSource:
+    """The keys of one site, fetched when first needed and again before they expire. May be asked by many threads."""
+
+    def __init__(self, settings: S3Settings, about: str) -> None:
+        """`about` names the site in errors."""
+        self._settings = settings
+        self._about = about
+        self._lock = threading.Lock()
+        self._known: Credentials | None = None
+        self._chain: Any = None
+
+    def current(self) -> Credentials | None:
+        """Keys that are good for some minutes; None for anonymous access. Raises `AccessError`."""
+        if self._settings.anonymous:
+            return None
+        with self._lock:
+            if self._chain is not None:
+                return self._from_chain()
+            if self._known is None or _ends_soon(self._known):
+                if not self._settings.credentials_command:
+                    self._chain = self._find_chain()
+                    return self._from_chain()
+                self._known = self._from_command()
+            return self._known
+
+    def _from_command(self) -> Credentials:
+        """AWS process credentials (AWS SDKs reference, "Process credential provider")."""
+        finished = run(self._settings.credentials_command, timeout=_PATIENCE_SECONDS)
+        try:
+            if finished.exit_code != 0:
+                raise ValueError(f"it ended with exit code {finished.exit_code}")
+            return parse_process_credentials(finished.stdout)
+        except ValueError as problem:
+            raise AccessError(
+                "no-credentials",
+                f"the credentials_command gave no credentials: {problem}",
+                about=self._about,
+                hint="Run it by hand: it has to print AWS process credentials as JSON.",
+            ) from None
+
+    def _find_chain(self) -> Any:
+        session = profile_session(self._settings, self._about)
+        resolver = session.get_component("credential_provider")
+        for name in ("container-role", "iam-role"):  # metadata services, which nobody asked for (S15)
+            resolver.remove(name)
+        found = _guarded(session.get_credentials, self._about)
+        if found is None:
+            raise AccessError(
+                "no-credentials",
+                "there are no credentials for this object store",
+                about=self._about,
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the site's profile, credentials_command or anonymous.",
+            )
+        return found
+
+    def _from_chain(self) -> Credentials:
+        frozen = _guarded(self._chain.get_frozen_credentials, self._about)
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def parse_process_credentials(text: bytes) -> Credentials:
+    """Version 1 of the format; raises ValueError that repeats nothing of the text."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("what it printed is not JSON") from None
+    if not isinstance(record, dict) or record.get("Version") != 1:
+        raise ValueError("what it printed is not Version 1 of that format")
+    access, secret = record.get("AccessKeyId"), record.get("SecretAccessKey")
+    token, end = record.get("SessionToken"), record.get("Expiration")
+    if not (isinstance(access, str) and isinstance(secret, str) and access and secret):
+        raise ValueError("AccessKeyId or SecretAccessKey is missing")
+    if token is not None and not isinstance(token, str):
+        raise ValueError("SessionToken is not a string")
+    expires = None
+    if end is not None:
+        try:
+            expires = datetime.fromisoformat(end)
+        except (TypeError, ValueError):
+            raise ValueError("Expiration is no ISO 8601 time") from None
+        expires = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
+        if expires <= datetime.now(UTC):
+            raise ValueError("they have expired")
+    return Credentials(access, secret, token or None, expires)
+
+
+def profile_session(settings: S3Settings, about: str) -> Any:
+    """Botocore's view of environment, profile and shared files. Raises `AccessError` for an unknown profile."""
+    import botocore.session
+
+    def make() -> Any:
+        session = botocore.session.Session(profile=settings.profile)
+        session.get_scoped_config()
+        return session
+
+    return _guarded(make, about)
+
+
+def _guarded(ask: Callable[[], Any], about: str) -> Any:
+    from botocore.exceptions import BotoCoreError, ProfileNotFound
+
+    try:
+        return ask()
+    except ProfileNotFound:
+        raise AccessError(
+            "no-such-profile",
+            "there is no such profile in the AWS configuration files",
+            about=about,
+            hint="Correct the site's profile or AWS_PROFILE, or add it to ~/.aws/config.",
+        ) from None
+    except HibaliError:
+        raise
+    except BotoCoreError as problem:
+        raise AccessError(
+            "no-credentials",
+            f"the credentials cannot be read ({type(problem).__name__})",
+            about=about,
+            hint="Check ~/.aws/config and ~/.aws/credentials, or log in again.",
+        ) from None
+
+
+def _ends_soon(credentials: Credentials) -> bool:
+    return credentials.expires is not None and credentials.expires - _EARLY <= datetime.now(UTC)

@@ -1,0 +1,142 @@
+"""What lies below a prefix, page by page, brought into canonical order within bounded memory."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from hibali.errors import IncompleteError, RefusedError
+from hibali.text import printable
+from transfers.store import unsafe_component
+from transfers.stores import s3_xml
+from transfers.stores.s3_requests import Requests
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+_RUN = 50_000  # so many names are sorted in memory at once
+_PAGE = 1000  # the protocol's own limit
+
+
+class Listed(NamedTuple):
+    """One key as a listing tells it, relative to the root; `modified` as the server writes it. A folder's ends in a slash."""
+
+    path: bytes
+    size: int
+    etag: str
+    modified: str
+
+
+def pages(
+    requests: Requests, prefix: bytes, *, shallow: bool = False, at_most: int = _PAGE
+) -> Iterator[list[Listed]]:
+    """ListObjectsV2: keys below `prefix` (relative to it), with `shallow` only to the first slash.
+
+    Raises `IncompleteError("listing-violation")` where a page contradicts itself (S3).
+    """
+    query = {"list-type": "2", "encoding-type": "url", "max-keys": str(at_most), "prefix": prefix.decode()}
+    if shallow:
+        query["delimiter"] = "/"
+    seen: set[str] = set()
+    while True:
+        root = s3_xml.parse(requests.ask("GET", query=query).body, requests.about)
+        if s3_xml.name_of(root) != "ListBucketResult":
+            raise violation(requests.about, "the answer is no listing")
+        found = list(_entries(root, prefix, requests.about))
+        count = s3_xml.text(root, "KeyCount")
+        if count.isdigit() and int(count) != len(found):
+            raise violation(requests.about, f"{len(found)} names came, {count} were announced")
+        yield found
+        if s3_xml.text(root, "IsTruncated") != "true":
+            return
+        token = s3_xml.text(root, "NextContinuationToken")
+        if not token or token in seen:
+            raise violation(requests.about, "it does not go on where it says that more is to come")
+        seen.add(token)
+        query["continuation-token"] = token
+
+
+def _entries(root: Element, prefix: bytes, about: str) -> Iterator[Listed]:
+    encoded = s3_xml.text(root, "EncodingType") == "url"
+    for element in s3_xml.children(root, "Contents"):
+        key = s3_xml.key_bytes(s3_xml.text(element, "Key"), encoded=encoded)
+        size = s3_xml.text(element, "Size")
+        if not key.startswith(prefix) or not size.isdigit():
+            raise violation(about, "it names what was not asked for")
+        etag = s3_xml.text(element, "ETag").strip('"')
+        yield Listed(key[len(prefix) :], int(size), etag, s3_xml.text(element, "LastModified"))
+    for element in s3_xml.children(root, "CommonPrefixes"):
+        key = s3_xml.key_bytes(s3_xml.text(element, "Prefix"), encoded=encoded)
+        if not key.startswith(prefix) or not key.endswith(b"/"):
+            raise violation(about, "it names what was not asked for")
+        yield Listed(key[len(prefix) :], -1, "", "")
+
+
+def in_order(found: Iterable[Listed], about: str) -> Iterator[Listed]:
+    """The same in canonical order: sorted runs, kept on disk where there are several, then merged.
+
+    Servers differ (SeaweedFS lists `a/b a/c a-x a.b a0`). Raises `IncompleteError("listing-violation")`
+    where a name comes twice.
+    """
+    coming = iter(found)
+    runs: list[IO[bytes]] = []
+    try:
+        last = sorted(islice(coming, _RUN))
+        while more := list(islice(coming, _RUN)):
+            runs.append(_spilled(last))
+            last = sorted(more)
+        before: bytes | None = None
+        for listed in heapq.merge(*(_read(run) for run in runs), last):
+            if before is not None and listed.path <= before:
+                raise violation(about, f"{printable(listed.path)} came twice")
+            before = listed.path
+            yield listed
+    finally:
+        for run in runs:
+            run.close()
+
+
+def _spilled(run: list[Listed]) -> IO[bytes]:
+    stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who merges
+    for listed in run:
+        line = json.dumps([listed.path.decode("latin-1"), *listed[1:]], separators=(",", ":"))
+        stream.write(line.encode("ascii") + b"\n")
+    stream.seek(0)
+    return stream
+
+
+def _read(run: IO[bytes]) -> Iterator[Listed]:
+    for line in run:
+        path, size, etag, modified = json.loads(line)
+        yield Listed(path.encode("latin-1"), size, etag, modified)
+
+
+def refuse_unsafe(listed: Listed, about: str) -> None:
+    """Raise `RefusedError` for a key that could climb or is ambiguous as a path (S1)."""
+    reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
+    if reason:
+        raise RefusedError(
+            "unsafe-name",
+            f"the key {printable(listed.path)} cannot be a path: {reason}",
+            about=about,
+            hint="Rename or remove it with the server's own tools.",
+        )
+
+
+def is_folder_marker(listed: Listed) -> bool:
+    """An empty object that other tools leave for a folder; `b""` is the one of the root itself."""
+    return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
+
+
+def violation(about: str, reason: str) -> IncompleteError:
+    """The listing contradicts itself."""
+    return IncompleteError(
+        "listing-violation",
+        f"the listing cannot be trusted: {reason}",
+        about=about,
+        hint="Nothing was deleted. Report it to the server's people if it happens again.",
+    )

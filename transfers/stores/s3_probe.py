@@ -1,0 +1,184 @@
+"""What a server really does, tried once per bucket with small objects that are removed again, and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import AccessError, HibaliError
+from hibali.folders import private_folder, state_folder
+from hibali.ledger import now, write_atomic
+from transfers.entry import Proof
+from transfers.store import Facts
+from transfers.stores.s3_listing import pages
+from transfers.stores.s3_requests import CHECKSUM, Requests, checksum_of
+
+_CONTENT = b"hibali asks what this server checks\n"
+_WRONG = hashlib.sha256(b"something else").hexdigest()
+_REFUSALS = frozenset({*range(400, 500), 501})
+_ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
+_LONG = 300
+_KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
+SEGMENT_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Honours:
+    """What a server was seen to do; before anything was seen, nothing."""
+
+    writable: bool = False
+    checks_sha256: bool = False  # refused a payload that was not what its x-amz-content-sha256 said
+    checks_checksum: bool = False  # the same for x-amz-checksum-sha256
+    md5_etags: bool = False  # the ETag of an object put whole is its MD5
+    conditional_create: bool = False  # If-None-Match: * on PUT
+    conditional_replace: bool = False  # If-Match on PUT
+    metadata: bool = False  # keeps user metadata
+    name_bytes: int = 0  # 255 where a longer component was refused
+    refuses: tuple[str, ...] = ()  # characters no key here can have
+
+    @property
+    def proves(self) -> bool:
+        """Whether this server hashes what it receives and compares."""
+        return self.checks_sha256 or self.checks_checksum
+
+    @property
+    def locks(self) -> bool:
+        """Whether a lock object means anything here."""
+        return self.conditional_create and self.conditional_replace
+
+
+def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
+    """The store's facts; while nothing is known of the server, a lock is worth asking for."""
+    seen = honours or Honours(conditional_create=True, conditional_replace=True, metadata=True)
+    write = Proof.DIGEST if seen.proves else Proof.CLAIMED if seen.md5_etags else Proof.SIZE
+    return Facts(
+        kind="s3",
+        proof_read=proof_read,
+        proof_write=write,
+        folders=False,
+        links=False,
+        modes=seen.metadata,
+        mtimes=seen.metadata,
+        locks=seen.locks,
+        name_bytes=seen.name_bytes,
+        path_bytes=_KEY_BYTES - len(root) - 1 if root else _KEY_BYTES,
+        utf8_names=True,
+        segment_bytes=SEGMENT_BYTES,
+        refuses=tuple(word.encode() for word in seen.refuses),
+    )
+
+
+def probe_server(requests: Requests, prefix: bytes) -> Honours:
+    """Try it below `prefix` (empty, or with a slash at its end). Raises the errors of reaching the server.
+
+    Where writing is denied, nothing else can be seen.
+    """
+    requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) make a bucket that is not there
+    base = prefix + b".hibali/probe/" + secrets.token_hex(8).encode()
+    try:
+        return _Probe(requests, base).run()
+    except AccessError as problem:
+        if problem.code != "denied":
+            raise
+        return Honours()
+    finally:
+        with contextlib.suppress(HibaliError):
+            _clean(requests, base)
+
+
+class _Probe:
+    """One probe; its names are our own, so whatever a crash leaves is in no listing of ours."""
+
+    def __init__(self, requests: Requests, base: bytes) -> None:
+        self._requests = requests
+        self._base = base
+
+    def run(self) -> Honours:
+        first = self._requests.ask(
+            "PUT", self._base, body=_CONTENT, headers={"x-amz-meta-sha256": "known"}, sha256=None
+        )
+        etag = first.etag
+        head = self._requests.ask("HEAD", self._base)
+        return Honours(
+            writable=True,
+            checks_sha256=self._refused(self._base + b"w", sha256=_WRONG),
+            checks_checksum=self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
+            and not self._refused(self._base + b"c", **{CHECKSUM: _checksum(_CONTENT)}),
+            md5_etags=etag == hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest(),
+            conditional_create=self._refused(self._base, **{"If-None-Match": "*"})
+            and not self._refused(self._base + b"n", **{"If-None-Match": "*"}),
+            conditional_replace=self._refused(self._base, **{"If-Match": f'"{"0" * 32}"'})
+            and not self._refused(self._base, **{"If-Match": f'"{etag}"'}),
+            metadata=head.headers.get("x-amz-meta-sha256") == "known",
+            **self._names(),
+        )
+
+    def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
+        answer = self._requests.ask(
+            "PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=_REFUSALS
+        )
+        return answer.status >= 300
+
+    def _holds(self, key: bytes) -> bool:
+        """Whether a name is accepted; some servers break on one that they cannot hold."""
+        return self._requests.ask("PUT", key, body=_CONTENT, accept=_REFUSALS | {500}).status < 300
+
+    def _names(self) -> dict[str, Any]:
+        tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
+        long = self._base + b"l" * _LONG
+        landed = {key for key in (*tried, long) if self._holds(key)}
+        found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
+        found &= landed
+        lacking = [odd.decode() for key, odd in tried.items() if key not in found]
+        if "\x01" in lacking:
+            lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
+        return {"refuses": tuple(lacking), "name_bytes": 0 if long in found else 255}
+
+
+def _checksum(content: bytes) -> str:
+    return checksum_of(hashlib.sha256(content).hexdigest())
+
+
+def _clean(requests: Requests, base: bytes) -> None:
+    keys = {base + listed.path for page in pages(requests, base) for listed in page}
+    for key in keys:
+        requests.ask("DELETE", key, accept=_REFUSALS | {500})
+
+
+def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
+    """What was seen of this bucket at this endpoint before; None where nothing was."""
+    found = _read(_file(site)).get("buckets", {}).get(bucket)
+    if not isinstance(found, dict) or found.get("endpoint") != endpoint:
+        return None
+    try:
+        seen = Honours(**found["honours"])
+        return replace(seen, refuses=tuple(seen.refuses))
+    except (KeyError, TypeError):
+        return None
+
+
+def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
+    """Keep it in the state folder, beside what else is known of the site."""
+    path = _file(site)
+    record = _read(path)
+    buckets = record.setdefault("buckets", {})
+    buckets[bucket] = {"endpoint": endpoint, "at": now(), "honours": asdict(honours)}
+    with contextlib.suppress(OSError):  # it is asked again then
+        write_atomic(path, json.dumps({**record, "schema": 1}, indent=1).encode("ascii") + b"\n")
+
+
+def _file(site: str) -> Path:
+    return private_folder(state_folder() / "sites") / f"{site}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) and isinstance(record.get("buckets", {}), dict) else {}

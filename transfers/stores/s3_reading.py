@@ -1,0 +1,183 @@
+"""Reading objects ahead of whoever asks, in order, within a bounded window, each hashed as it arrives."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from hibali.errors import HibaliError
+from transfers.entry import Entry, Kind, Proof
+from transfers.store import WINDOW_BYTES, Item, Payload, Problem, Unit
+from transfers.stores.s3_bulk import Bulk, Got
+from transfers.stores.s3_errors import problem_of
+
+_UNITS_AHEAD = 64
+_ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
+_CHANGED = Problem("source-changed", "it changed while it was read")
+
+_Pieces = list["Future[Got | Problem] | None"]
+
+
+@dataclass(slots=True)
+class _Frontier:
+    """One file up to where it was read without a gap."""
+
+    etag: str
+    sha256: Any = field(default_factory=hashlib.sha256)
+    md5: Any = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
+
+
+class Reading:
+    """The reading half of a store; one `read` at a time."""
+
+    def __init__(self, bulk: Bulk, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
+        """`key_of` gives the whole key of a path below the root."""
+        self._bulk = bulk
+        self._pool = pool
+        self._key_of = key_of
+        self._files: dict[int, _Frontier | Problem] = {}
+        self.bytes = 0
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store.read."""
+        self._files = {}
+        coming = iter(units)
+        asked: deque[tuple[Unit, _Pieces, int]] = deque()
+        ahead = 0
+        try:
+            while True:
+                while ahead < WINDOW_BYTES and len(asked) < _UNITS_AHEAD:
+                    unit = next(coming, None)
+                    if unit is None:
+                        break
+                    size = _bytes_of(unit)
+                    asked.append((unit, [self._ask(unit, item) for item in unit.items], size))
+                    ahead += size
+                if not asked:
+                    return
+                unit, pieces, size = asked.popleft()
+                ahead -= size
+                yield self._payload(unit, pieces)
+        finally:
+            for _, pieces, _ in asked:
+                for piece in pieces:
+                    if piece is not None:
+                        piece.cancel()
+
+    def _ask(self, unit: Unit, item: Item) -> Future[Got | Problem] | None:
+        if item.entry.kind is not Kind.FILE:
+            return None
+        offset, length = (unit.offset, unit.length) if unit.segment else (0, None)
+        return self._pool.submit(self._get, item.entry, offset, length)
+
+    def _get(self, entry: Entry, offset: int, length: int | None) -> Got | Problem:
+        try:
+            got = self._bulk.get(self._key_of(entry.path), etag=entry.etag, offset=offset, length=length)
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+        wanted = entry.size if length is None else length
+        if got.size != entry.size or len(got.content) != wanted or (entry.etag and got.etag != entry.etag):
+            return _CHANGED
+        return got
+
+    def _payload(self, unit: Unit, pieces: _Pieces) -> Payload:
+        data = bytearray()
+        payload = Payload(unit, data, [], [], [])
+        for position, (item, piece) in enumerate(zip(unit.items, pieces, strict=True)):
+            before = len(data)
+            digest, proof = None, Proof.DIGEST
+            if piece is not None:
+                found = self._advance(unit, item, piece.result())
+                if isinstance(found, Problem):
+                    payload.problems[position] = found
+                else:
+                    content, digest, proof = found
+                    data += content
+            payload.sizes.append(len(data) - before)
+            payload.digests.append(digest)
+            payload.proofs.append(proof)
+        self.bytes += len(data)
+        return payload
+
+    def _advance(
+        self, unit: Unit, item: Item, got: Got | Problem
+    ) -> tuple[bytes, str | None, Proof] | Problem:
+        """Hash one more piece of a file; once it failed, all of its pieces have."""
+        known = self._files.pop(item.number, None)
+        if isinstance(known, Problem):
+            got = known
+        elif known is None and isinstance(got, Got):
+            known = _Frontier(got.etag)
+        if isinstance(got, Problem) or known is None or isinstance(known, Problem):
+            problem = got if isinstance(got, Problem) else _CHANGED
+            return self._remember(unit, item, problem)
+        if got.etag != known.etag:
+            return self._remember(unit, item, _CHANGED)
+        known.sha256.update(got.content)
+        wants_md5 = item.entry.digest is None and _ETAG_MD5.fullmatch(known.etag)
+        if wants_md5:
+            known.md5.update(got.content)
+        if not unit.last:
+            self._files[item.number] = known
+            return got.content, None, Proof.NONE
+        digest = known.sha256.hexdigest()
+        if item.entry.digest is not None:
+            if digest != item.entry.digest:
+                return Problem("corrupt", "its bytes are not those on record (sha256)", again=True)
+            return got.content, digest, Proof.RECORDED
+        claimed = wants_md5 and known.md5.hexdigest() == known.etag
+        return got.content, digest, Proof.CLAIMED if claimed else Proof.SIZE
+
+    def _remember(self, unit: Unit, item: Item, problem: Problem) -> Problem:
+        if not unit.last:
+            self._files[item.number] = problem
+        return problem
+
+    def digest(
+        self, entries: Iterable[Entry], size_now: Callable[[Entry], int | None], piece: int
+    ) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store.digest; `size_now` asks again for the size of one that is not as it was listed."""
+        asked: deque[Entry] = deque()
+
+        def units() -> Iterator[Unit]:
+            for number, entry in enumerate(entries):
+                asked.append(entry)
+                yield from _units_of(number, entry, piece)
+
+        for payload in self.read(units()):
+            if not payload.unit.last:
+                continue
+            entry = asked.popleft()
+            problem = payload.problems.get(0)
+            if problem is None or problem.code != _CHANGED.code:
+                yield entry, payload.digests[0], problem
+                continue
+            size = size_now(entry)
+            if size is None:
+                yield entry, None, Problem("vanished", "there is no such object")
+                continue
+            again = Reading(self._bulk, self._pool, self._key_of)
+            *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
+            self.bytes += again.bytes
+            yield entry, last.digests[0], last.problems.get(0)
+
+
+def _units_of(number: int, entry: Entry, piece: int) -> Iterator[Unit]:
+    """One file by itself, in pieces where it is large, whatever it was when it was listed."""
+    item = Item(number, entry._replace(etag=None, digest=None))
+    if entry.size <= piece:
+        yield Unit((item,))
+        return
+    for offset in range(0, entry.size, piece):
+        yield Unit((item,), offset, min(piece, entry.size - offset), segment=True)
+
+
+def _bytes_of(unit: Unit) -> int:
+    if unit.segment:
+        return unit.length
+    return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

@@ -1,0 +1,291 @@
+"""Objects of an S3 store below a key prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from itertools import chain
+
+from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError
+from hibali.events import Listener, Noted, ignore
+from hibali.text import printable
+from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.plan import unholdable
+from transfers.store import (
+    Facts,
+    Item,
+    Landed,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    is_own_name,
+    unsafe_component,
+)
+from transfers.stores import s3_lock, s3_manifest
+from transfers.stores.s3_bulk import Bulk
+from transfers.stores.s3_cache import Cache
+from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
+from transfers.stores.s3_multipart import abort
+from transfers.stores.s3_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
+from transfers.stores.s3_reading import Reading
+from transfers.stores.s3_records import Records
+from transfers.stores.s3_removing import Removing
+from transfers.stores.s3_requests import CONNECTIONS, Requests
+from transfers.stores.s3_writing import Place, Writing
+
+_Paths = list[bytes]
+_Streams = list[Reading | Writing]
+
+_MANIFEST = b"/" + s3_manifest.NAME
+
+
+class S3Store:
+    """The Store protocol over one bucket and prefix (transfers.store.Store).
+
+    Folders are only in the names of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, from
+    this machine's cache, or from the objects' user metadata; an object without has the time it was put there.
+    """
+
+    logins = 0
+
+    def __init__(
+        self, requests: Requests, site: str, root: bytes, *, slash: bool = False, tell: Listener = ignore
+    ) -> None:
+        """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
+        self.where = root
+        self._requests = requests
+        self._site = site
+        self._slash = slash
+        self._tell = tell
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
+        self._bulk = Bulk(requests)
+        self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
+        self._records = Records(requests, self._pool, self._cache, root)
+        self._removing = Removing(requests, self._pool, self._key)
+        self._honours = recall(site, requests.bucket, requests.endpoint.url)
+        self._proof_read = Proof.RECORDED
+        self._holder: s3_lock.S3Lock | s3_lock.NoLock = s3_lock.NoLock()
+        self._streams: _Streams = []
+        self._made = False
+        self._cleared: _Paths = []
+
+    @property
+    def facts(self) -> Facts:
+        """What the server was seen to do, and the best proof that what was listed here allows."""
+        return facts_of(self._honours, self.where, self._proof_read)
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return sum(stream.bytes for stream in self._streams)
+
+    def probe(self, *, again: bool = False) -> Honours:
+        """What the server honours, tried where nobody knows yet."""
+        if self._honours is None or again:
+            self._honours = probe_server(self._requests, self._prefix())
+            remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._honours)
+        return self._honours
+
+    def _prefix(self) -> bytes:
+        return self.where + b"/" if self.where else b""
+
+    def _key(self, path: bytes) -> bytes:
+        """The key of a path; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        _refuse(unsafe_component(path), path, self._requests.about)
+        return self._prefix() + path
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store. Where a file and a folder have this name, the file is told, or the folder if a slash was typed."""
+        key = self._key(path) if path else self.where
+        looks = [self._stat_file, self._stat_folder]
+        if not path and self._slash:
+            looks.reverse()
+        try:
+            found = (look(path, key) for look in looks)
+            return next((entry for entry in found if entry is not None), None)
+        except AccessError:
+            # An answer to HEAD has no body and so no reason; one to a listing has.
+            self._stat_folder(b"", self.where)
+            raise
+
+    def _stat_file(self, path: bytes, key: bytes) -> Entry | None:
+        if not key:
+            return None
+        head = self._requests.ask("HEAD", key, accept=(404,))
+        length = head.headers.get("content-length", "")
+        if head.status == 404 or not length.isdigit():
+            return None
+        listed = Listed(path, int(length), head.etag, _iso(head.headers.get("last-modified", "")))
+        entry = self._records.one(listed, head.headers)
+        self._weaken(entry)
+        return entry
+
+    def _stat_folder(self, path: bytes, key: bytes) -> Entry | None:
+        for page in pages(self._requests, key + b"/" if key else b"", at_most=1):
+            return Entry(path, Kind.FOLDER) if page or not key else None
+        return None
+
+    def _weaken(self, entry: Entry) -> None:
+        if entry.digest is None:
+            plain = entry.etag is not None and "-" not in entry.etag
+            self._proof_read = weakest(self._proof_read, Proof.CLAIMED if plain else Proof.SIZE)
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. A key that cannot be a safe path ends it with `RefusedError("unsafe-name")`."""
+        nested: _Paths = []
+        # Everything is sorted before the first comes out, so by then all manifests below have been met.
+        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
+        first = next(ordered, None)
+        if first is None:
+            self._check_root()
+            return
+        for entry in self._records.entries(self._data(chain((first,), ordered)), nested):
+            if entry.kind is Kind.FILE:
+                self._weaken(entry)
+            yield entry
+
+    def _listed(self, nested: _Paths, *, shallow: bool) -> Iterator[Listed]:
+        for page in pages(self._requests, self._prefix(), shallow=shallow):
+            for listed in page:
+                if listed.path.endswith(_MANIFEST):
+                    nested.append(listed.path.removesuffix(_MANIFEST))
+                yield listed
+
+    def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
+        """Without names of our own and other tools' folder markers; what cannot be a path is refused."""
+        for listed in ordered:
+            name = listed.path.removesuffix(b"/") if listed.size < 0 else listed.path
+            if is_own_name(name) or is_folder_marker(listed):
+                continue
+            refuse_unsafe(listed, self._requests.about)
+            yield listed
+
+    def _check_root(self) -> None:
+        """Nothing lies below: a file of that name has nothing below it, an empty bucket is there."""
+        if self.where and not self._made and self._stat_file(b"", self.where) is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=self._requests.about)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        reading = Reading(self._bulk, self._pool, self._key)
+        self._streams.append(reading)
+        return reading.read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store: every object is read whole, because that is all that an object store can be asked."""
+        reading = Reading(self._bulk, self._pool, self._key)
+        self._streams.append(reading)
+        return reading.digest(entries, self._size_now, SEGMENT_BYTES)
+
+    def _size_now(self, entry: Entry) -> int | None:
+        found = self._stat_file(entry.path, self._key(entry.path))
+        return None if found is None else found.size
+
+    def write(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+        """See Store; the manifest is brought up to date when it ends, however it ends."""
+        honours = self.probe()
+        self._abort_orphans()
+        self._cleared = []
+        facts = self.facts
+
+        def target_key(path: bytes) -> bytes:
+            _refuse(unholdable(path, facts), path, self._requests.about)
+            return self._prefix() + path
+
+        place = Place(
+            requests=self._requests,
+            bulk=self._bulk,
+            pool=self._pool,
+            cache=self._cache,
+            key_of=target_key,
+            make_room=self._make_room,
+            honours=honours,
+            holder=self._holder,
+        )
+        writing = Writing(place)
+        self._streams.append(writing)
+        try:
+            yield from writing.run(payloads)
+        finally:
+            self._records.save(writing.landed, self._cleared, self._tell)
+
+    def _abort_orphans(self) -> None:
+        """Clear away what uploads of killed processes of this machine left."""
+        for upload in self._cache.orphans():
+            abort(self._requests, self._key(upload.path), upload.identifier)
+            self._cache.end(upload)
+
+    def _make_room(self, item: Item) -> None:
+        """What is of another kind and was agreed to go: all below a file's name, or the file of a folder's name."""
+        if not item.clear or item.replaces is None:
+            return
+        if item.entry.kind is Kind.FOLDER:
+            answers = list(self._removing.remove([item.replaces]))
+            problems = [problem for _, problem in answers if problem is not None]
+            gone = [item.replaces.path]
+        else:
+            below = item.entry.path + b"/"
+            found = pages(self._requests, self._prefix() + below)
+            gone = [below + listed.path for page in found for listed in page]
+            answered = self._removing.remove_keys([self._prefix() + path for path in gone])
+            problems = [problem for problem in answered.values() if problem is not None]
+        self._cleared.extend(gone)
+        if problems:
+            raise IncompleteError("cannot-make-room", problems[0].message, about=self._requests.about)
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store."""
+        gone: _Paths = []
+        try:
+            self._holder.check(now=True)
+            for entry, problem in self._removing.remove(entries, self._holder.check):
+                if problem is None:
+                    gone.append(entry.path)
+                yield entry, problem
+        finally:
+            self._records.save({}, gone, self._tell)
+
+    def make_root(self) -> None:
+        """See Store: a prefix needs no making, the bucket is never made; what it honours is known after this."""
+        self.probe()
+        self._made = True
+
+    def lock(self, operation: str) -> s3_lock.S3Lock | s3_lock.NoLock:
+        """See Store; where the server cannot hold a lock, that is told and nothing is held."""
+        if self.probe().writable is False:
+            self.probe(again=True)
+        if self.facts.locks:
+            self._holder = s3_lock.S3Lock(self._requests, self._key(s3_lock.NAME), operation)
+        else:
+            self._holder = s3_lock.NoLock()
+            self._tell(
+                Noted(
+                    f"{self._requests.about}: this server cannot hold a lock; write to it from one place at a time."
+                )
+            )
+        return self._holder
+
+    def space(self) -> Space:
+        """See Store: the protocol does not tell."""
+        return Space(None, None)
+
+    def close(self) -> None:
+        """See Store."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._cache.close()
+        self._requests.close()
+
+
+def _refuse(reason: str | None, path: bytes, about: str) -> None:
+    if reason:
+        raise RefusedError("unsafe-name", f"{printable(path)} cannot be a key: {reason}", about=about)
+
+
+def _iso(date: str) -> str:
+    """Last-Modified of a header as a listing writes it."""
+    try:
+        return parsedate_to_datetime(date).isoformat()
+    except ValueError:
+        return ""

@@ -1,0 +1,192 @@
+"""Looking at both sides and making the whole plan, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.events import Planned
+from hibali.text import printable
+from transfers.entry import Entry, Kind
+from transfers.mover import Side
+from transfers.plan import Action, Conflict, Decision, Verb, decide
+from transfers.rules import Rules, selector
+from transfers.spool import Spool
+from transfers.store import ListingIncompleteError, Problem, Store
+
+_Unlisted = list[tuple[bytes, Problem]]
+
+_NAMED = 5  # so many names stand in one message
+_COUNTED = frozenset({Kind.FILE, Kind.LINK})
+
+
+@dataclass(slots=True)
+class Survey:
+    """A complete plan with its counts; `moves` and `deletions` are read from disk, not memory."""
+
+    moves: Spool = field(default_factory=Spool)
+    deletions: Spool = field(default_factory=Spool)
+    conflicts: list[Conflict] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    files_to_move: int = 0
+    bytes_to_move: int = 0
+    files_kept: int = 0
+    files_to_delete: int = 0
+    target_files: int = 0
+    unlisted: _Unlisted = field(default_factory=list)
+
+    def planned(self) -> Planned:
+        """The counts as an event."""
+        return Planned(
+            self.files,
+            self.bytes,
+            self.files_to_move,
+            self.bytes_to_move,
+            self.files_kept,
+            self.files_to_delete,
+        )
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything would happen."""
+        return bool(self.moves.count or self.deletions.count)
+
+    def close(self) -> None:
+        """Forget the plan."""
+        self.moves.close()
+        self.deletions.close()
+
+
+def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> Survey:
+    """List both sides and decide everything. Raises the errors of listing and reaching.
+
+    What could not be listed is kept in `unlisted`; a listing that cannot be trusted is raised.
+    """
+    found = Survey()
+    selected = selector(rules)
+
+    def ours() -> Iterator[Entry]:
+        for entry in _listed(source, found):
+            if selected(entry) and entry.kind in _COUNTED:
+                found.files += 1
+                found.bytes += entry.size
+            yield entry
+
+    def theirs() -> Iterator[Entry]:
+        for entry in _listed(target, found) if target_exists else ():
+            found.target_files += entry.kind is not Kind.FOLDER
+            yield entry
+
+    compared = Spool()
+
+    def take(actions: Iterable[Decision]) -> None:
+        for decision in actions:
+            if isinstance(decision, Conflict):
+                found.conflicts.append(decision)
+            elif decision.verb is Verb.COMPARE:
+                # Asked once both listings are done: an agent answers one question at a time.
+                compared.add(decision)
+            else:
+                _count(found, decision)
+
+    take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
+    take(_settle(source, target, compared))
+    compared.close()
+    return found
+
+
+def _listed(side: Side, found: Survey) -> Iterator[Entry]:
+    try:
+        yield from side.list()
+    except ListingIncompleteError as problem:
+        found.unlisted.extend(problem.problems)
+
+
+def _count(found: Survey, action: Action) -> None:
+    counted = action.entry.kind in _COUNTED
+    if action.verb is Verb.KEEP:
+        found.files_kept += counted
+    elif action.verb is Verb.DELETE:
+        found.files_to_delete += action.entry.kind is not Kind.FOLDER
+        found.deletions.add(action)
+    else:
+        found.files_to_move += counted
+        found.bytes_to_move += action.entry.size
+        found.moves.add(action)
+
+
+def _settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
+    """Digest both sides of what has the same size; each side hashes its own, both at once."""
+    if not compared.count:
+        return
+    ours = source.digest(action.entry for action in compared)
+    theirs = target.digest(action.target for action in compared if action.target is not None)
+    for action, (_, mine, _), (_, other, _) in zip(compared, ours, theirs, strict=True):
+        if mine is not None and mine == other:
+            yield Action(Verb.KEEP, action.entry, "same digest", action.target)
+        else:
+            yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
+
+
+def check_plan(found: Survey, rules: Rules, about: str) -> None:
+    """Raise `RefusedError` (8) for a plan that must not begin: unsafe names, an empty source, too many deletions."""
+    refused = [conflict for conflict in found.conflicts if conflict.refuse]
+    if refused:
+        names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])
+        more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        raise RefusedError(
+            "unsafe-name",
+            f"the target cannot hold {len(refused)} of the names: {names}{more}",
+            about=about,
+            hint="Rename them, or leave them out with --exclude. Nothing was moved.",
+        )
+    if not rules.delete:
+        return
+    if found.files == 0 and found.target_files and not rules.allow_empty_source:
+        raise RefusedError(
+            "empty-source",
+            "the source is empty, and --delete would empty the target",
+            about=about,
+            hint="Is the source mounted? If it is meant: --allow-empty-source.",
+        )
+    if not rules.delete_limit.allows(found.files_to_delete, found.target_files):
+        limit = rules.delete_limit.in_files(found.target_files)
+        raise RefusedError(
+            "delete-limit",
+            f"{found.files_to_delete} of {found.target_files} files would be deleted, and the limit is {limit}",
+            about=about,
+            hint=f"Look with --dry-run; if it is meant: --max-delete {found.files_to_delete}",
+        )
+
+
+def check_space(found: Survey, target: Store, about: str) -> None:
+    """Raise `RefusedError` (8) when the target has no room for what is to move."""
+    space = target.space()
+    if space.free_bytes is not None and found.bytes_to_move > space.free_bytes:
+        raise RefusedError(
+            "no-space",
+            f"{found.bytes_to_move} bytes are to move and {space.free_bytes} are free",
+            about=about,
+            hint="Make room there. Nothing was moved.",
+        )
+    if space.free_inodes is not None and found.moves.count > space.free_inodes:
+        raise RefusedError(
+            "no-inodes",
+            f"{found.moves.count} names are to be made and {space.free_inodes} inodes are free",
+            about=about,
+            hint="Make room there. Nothing was moved.",
+        )
+
+
+def missing_source(about: str) -> NotFoundError:
+    """The source is not there."""
+    return NotFoundError(
+        "no-such-source", "there is nothing at the source", about=about, hint="Look with: hibali ls"
+    )
+
+
+def incomplete(about: str, failures: int) -> IncompleteError:
+    """Not everything was done."""
+    return IncompleteError("incomplete", f"{failures} were not done; they are named above", about=about)

@@ -1,0 +1,312 @@
+"""One call that makes the target hold the source: look, plan, carry, prove, delete, and write the receipt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hibali.errors import Exit, HibaliError, RefusedError, UsageError
+from hibali.events import Deleted, Event, Failed, Listener, Moved, ignore
+from hibali.ledger import Journal, ledger_folder, new_identifier, now
+from hibali.locations import Location, check_writable
+from hibali.text import path_fields, printable
+from transfers.entry import Kind, Proof, weakest
+from transfers.mover import Side, Source
+from transfers.movers.stream import StreamMover
+from transfers.places import open_store
+from transfers.plan import Action, unholdable
+from transfers.receipt import Receipt
+from transfers.rules import Rules
+from transfers.single import SingleSource, SingleTarget
+from transfers.store import Item, Landed, Store
+from transfers.survey import Survey, check_plan, check_space, missing_source, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked; `operation` is the word of the command."""
+
+    operation: str
+    source: Location
+    target: Location
+    rules: Rules = field(default_factory=Rules)
+
+
+def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
+    """Do it, and return the receipt, whose `exit` says how it went.
+
+    Raises what stopped the call before its end: `RefusedError` when nothing was changed, `TryLaterError`,
+    `AccessError`, `NotFoundError`. The receipt of a call that was stopped is in the ledger all the same.
+    """
+    check_writable(request.target)
+    with ExitStack() as stack:
+        operation = _Operation(request, tell, stack)
+        try:
+            return operation.run()
+        except BaseException as problem:
+            operation.end(problem)
+            raise
+
+
+def plan_only(request: Request, show: Callable[[Survey], None], tell: Listener = ignore) -> Survey:
+    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing."""
+    check_writable(request.target)
+    with ExitStack() as stack:
+        operation = _Operation(request, tell, stack, dry=True)
+        operation.open_ends()
+        found = operation.look()
+        check_plan(found, request.rules, request.target.text)
+        show(found)
+        return found
+
+
+class _Operation:
+    """One call: both ends open, the ledger written."""
+
+    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+        self._request = request
+        self._tell_others = tell
+        self._stack = stack
+        self._began = time.monotonic()
+        self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
+        self._journal = None if dry else self._open_journal()
+        self._stores: list[Store] = []
+        self._source: Source
+        self._target: Store
+
+    def _open_journal(self) -> Journal:
+        """No ledger, no start."""
+        receipt = self.receipt
+        journal = self._stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
+        record = {
+            "schema": 1,
+            "kind": "operation",
+            "id": receipt.id,
+            "operation": receipt.operation,
+            "at": now(),
+        }
+        journal.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
+        return journal
+
+    def tell(self, event: Event) -> None:
+        """Fold, record and pass on one event."""
+        self.receipt.take(event)
+        if self._journal is not None:
+            if isinstance(event, Moved):
+                self._journal.append(
+                    {
+                        "kind": "moved",
+                        **path_fields(event.path),
+                        "entry": event.kind,
+                        "size": event.size,
+                        "mtime_ns": event.mtime_ns,
+                        "mode": event.mode,
+                        "sha256": event.digest,
+                        "etag": event.etag,
+                        "proof": event.proof,
+                    }
+                )
+            elif isinstance(event, Deleted):
+                self._journal.append({"kind": "deleted", **path_fields(event.path), "entry": event.kind})
+            elif isinstance(event, Failed):
+                self._journal.append(
+                    {
+                        "kind": "failed",
+                        **path_fields(event.path),
+                        "code": event.code,
+                        "message": event.message,
+                    }
+                )
+        self._tell_others(event)
+
+    def _open(self, location: Location) -> Store:
+        store = open_store(location, tell=self._tell_others)
+        self._stack.callback(store.close)
+        self._stores.append(store)
+        return store
+
+    def open_ends(self) -> None:
+        """Reach both sides."""
+        self._source, self._target = self._find_ends()
+        if self._journal is not None:
+            target = self._request.target
+            place = path_fields(self._target.where, "place")
+            self._journal.append(
+                {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
+            )
+
+    def _find_ends(self) -> tuple[Source, Store]:
+        """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
+        source, target = self._request.source, self._request.target
+        store = self._open(source)
+        found = store.stat()
+        if found is None:
+            raise missing_source(source.text)
+        if found.kind is Kind.FILE and source.slash:
+            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
+        if found.kind is Kind.FOLDER:
+            there = self._open(target)
+            standing = there.stat()
+            if standing is not None and standing.kind is Kind.FILE:
+                raise UsageError(
+                    "not-a-folder", "the source is a folder and the target is a file", about=target.text
+                )
+            return store, there
+        return self._open_file_ends(source, target)
+
+    def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
+        name = source.name if target.slash else target.name
+        folder = target if target.slash else target.parent
+        there = self._open(folder)
+        reason = unholdable(name, there.facts)
+        if reason:
+            raise RefusedError(
+                "unsafe-name",
+                f"the target cannot hold the name {printable(name)}: {reason}",
+                about=target.text,
+                hint="Give it another name. Nothing was moved.",
+            )
+        standing = there.stat(name)
+        if standing is not None and standing.kind is Kind.FOLDER:
+            raise UsageError(
+                "is-a-folder",
+                "a folder of that name stands there",
+                about=target.text,
+                hint=f"To put the file into it: {target.text}/",
+            )
+        if self._request.rules.delete:
+            raise UsageError(
+                "delete-one-file", "--delete has no meaning for a single file", about=source.text
+            )
+        return SingleSource(self._open(source.parent), source.name, name), there
+
+    def look(self) -> Survey:
+        """List and plan."""
+        exists = self._target.stat() is not None
+        target: Side = self._target
+        if isinstance(self._source, SingleSource):
+            target = SingleTarget(self._target, self._source.entry().path)
+        found = survey(self._source, target, self._request.rules, target_exists=exists)
+        self._stack.callback(found.close)
+        self.tell(found.planned())
+        for path, problem in found.unlisted:
+            self.tell(Failed(path, problem.code, problem.message))
+        for conflict in found.conflicts:
+            if not conflict.refuse:
+                self.tell(Failed(conflict.entry.path, conflict.code, conflict.message))
+        return found
+
+    def run(self) -> Receipt:
+        """The whole call."""
+        self.open_ends()
+        rules = self._request.rules
+        about = self._request.target.text
+        existed = self._target.stat() is not None
+        lock = None
+        # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
+        if self._target.facts.locks and (existed or not self._target.facts.folders):
+            lock = self._target.lock(self._request.operation)
+            self._stack.callback(lock.release)
+        found = self.look()
+        check_plan(found, rules, about)
+        if (
+            self._journal is not None
+            and not found.target_files
+            and not isinstance(self._source, SingleSource)
+        ):
+            self._journal.append({"kind": "empty"})
+        check_space(found, self._target, about)
+        if found.changes or not existed:
+            self._target.make_root()
+            if lock is None and self._target.facts.locks:
+                lock = self._target.lock(self._request.operation)
+                self._stack.callback(lock.release)
+            self._carry(found)
+            self._delete(found)
+        if lock is not None:
+            lock.release()
+        return self.end(None)
+
+    def _carry(self, found: Survey) -> None:
+        items = (_item(number, action) for number, action in enumerate(found.moves))
+        answered = 0
+        for event in StreamMover().carry(self._source, self._target, items):
+            if isinstance(event, Landed):
+                answered += 1
+                self._landed(event)
+            else:
+                self.tell(event)
+        if answered < found.moves.count:
+            self.tell(Failed(b"", "not-tried", f"{found.moves.count - answered} entries were not tried"))
+
+    def _landed(self, landed: Landed) -> None:
+        entry = landed.item.entry
+        if landed.problem is not None:
+            self.tell(Failed(entry.path, landed.problem.code, landed.problem.message))
+            return
+        digest, proof = landed.digest, landed.proof
+        self.tell(
+            Moved(entry.path, entry.kind, entry.size, digest, proof, entry.mtime_ns, entry.mode, landed.etag)
+        )
+
+    def _delete(self, found: Survey) -> None:
+        """Last, only if all else succeeded, and never where anything could not be listed."""
+        if not found.deletions.count:
+            return
+        if self.receipt.files_failed:
+            self.tell(
+                Failed(b"", "deletions-left", "nothing was deleted, because not everything else succeeded")
+            )
+            return
+        own = (action.entry for action in found.deletions if not action.implied)
+        for action in found.deletions:
+            if action.implied:
+                self.tell(Deleted(action.entry.path, action.entry.kind))
+        for entry, problem in self._target.remove(own):
+            if problem is None:
+                self.tell(Deleted(entry.path, entry.kind))
+            else:
+                self.tell(Failed(entry.path, problem.code, problem.message))
+
+    def end(self, problem: BaseException | None) -> Receipt:
+        """Judge and write the receipt; every call that began has one."""
+        receipt = self.receipt
+        receipt.seconds = time.monotonic() - self._began
+        receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
+        receipt.logins = sum(store.logins for store in self._stores)
+        receipt.proof_tree = _of_tree(receipt)
+        receipt.exit = self._judge(problem)
+        if self._journal is not None:
+            self._journal.append(receipt.to_record(), durable=True)
+            self._journal.close()
+        return receipt
+
+    def _judge(self, problem: BaseException | None) -> Exit:
+        if isinstance(problem, HibaliError):
+            return problem.exit
+        if problem is not None:
+            # The command line knows which interruption it was; the ledger only needs to know that it was one.
+            return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
+        if self.receipt.files_failed:
+            return Exit.INCOMPLETE
+        moved = self.receipt.proof_moved
+        wanted = self._request.rules.require_proof or weakest(
+            self._source.facts.proof_read, self._target.facts.proof_write
+        )
+        if moved is not None and moved.strength < wanted.strength:
+            return Exit.INCOMPLETE
+        return Exit.DONE
+
+
+def _item(number: int, action: Action) -> Item:
+    clear = action.verb == "retype"
+    return Item(number, action.entry, action.target, clear)
+
+
+def _of_tree(receipt: Receipt) -> Proof | None:
+    """What was kept was compared by size and time in this call, and that is all that is said of it."""
+    if receipt.files_kept:
+        return weakest(receipt.proof_moved or Proof.SIZE, Proof.SIZE)
+    return receipt.proof_moved

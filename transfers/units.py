@@ -1,0 +1,83 @@
+"""Units and payloads as the agent's messages carry them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from transfers.agent import frames
+from transfers.connection import Connection
+from transfers.entry import Kind, Proof
+from transfers.store import Item, Payload, Problem, Unit
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+KIND_LETTERS = {Kind.FILE: "f", Kind.FOLDER: "d", Kind.LINK: "l", Kind.SPECIAL: "s"}
+
+
+def unit_header(unit: Unit, number: int) -> dict[str, Any]:
+    """What both ends are told of a unit before its bytes: the plan, by numbers and paths."""
+    return {
+        "unit": number,
+        "segment": unit.segment,
+        "offset": unit.offset,
+        "length": unit.length,
+        "items": [_item(item) for item in unit.items],
+    }
+
+
+def _item(item: Item) -> dict[str, Any]:
+    entry = item.entry
+    replaced = item.replaces
+    return {
+        "number": item.number,
+        "path": frames.text_of(entry.path),
+        "kind": KIND_LETTERS[entry.kind],
+        "size": entry.size,
+        "mtime_ns": entry.mtime_ns,
+        "mode": entry.mode,
+        "link": frames.text_of(entry.link),
+        "clear": item.clear,
+        "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
+    }
+
+
+def payload_of(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+    """A source agent's DATA as a payload, believed only where it adds up; raises `IncompleteError`."""
+    with connection.understanding():
+        return _payload(unit, frame, connection)
+
+
+def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+    sizes = frame.header.get("sizes")
+    digests = frame.header.get("digests")
+    found = frame.header.get("problems")
+    count = len(unit.items)
+    if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
+        raise connection.broken("sent data without its sizes")
+    if len(sizes) != count or len(digests) != count or sum(sizes) != len(frame.body):
+        raise connection.broken("sent data that does not add up")
+    problems = {
+        int(position): Problem(str(p[0]), str(p[1]), again=bool(p[2])) for position, p in found.items()
+    }
+    if not all(0 <= position < count for position in problems):
+        raise connection.broken("told a problem of nothing that was asked")
+    for position, item in enumerate(unit.items):
+        expected = unit.length if unit.segment else item.entry.size
+        if item.entry.kind is not Kind.FILE or position in problems:
+            expected = 0
+        if sizes[position] != expected:
+            raise connection.broken("sent more or less of a file than was asked")
+        needs_digest = item.entry.kind is Kind.FILE and position not in problems and unit.last
+        if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
+            raise connection.broken("sent a file without its digest")
+    return Payload(unit, frame.body, sizes, digests, [Proof.DIGEST] * count, problems)
+
+
+def data_header(payload: Payload, number: int) -> dict[str, Any]:
+    """What goes to a target with the bytes: numbers and digests, never a path."""
+    return {
+        "unit": number,
+        "sizes": payload.sizes,
+        "digests": payload.digests,
+        "problems": {str(position): [p.code, p.message, p.again] for position, p in payload.problems.items()},
+    }
