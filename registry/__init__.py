@@ -1,0 +1,1 @@
+"""Knowing pipelines."""

@@ -1,0 +1,193 @@
+"""Reading a Boutiques descriptor: strict JSON, checked completely, then typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import NotFoundError, UsageError
+from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, read_json
+from registry.pipeline import (
+    Container,
+    EnvironmentVariable,
+    ErrorCode,
+    Group,
+    Input,
+    OutputFile,
+    Pipeline,
+    Resources,
+    catalogue_name,
+    catalogue_version,
+)
+from registry.problem import DescriptorError, Problem
+
+_LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
+
+
+def read_descriptor(raw: bytes, about: str, name: str | None = None) -> Pipeline:
+    """The pipeline in `raw`, named after the descriptor unless `name` is given.
+
+    Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for a name that is none.
+    """
+    document = read_json(raw, about)
+    problems = find_problems(document)
+    if problems:
+        raise DescriptorError(problems, about=about)
+    return make_pipeline(document, raw, name)
+
+
+def read_file_bytes(path: Path) -> bytes:
+    """The content of a file nobody vouches for, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAXIMUM_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "cannot be read"
+        raise UsageError("unreadable-file", reason, about=str(path)) from None
+
+
+def find_problems(document: Any) -> list[Problem]:
+    """Everything that makes the document no valid descriptor."""
+    from registry.reference import find_descriptor_problems
+
+    if not isinstance(document, dict):
+        return [Problem("", "a descriptor is a JSON object")]
+    return find_descriptor_problems(document)
+
+
+def digest_document(document: Any) -> str:
+    """sha256 of the canonical JSON; integers beyond 2**53 are written as the doubles RFC 8785 takes them for."""
+    return canonical_digest(_with_doubles(document))
+
+
+def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = None) -> Pipeline:
+    """The typed values of a document that is known to be valid."""
+    digest = digest_document(document)
+    container = document.get("container-image")
+    return Pipeline(
+        name=catalogue_name(document["name"] if name is None else name),
+        version=catalogue_version(document["tool-version"]),
+        digest=digest,
+        title=document["name"],
+        description=document["description"],
+        command_template=document["command-line"],
+        shell=document.get("shell", "/bin/sh"),
+        inputs=tuple(_make_input(each) for each in document["inputs"]),
+        outputs=tuple(_make_output(each) for each in document.get("output-files", ())),
+        groups=tuple(_make_group(each) for each in document.get("groups", ())),
+        container=None if container is None else _make_container(container),
+        environment=tuple(
+            EnvironmentVariable(each["name"], each["value"])
+            for each in document.get("environment-variables", ())
+        ),
+        resources=_make_resources(document.get("suggested-resources", {})),
+        error_codes=tuple(
+            ErrorCode(each["code"], each["description"]) for each in document.get("error-codes", ())
+        ),
+        tags=document.get("tags", {}),
+        raw=raw,
+        document=document,
+    )
+
+
+def _make_input(given: Mapping[str, Any]) -> Input:
+    choices = given.get("value-choices")
+    return Input(
+        id=given["id"],
+        name=given["name"],
+        kind=given["type"],
+        description=given.get("description", ""),
+        value_key=given.get("value-key", ""),
+        optional=given.get("optional", False),
+        is_list=given.get("list", False),
+        list_separator=given.get("list-separator", " "),
+        flag=given.get("command-line-flag", ""),
+        flag_separator=given.get("command-line-flag-separator", " "),
+        default=given.get("default-value"),
+        choices=None if choices is None else tuple(choices),
+        integer=given.get("integer", False),
+        minimum=given.get("minimum"),
+        maximum=given.get("maximum"),
+        exclusive_minimum=given.get("exclusive-minimum", False),
+        exclusive_maximum=given.get("exclusive-maximum", False),
+        minimum_entries=given.get("min-list-entries"),
+        maximum_entries=given.get("max-list-entries"),
+        requires=tuple(given.get("requires-inputs", ())),
+        disables=tuple(given.get("disables-inputs", ())),
+        value_requires=_make_lists(given.get("value-requires", {})),
+        value_disables=_make_lists(given.get("value-disables", {})),
+        uses_absolute_path=given.get("uses-absolute-path", False),
+    )
+
+
+def _make_output(given: Mapping[str, Any]) -> OutputFile:
+    return OutputFile(
+        id=given["id"],
+        name=given["name"],
+        description=given.get("description", ""),
+        value_key=given.get("value-key", ""),
+        path_template=given.get("path-template", ""),
+        conditional="conditional-path-template" in given,
+        stripped_extensions=tuple(given.get("path-template-stripped-extensions", ())),
+        is_list=given.get("list", False),
+        optional=given.get("optional", False),
+        flag=given.get("command-line-flag", ""),
+        flag_separator=given.get("command-line-flag-separator", " "),
+        uses_absolute_path=given.get("uses-absolute-path", False),
+        file_template=tuple(given.get("file-template", ())),
+    )
+
+
+def _make_group(given: Mapping[str, Any]) -> Group:
+    return Group(
+        id=given["id"],
+        name=given["name"],
+        members=tuple(given["members"]),
+        mutually_exclusive=given.get("mutually-exclusive", False),
+        one_is_required=given.get("one-is-required", False),
+        all_or_none=given.get("all-or-none", False),
+    )
+
+
+def _make_container(given: Mapping[str, Any]) -> Container:
+    return Container(
+        kind=given["type"],
+        image=given.get("image", ""),
+        index=given.get("index", ""),
+        url=given.get("url", ""),
+        hash=given.get("container-hash", ""),
+        working_directory=given.get("working-directory", ""),
+        entrypoint=given.get("entrypoint", False),
+        options=tuple(given.get("container-opts", ())),
+    )
+
+
+def _make_resources(given: Mapping[str, Any]) -> Resources:
+    return Resources(
+        cpu_cores=given.get("cpu-cores"),
+        ram_gigabytes=given.get("ram"),
+        disk_gigabytes=given.get("disk-space"),
+        nodes=given.get("nodes"),
+        walltime_seconds=given.get("walltime-estimate"),
+    )
+
+
+def _make_lists(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The schema leaves these values open; the validator has walked them as lists of ids."""
+    return {choice: tuple(str(each) for each in ids) for choice, ids in given.items()}
+
+
+def _with_doubles(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_doubles(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_doubles(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LARGEST_EXACT:
+        try:
+            return float(value)
+        except OverflowError:
+            raise UsageError("not-canonical", "a number is too large", about=str(value)[:40]) from None
+    return value

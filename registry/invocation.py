@@ -1,0 +1,137 @@
+"""An invocation: the answers to a pipeline's questions, checked completely before anything else happens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from registry.answer import find_answer_problems, find_shape_problems
+from registry.pipeline import Group, Input, Pipeline
+from registry.problem import InvocationError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """Checked answers. `values` holds defaults too; what is absent is not there; `given` is what was passed in."""
+
+    values: Mapping[str, Any]
+    given: Mapping[str, Any] = field(compare=False)
+    file_ids: tuple[str, ...] = ()
+
+    def file_inputs(self) -> list[tuple[str, str | list[str]]]:
+        """The answers of kind File: input id, and the path (or paths, for a list) as written."""
+        return [(each, self.values[each]) for each in self.file_ids]
+
+
+def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
+    """The checked answers, defaults added; raises `InvocationError` with every problem at once.
+
+    Stricter than the reference, which accepts `{}` unseen and knows neither value-requires, value-disables
+    nor all-or-none groups. A default counts as an answer, there as here.
+    """
+    problems = find_invocation_problems(pipeline, values)
+    if problems:
+        raise InvocationError(problems, about=pipeline.reference)
+    answers = _add_defaults(pipeline, values)
+    files = tuple(each.id for each in pipeline.inputs if each.kind == "File" and each.id in answers)
+    return Invocation(answers, dict(values), files)
+
+
+def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
+    """Everything that is wrong with the answers; none: they are complete and consistent."""
+    if not isinstance(values, Mapping):
+        return [Problem("", "an invocation is a JSON object of input ids and values")]
+    answers = _add_defaults(pipeline, values)
+    own_schema = pipeline.document.get("invocation-schema")
+    # As in the reference, an author's own schema stands in the place of what the inputs say of single values.
+    judge = find_shape_problems if own_schema else find_answer_problems
+    problems = [
+        *_find_unknown(pipeline, values),
+        *_find_missing(pipeline, answers),
+        *(
+            problem
+            for each in pipeline.inputs
+            if each.id in answers
+            for problem in judge(each, answers[each.id])
+        ),
+        *_find_conflicts(pipeline, answers),
+        *(problem for group in pipeline.groups for problem in _find_group_problems(pipeline, group, answers)),
+    ]
+    if own_schema and not problems:
+        from registry.reference import find_schema_problems
+
+        problems = find_schema_problems(own_schema, answers)
+    return list(dict.fromkeys(problems))
+
+
+def _add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
+    answers = dict(values)
+    for each in pipeline.inputs:
+        if answers.get(each.id) is None and each.default is not None:
+            answers[each.id] = copy.deepcopy(each.default)
+    return answers
+
+
+def _find_unknown(pipeline: Pipeline, values: Mapping[str, Any]) -> Iterator[Problem]:
+    known = [each.id for each in pipeline.inputs]
+    for identifier in values:
+        if identifier not in known:
+            near = get_close_matches(identifier[:100], known, n=1)
+            yield Problem(identifier, f"no such input; is it {near[0]}?" if near else "no such input")
+
+
+def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
+    for each in pipeline.inputs:
+        if not each.optional and each.id not in answers:
+            yield Problem(each.id, "is required")
+
+
+def _is_active(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
+    """Answered; for a flag: set. A group is active when one of its members is."""
+    group = pipeline.find_group(identifier)
+    if group is not None and pipeline.find_input(identifier) is None:
+        return any(_is_active(pipeline, member, answers) for member in group.members)
+    found = pipeline.find_input(identifier)
+    if found is not None and found.kind == "Flag":
+        return answers.get(identifier) is True
+    return identifier in answers
+
+
+def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
+    for each in pipeline.inputs:
+        if not _is_active(pipeline, each.id, answers):
+            continue
+        for other in each.requires:
+            if not _is_active(pipeline, other, answers):
+                yield Problem(each.id, f"requires {other}, which is not given")
+        for other in each.disables:
+            if _is_active(pipeline, other, answers):
+                yield Problem(each.id, f"cannot be given together with {other}")
+        yield from _find_value_conflicts(pipeline, each, answers)
+
+
+def _find_value_conflicts(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Problem]:
+    answer = answers[each.id]
+    for value in answer if isinstance(answer, list) else [answer]:
+        for other in each.value_requires.get(str(value), ()):
+            if not _is_active(pipeline, other, answers):
+                yield Problem(each.id, f"the value {value} requires {other}, which is not given")
+        for other in each.value_disables.get(str(value), ()):
+            if _is_active(pipeline, other, answers):
+                yield Problem(each.id, f"the value {value} cannot be given together with {other}")
+
+
+def _find_group_problems(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Problem]:
+    active = [member for member in group.members if _is_active(pipeline, member, answers)]
+    if group.mutually_exclusive and len(active) > 1:
+        yield Problem(group.id, f"only one of these can be given, not {', '.join(active)}")
+    if group.one_is_required and not active:
+        yield Problem(group.id, f"one of these is required: {', '.join(group.members)}")
+    if group.all_or_none and active and len(active) < len(group.members):
+        absent = [member for member in group.members if member not in active]
+        yield Problem(
+            group.id, f"given together or not at all: {', '.join(active)} without {', '.join(absent)}"
+        )

@@ -1,0 +1,193 @@
+"""A pipeline: a Boutiques tool at name@version with a digest, as typed values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hibali.errors import UsageError
+from hibali.text import printable
+
+_OUTSIDE_NAME = re.compile(r"[^a-z0-9._-]+")
+_OUTSIDE_VERSION = re.compile(r"[^A-Za-z0-9._+-]+")
+_LONGEST = 128  # bytes; two of them and a separator stay well below the 255 of a file name
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One question of a pipeline. `kind` is String, Number, File or Flag; limits are inclusive unless exclusive."""
+
+    id: str
+    name: str
+    kind: str
+    description: str = ""
+    value_key: str = ""
+    optional: bool = False
+    is_list: bool = False
+    list_separator: str = " "
+    flag: str = ""
+    flag_separator: str = " "
+    default: Any = None
+    choices: tuple[Value, ...] | None = None
+    integer: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    exclusive_minimum: bool = False
+    exclusive_maximum: bool = False
+    minimum_entries: float | None = None
+    maximum_entries: float | None = None
+    requires: tuple[str, ...] = ()
+    disables: tuple[str, ...] = ()
+    value_requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    value_disables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    uses_absolute_path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file the pipeline leaves; with `file_template` a configuration file written before it starts."""
+
+    id: str
+    name: str
+    description: str = ""
+    value_key: str = ""
+    path_template: str = ""
+    conditional: bool = False
+    stripped_extensions: tuple[str, ...] = ()
+    is_list: bool = False
+    optional: bool = False
+    flag: str = ""
+    flag_separator: str = " "
+    uses_absolute_path: bool = False
+    file_template: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inputs that are answered together, or one of which is, or at most one of which is."""
+
+    id: str
+    name: str
+    members: tuple[str, ...]
+    mutually_exclusive: bool = False
+    one_is_required: bool = False
+    all_or_none: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The image the tool lives in. `kind` is docker, singularity or rootfs (which has a `url`, no `image`)."""
+
+    kind: str
+    image: str = ""
+    index: str = ""
+    url: str = ""
+    hash: str = ""
+    working_directory: str = ""
+    entrypoint: bool = False
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariable:
+    """A variable the tool wants to find; the value may name value-keys."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the author suggests: GB of memory and disk, seconds of walltime; None where nothing is said."""
+
+    cpu_cores: int | None = None
+    ram_gigabytes: float | None = None
+    disk_gigabytes: float | None = None
+    nodes: int | None = None
+    walltime_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """What one exit code of the tool means, in the author's words."""
+
+    code: int
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A valid descriptor. `name` and `version` are the catalogue's; `title` is what the author wrote.
+
+    `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the bytes as they came;
+    `document` is their parsed content and must not be changed.
+    """
+
+    name: str
+    version: str
+    digest: str
+    title: str
+    description: str
+    command_template: str
+    shell: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[OutputFile, ...]
+    groups: tuple[Group, ...]
+    container: Container | None
+    environment: tuple[EnvironmentVariable, ...]
+    resources: Resources
+    error_codes: tuple[ErrorCode, ...]
+    tags: Mapping[str, Any] = field(compare=False)
+    raw: bytes = field(repr=False, compare=False)
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def reference(self) -> str:
+        """NAME@VERSION, as users write it."""
+        return f"{self.name}@{self.version}"
+
+    def find_input(self, identifier: str) -> Input | None:
+        """The input of that id."""
+        return next((each for each in self.inputs if each.id == identifier), None)
+
+    def find_group(self, identifier: str) -> Group | None:
+        """The group of that id."""
+        return next((each for each in self.groups if each.id == identifier), None)
+
+
+def catalogue_name(title: str) -> str:
+    """The author's name as the catalogue writes it: lower-cased, runs outside `[a-z0-9._-]` become `-`.
+
+    Raises `UsageError` where nothing usable remains: empty, only dots (a folder would climb), too long.
+    """
+    return _checked_component(_OUTSIDE_NAME.sub("-", title.lower()), title, "name")
+
+
+def catalogue_version(version: str) -> str:
+    """The author's version as a folder's name: runs outside `[A-Za-z0-9._+-]` become `-`; raises `UsageError`."""
+    return _checked_component(_OUTSIDE_VERSION.sub("-", version), version, "version")
+
+
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """NAME[@VERSION] -> the catalogue's name and version (None: the latest added); raises `UsageError`."""
+    name, separator, version = reference.rpartition("@")
+    if not separator:
+        return catalogue_name(reference), None
+    return catalogue_name(name), catalogue_version(version)
+
+
+def _checked_component(component: str, given: str, what: str) -> str:
+    if not component.strip(".") or len(component) > _LONGEST:
+        raise UsageError(
+            f"unusable-pipeline-{what}",
+            f"a pipeline's {what} must have 1 to {_LONGEST} characters that are not all dots, not '{printable(given[:200])}'",
+            about=what,
+            hint="Give one with --name NAME."
+            if what == "name"
+            else "Correct `tool-version` in the descriptor.",
+        )
+    return component

@@ -1,0 +1,170 @@
+"""The one place where boutiques is met: its schema and its validator, contained.
+
+The validator changes what it is given, prints, may leave the process and stops with a traceback at some
+documents (boutiques 0.5.33). It gets a copy, its streams are taken away, and whatever it raises becomes words.
+Nothing here touches the network or evaluates an expression.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from registry.problem import Problem
+
+_LONGEST_MESSAGE = 400
+_QUOTED = re.compile(r'"([^"]*)"')
+_WORDED = re.compile(r"^\s*(\w+Error): *(.*)$", re.DOTALL)
+_ONE_OF = {
+    "output-files": "exactly one of path-template and conditional-path-template must be there",
+    "container-image": "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
+}
+
+
+def find_descriptor_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Everything the schema says, or, where it is content, everything the validator says; none: it is valid."""
+    return _find_schema_problems(document) or _find_rule_problems(document)
+
+
+def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
+    """What an author's own JSON schema says of some values; a reference to anywhere else is a problem, never fetched."""
+    import jsonschema
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+
+    kind = validator_for(schema, default=jsonschema.Draft4Validator)
+    try:
+        kind.check_schema(schema)
+        found = list(kind(schema, registry=REGISTRY).iter_errors(values))
+    except jsonschema.SchemaError as problem:
+        return [Problem("invocation-schema", _shorten(f"is not a JSON schema: {problem.message}"))]
+    except (Unresolvable, RecursionError, ValueError, re.error) as problem:
+        return [Problem("invocation-schema", _shorten(f"cannot be followed: {problem}"))]
+    return [_as_problem(each) for each in found]
+
+
+def _find_schema_problems(document: Mapping[str, Any]) -> list[Problem]:
+    found = sorted(
+        _descriptor_validator().iter_errors(document), key=lambda each: _written(each.absolute_path)
+    )
+    return [_as_problem(each) for each in found if not _is_said_elsewhere(each)]
+
+
+def _is_said_elsewhere(error: Any) -> bool:
+    """An input of no known type also fails what the schema asks of flags; its type is named by itself."""
+    where = list(error.absolute_path)
+    return bool(
+        error.validator == "anyOf" and where[:1] == ["inputs"] and error.instance.get("type") != "Flag"
+    )
+
+
+@functools.cache
+def _descriptor_validator() -> Any:
+    import boutiques
+    import jsonschema
+
+    schema = Path(boutiques.__file__).parent / "schema" / "descriptor.schema.json"
+    return jsonschema.Draft4Validator(json.loads(schema.read_bytes()))
+
+
+def _find_rule_problems(document: Mapping[str, Any]) -> list[Problem]:
+    from boutiques.validator import DescriptorValidationError, validate_descriptor
+
+    ours = copy.deepcopy(dict(document))
+    if ours.get("container-image", {}).get("type") == "rootfs":
+        del ours["container-image"]  # it looks for an image there, and the schema has checked the rest
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            validate_descriptor(ours)
+    except DescriptorValidationError as problem:
+        return list(dict.fromkeys(_from_line(line, document) for line in _lines(problem)))
+    except (Exception, SystemExit) as problem:  # noqa: BLE001  # whatever it stumbles over is a refusal of the document
+        return [Problem("", _shorten(f"the reference validator stops at it: {_worded(problem)}"))]
+    return []
+
+
+def _lines(problem: Exception) -> list[str]:
+    """One line for each rule broken; ids and keys may hold newlines, so a line without a kind goes on."""
+    lines: list[str] = []
+    for line in str(getattr(problem, "message", problem)).split("\n"):
+        if _WORDED.match(line) or not lines:
+            lines.append(line)
+        else:
+            lines[-1] += "\n" + line
+    return lines
+
+
+def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
+    found = _WORDED.match(line)
+    if found is None:
+        return Problem("", _shorten(line.strip()))
+    kind, words = found.groups()
+    names = _QUOTED.findall(words)
+    return Problem(_place(kind, names[0] if names else "", document), _shorten(words.strip()))
+
+
+def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
+    """Where in the document the thing stands that a rule's words begin with."""
+    sections = {
+        "InputError": ("inputs", "id"),
+        "OutputError": ("output-files", "id"),
+        "GroupError": ("groups", "id"),
+        "TestError": ("tests", "name"),
+    }
+    if kind == "ContainerError":
+        return "container-image"
+    if kind in {"KeyError", "MutExError"}:
+        return _find(document, ("inputs", "output-files"), "value-key", name, ".value-key")
+    if kind == "IdError":
+        return _find(document, ("inputs", "output-files", "groups"), "id", name, ".id")
+    if kind in sections:
+        section, key = sections[kind]
+        return _find(document, (section,), key, name, "") or section
+    return ""
+
+
+def _find(document: Mapping[str, Any], sections: Iterable[str], key: str, value: str, suffix: str) -> str:
+    for section in sections:
+        for number, item in enumerate(document.get(section) or []):
+            if isinstance(item, dict) and item.get(key) == value:
+                return f"{section}[{number}]{suffix}"
+    return ""
+
+
+def _as_problem(error: Any) -> Problem:
+    where = list(error.absolute_path)
+    if error.validator in {"oneOf", "anyOf"}:
+        known = _ONE_OF.get(str(where[0])) if where and error.validator == "oneOf" else None
+        if known:
+            return Problem(_written(where), known)
+        if where and where[0] == "inputs":
+            return Problem(_written(where), "an input of type Flag cannot be a list")
+    return Problem(_written(where), _shorten(str(error.message)))
+
+
+def _written(path: Iterable[str | int]) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def _worded(problem: BaseException) -> str:
+    if isinstance(problem, KeyError) and problem.args:
+        return f"it expects a key {problem.args[0]!r}"
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _shorten(words: str) -> str:
+    return words if len(words) <= _LONGEST_MESSAGE else words[: _LONGEST_MESSAGE - 4] + " ..."

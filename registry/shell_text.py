@@ -1,0 +1,262 @@
+"""Shell text put together from what an author wrote and values that nobody vouches for (S8)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from hibali.errors import UsageError
+
+_SAFE = re.compile(r"[A-Za-z0-9_./:=@%+,-]*")
+_PLAIN_SEPARATOR = re.compile(r"""(?:[A-Za-z0-9_./:=@%+, \t-]|\\[^\n]|'[^'\n]*'|"[^"$`\\\n]*")*""")
+_QUIET_SEPARATOR = re.compile(r"[A-Za-z0-9_./:=@%+, -]*")
+_RESERVED = frozenset(
+    [
+        "if",
+        "then",
+        "elif",
+        "else",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "while",
+        "until",
+        "for",
+        "select",
+        "function",
+        "in",
+        "time",
+        "coproc",
+    ]
+)
+_WORD_BREAKS = frozenset(" \t\n;&|()<>")
+_SINGLE, _DOUBLE, _ANSI, _BACKTICK = "'", '"', "$'", "`"
+_COMMAND, _PARENTHESIS, _BRACE, _COMMENT, _DOCUMENT = "$(", "(", "${", "#", "<<"
+
+
+class ShellText:
+    """A script for sh or bash that grows from the left; it knows where in the author's quoting it stands.
+
+    An author's text is taken as it is. A value becomes a quoted word of its own; where the author's text
+    has opened quotes, backticks, `$( )`, `${ }`, a comment or a here-document, quoting would not hold, so there
+    a value may only have the characters `[A-Za-z0-9_./:=@%+,-]`. (POSIX.1-2024, Shell Command Language, 2.2, 2.3, 2.7.4.)
+    Where an author's text is stranger than this reads it, it errs towards refusing values.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._contexts: list[str] = []
+        self._previous = "\n"
+        self._escaped = False
+        self._angles = 0
+        self._delimiter: str | None = None
+        self._documents: list[tuple[str, bool]] = []
+        self._strip_tabs = False
+        self._line = ""
+        self._line_has_value = False
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+    def add_author_text(self, text: str) -> None:
+        """Text of the descriptor's, as it is."""
+        self._pieces.append(text)
+        for character in text:
+            self._read(character)
+
+    def add_value(self, value: str, about: str, *, before: str = "") -> None:
+        """A value, as one word or a part of one; `before` is the author's character that will follow.
+
+        Raises `UsageError` where the value cannot be made to arrive as it is.
+        """
+        if self._is_plain():
+            self._add_quietly(_quote(value, self._previous, before))
+            return
+        where = self._describe()
+        names_end = self._delimiter is not None or self._angles == 2
+        if names_end or (self._previous == "$" and self._expands()):
+            raise _unquotable(about, where, "no value can stand there")
+        if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
+            raise _unquotable(
+                about, where, "there a value can only have letters of ASCII, digits and _./:=@%+,-"
+            )
+        if value:
+            self._add_quietly(value)
+
+    def add_separator(self, separator: str, about: str) -> None:
+        """What stands between the items of a list: the author's, but never the end of a command."""
+        if self._is_plain():
+            if _PLAIN_SEPARATOR.fullmatch(separator):
+                self.add_author_text(separator)
+            else:
+                self._add_quietly(shlex.quote(separator))
+        elif _QUIET_SEPARATOR.fullmatch(separator):
+            self.add_author_text(separator)
+        else:
+            raise _unquotable(about, self._describe(), "the separator of the list cannot stand there")
+
+    def drop_space(self) -> None:
+        """Take back one space at the end: that before a key that stands for nothing."""
+        if self._pieces and self._pieces[-1].endswith(" ") and self._previous == " ":
+            self._pieces[-1] = self._pieces[-1][:-1]
+            self._line = self._line.removesuffix(" ")
+
+    def _add_quietly(self, text: str) -> None:
+        """Text that cannot change where we stand."""
+        self._pieces.append(text)
+        self._escaped = False
+        self._angles = 0
+        self._previous = "x"
+        self._line += text
+        self._line_has_value = True
+
+    def _top(self) -> str:
+        return self._contexts[-1] if self._contexts else ""
+
+    def _is_plain(self) -> bool:
+        return (
+            not self._contexts
+            and not self._escaped
+            and self._previous != "$"
+            and self._delimiter is None
+            and self._angles != 2
+        )
+
+    def _expands(self) -> bool:
+        return self._top() not in {_SINGLE, _ANSI, _COMMENT}
+
+    def _describe(self) -> str:
+        if self._delimiter is not None or self._angles == 2:
+            return "as the word that ends a here-document"
+        if self._escaped:
+            return "after a backslash"
+        names = {
+            _SINGLE: "inside single quotes",
+            _DOUBLE: "inside double quotes",
+            _ANSI: "inside $' '",
+            _BACKTICK: "inside backticks",
+            _COMMAND: "inside $( )",
+            _PARENTHESIS: "inside $( )",
+            _BRACE: "inside ${ }",
+            _COMMENT: "inside a comment",
+            _DOCUMENT: "inside a here-document",
+        }
+        return names.get(self._top(), "after a $")
+
+    def _read(self, character: str) -> None:
+        if self._top() == _DOCUMENT:
+            self._read_document(character)
+            return
+        if self._delimiter is not None or (self._angles == 2 and character != "<"):
+            if self._read_delimiter(character):
+                return
+        elif self._escaped:
+            self._escaped = False
+            self._previous = "x"
+            return
+        self._angles = self._angles + 1 if character == "<" and self._opens_documents() else 0
+        self._read_context(character)
+        self._previous = "x" if character == self._previous == "$" else character  # `$$` is a word of its own
+
+    def _read_context(self, character: str) -> None:
+        top = self._top()
+        if top == _COMMENT:
+            if character != "\n":
+                return
+            self._contexts.pop()
+            top = self._top()
+        if top == _SINGLE:
+            if character == "'":
+                self._contexts.pop()
+        elif character == "\\":
+            self._escaped = True
+        elif top == _ANSI:
+            if character == "'":
+                self._contexts.pop()
+        elif character == "`":
+            self._read_backtick()
+        elif top == _DOUBLE and character == '"':
+            self._contexts.pop()
+        elif self._previous == "$" and character in "({":
+            self._contexts.append("$" + character)
+        elif top != _DOUBLE:
+            self._read_unquoted(character)
+
+    def _read_unquoted(self, character: str) -> None:
+        top = self._top()
+        if character == "'":
+            self._contexts.append(_ANSI if self._previous == "$" else _SINGLE)
+        elif character == '"':
+            self._contexts.append(_DOUBLE)
+        elif character == "(" and self._contexts:
+            self._contexts.append(_PARENTHESIS)
+        elif (character == ")" and top in {_COMMAND, _PARENTHESIS}) or (character == "}" and top == _BRACE):
+            self._contexts.pop()
+        elif character == "#" and top != _BRACE and self._previous in _WORD_BREAKS:
+            self._contexts.append(_COMMENT)
+        elif character == "\n" and self._documents:
+            self._contexts.append(_DOCUMENT)
+            self._line, self._line_has_value = "", False
+
+    def _read_backtick(self) -> None:
+        """The second one ends all that was opened since the first."""
+        if _BACKTICK in self._contexts:
+            del self._contexts[self._contexts.index(_BACKTICK) :]
+        else:
+            self._contexts.append(_BACKTICK)
+
+    def _opens_documents(self) -> bool:
+        arithmetic = self._contexts[-2:] == [_COMMAND, _PARENTHESIS]
+        return self._top() not in {_SINGLE, _DOUBLE, _ANSI, _BRACE, _COMMENT} and not arithmetic
+
+    def _read_delimiter(self, character: str) -> bool:
+        """Take the word after `<<`; False when the character is not part of it any more."""
+        if self._delimiter is None:
+            self._delimiter, self._angles = "", 0
+            self._strip_tabs = character == "-"
+            if character == "-":
+                return True
+        if character in " \t" and not self._delimiter:
+            return True
+        if character in _WORD_BREAKS:
+            self._documents.append((self._delimiter, self._strip_tabs))
+            self._delimiter = None
+            return False
+        if character not in "'\"\\":
+            self._delimiter += character
+        return True
+
+    def _read_document(self, character: str) -> None:
+        if character != "\n":
+            self._line += character
+            return
+        delimiter, strip_tabs = self._documents[0]
+        line = self._line.lstrip("\t") if strip_tabs else self._line
+        if line == delimiter:
+            if self._line_has_value:
+                raise _unquotable("", "inside a here-document", "a value would end it")
+            del self._documents[0]
+            if not self._documents:
+                self._contexts.pop()
+        self._line, self._line_has_value = "", False
+        self._previous = "\n"
+
+
+def _quote(value: str, previous: str, following: str) -> str:
+    """One word. Also quoted: what would be an assignment, a reserved word, a home folder, or the number of a redirection."""
+    quoted = shlex.quote(value)
+    special = (
+        "=" in value or value in _RESERVED or previous == "~" or (value.isdigit() and following in {"<", ">"})
+    )
+    return f"'{value}'" if quoted == value and special else quoted
+
+
+def _unquotable(about: str, where: str, rule: str) -> UsageError:
+    return UsageError(
+        "unquotable-value",
+        f"the command line of this pipeline uses this value {where}; {rule}",
+        about=about,
+        hint="Give another value, or ask the pipeline's author to leave quoting to whoever runs it.",
+    )
