@@ -1,0 +1,140 @@
+"""Collecting: every declared output found, missing ones named, all pulled and verified."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hibali.errors import Exit, TryLaterError
+from hibali.events import Failed, Listener, ignore
+from hibali.ledger import new_identifier
+from hibali.locations import Location
+from hibali.sites import Site
+from runs.book import Book
+from runs.run import Output, Run, State
+from transfers.entry import Entry, Kind
+from transfers.places import open_store
+from transfers.receipt import Receipt
+from transfers.rules import Rules
+from transfers.synchronise import Request, synchronise
+
+_SPECIAL = re.compile(r"([\\*?\[\]!# ])")
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What of a work folder is output: regular files to pull, and what is wrong, as path, code and words (S12)."""
+
+    files: list[bytes] = field(default_factory=list)
+    problems: list[Failed] = field(default_factory=list)
+
+
+def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chosen:
+    """Judge a listing of the work folder against the declared outputs; pure.
+
+    A declared folder stands for the regular files below it. A symlink is named and not followed.
+    """
+    chosen = Chosen()
+    patterns = [(output, _components(output)) for output in outputs]
+    present: set[str] = set()
+    for entry in entries:
+        parts = entry.path.decode("utf-8", "surrogateescape").split("/")
+        wanted = False
+        for output, components in patterns:
+            inside = len(parts) >= len(components)
+            if not all(c.fullmatch(p) for c, p in zip(components, parts, strict=False)):
+                continue
+            if inside and entry.kind in {Kind.FILE, Kind.FOLDER}:
+                present.add(output.id)
+            wanted = wanted or inside or entry.kind is Kind.LINK
+        if not wanted:
+            continue
+        if entry.kind is Kind.FILE:
+            chosen.files.append(entry.path)
+        elif entry.kind is not Kind.FOLDER:
+            what = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
+            chosen.problems.append(
+                Failed(entry.path, "output-not-a-file", f"the output is {what}, which is not followed")
+            )
+    for output in outputs:
+        if output.id not in present and not output.optional:
+            path = output.path.encode("utf-8", "surrogateescape")
+            chosen.problems.append(
+                Failed(path, "output-missing", f"the required output {output.id} is missing")
+            )
+    return chosen
+
+
+def _components(output: Output) -> list[re.Pattern[str]]:
+    """One expression per component; as in a shell, a wildcard does not stand for a leading dot."""
+    if output.path == ".":
+        return []
+    return [_component(part, is_pattern=output.is_pattern) for part in output.path.split("/")]
+
+
+def _component(part: str, *, is_pattern: bool) -> re.Pattern[str]:
+    if not is_pattern:
+        return re.compile(re.escape(part))
+    guard = "" if part.startswith(".") else r"(?!\.)"
+    return re.compile(guard + fnmatch.translate(part))
+
+
+def collect(run: Run, site: Site, target: Location, book: Book, tell: Listener = ignore) -> Receipt:
+    """Pull the outputs of a run that has ended; the receipt's `exit` tells how it went.
+
+    RUN_FAILED for a tool that failed, whatever was found; else INCOMPLETE where anything is missing, is no
+    regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST.
+    """
+    if not run.state.final:
+        raise _not_over(run)
+    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
+    source = Location(site, folder, f"{site.name}:{folder}")
+    store = open_store(source)
+    try:
+        chosen = choose_outputs(run.outputs, store.list())
+    finally:
+        store.close()
+    receipt = _pull(source, target, chosen.files, tell)
+    whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
+    if receipt.exit is Exit.DONE and not whole:
+        chosen.problems.append(
+            Failed(b"", "output-vanished", "not every output that was listed could be pulled")
+        )
+    for problem in chosen.problems:
+        receipt.take(problem)
+        tell(problem)
+    failed = run.state is not State.SUCCEEDED
+    if whole and (failed or not chosen.problems):
+        book.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
+    if receipt.exit is Exit.DONE and chosen.problems:
+        receipt.exit = Exit.INCOMPLETE
+    if failed:
+        receipt.exit = Exit.RUN_FAILED
+    return receipt
+
+
+def _pull(source: Location, target: Location, files: Sequence[bytes], tell: Listener) -> Receipt:
+    if not files:
+        return Receipt(new_identifier(), "collect", source.text, target.text)
+    rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
+    return synchronise(Request("collect", source, target, rules), tell)
+
+
+def _as_pattern(path: bytes) -> str:
+    """A gitignore pattern that takes this very path."""
+    return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
+
+
+def _not_over(run: Run) -> TryLaterError:
+    if run.state is State.LOST:
+        return TryLaterError(
+            "run-lost",
+            f"nobody knows how this run ended: {run.reason}",
+            about=run.id,
+            hint=f"hibali runs wait {run.id} asks again.",
+        )
+    return TryLaterError(
+        "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+    )

@@ -1,0 +1,168 @@
+"""What a container runtime is: how a tool is started in it, as text, and what may be asked of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hibali.errors import RefusedError, UsageError
+from hibali.text import printable
+from registry.pipeline import Container as Wanted
+from transfers.far import Finished
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED_NAMES = re.compile(
+    r"LD_.*|BASH_ENV|ENV|PYTHON.*|SLURM_.*|APPTAINER.*|SINGULARITY.*|DOCKER_.*|HIBALI_.*", re.DOTALL
+)
+_MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
+_WITHOUT_EFFECT = frozenset(
+    {"--rm", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--network=none", "--net=none"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or folder of the site that the tool sees read-only at `target`; both absolute."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be started. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
+
+    `command` is the file with the command line, `shell` its interpreter (sh or bash), `work` the folder the
+    tool may write and `sees_work` where it sees it; `image` is an image's id, "" without one. `words` is the
+    command as words where the image's own entry point is to get them.
+    """
+
+    run: str
+    command: str
+    shell: str
+    work: str
+    sees_work: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    binds: tuple[Bind, ...] = ()
+    image: str = ""
+    memory: str = ""
+    words: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is there: its id (64 hexadecimal digits) and every digest it is known under (`sha256:...`)."""
+
+    id: str
+    digests: tuple[str, ...] = ()
+
+
+class Container(Protocol):
+    """Text and values in, text and values out.
+
+    `isolates` says that the tool sees only what it is given, inputs read-only. Without it the tool runs as
+    the user, so consent to each pipeline is needed and inputs are copies.
+    """
+
+    name: str
+    isolates: bool
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""
+
+    def start(self, task: Task) -> str:
+        """The shell line that becomes the tool: `exec` and words."""
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """Ask whether the image is at the site."""
+
+    def read_image(self, finished: Finished) -> Image | None:
+        """The image, or None where it is not there; raises `UsageError` where the runtime is missing."""
+
+    def load_words(self, archive: str) -> tuple[str, ...]:
+        """Take an image from an archive at the site; () where there are no archives."""
+
+
+def load_container(word: str) -> Container:
+    """The container runtime a site names; raises `UsageError` for an unknown word."""
+    from hibali.plugins import load
+
+    module = load("runs.containers", word)
+    found: Container = getattr(module, "CONTAINER", module)
+    return found
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise `RefusedError` for a variable that would reach beyond the tool, or is no variable at all (S10)."""
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name) or _REFUSED_NAMES.fullmatch(name):
+            raise RefusedError(
+                "unsafe-variable",
+                f"a pipeline may not set the variable {printable(name)}",
+                about=printable(name),
+                hint="Take it out of `environment-variables` in the descriptor.",
+            )
+        if "\0" in value:
+            raise RefusedError("unsafe-variable", "the value holds a NUL byte", about=name)
+
+
+def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]:
+    """The variables and the shared memory that a descriptor's `container-opts` ask for (S11).
+
+    Returns the environment and a size such as `64m` ("" where none is asked). `$PWD` as a value is `home`,
+    the tool's work folder. Whatever is not on this short list raises `RefusedError`.
+    """
+    environment: dict[str, str] = {}
+    memory = ""
+    words = [word for text in (wanted.options if wanted else ()) for word in _split(text)]
+    while words:
+        word = words.pop(0)
+        name, separator, value = word.partition("=")
+        if word in _WITHOUT_EFFECT:
+            continue
+        if word in {"-e", "--env"} and words:
+            _take_variable(words.pop(0), environment, home)
+        elif name == "--env" and separator:
+            _take_variable(value, environment, home)
+        elif name == "--shm-size" and _MEMORY.fullmatch(value):
+            memory = value
+        else:
+            raise _refused(word)
+    check_environment(environment)
+    return environment, memory
+
+
+def _take_variable(text: str, environment: dict[str, str], home: str) -> None:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise _refused(f"-e {text}")
+    environment[name] = home if value in {"$PWD", "${PWD}"} else value
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise _refused(text) from None
+
+
+def _refused(word: str) -> RefusedError:
+    return RefusedError(
+        "container-option",
+        f"the descriptor asks for the container option {printable(word)}, which is not allowed",
+        about=printable(word),
+        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
+    )
+
+
+def wrong_kind(container: str, wanted: Wanted) -> UsageError:
+    """The error for an image that a runtime cannot start."""
+    return UsageError(
+        "wrong-image-kind",
+        f"{container} cannot start an image of type {printable(wanted.kind)}",
+        about=printable(wanted.image or wanted.url),
+        hint="Run it at a site whose [container] can, or take a descriptor with a docker image.",
+    )

@@ -1,0 +1,1 @@
+"""How each container runtime is started."""

@@ -1,0 +1,45 @@
+"""No container: the tool as it is installed at the site, run as the user, with what the prologue loaded."""
+
+from __future__ import annotations
+
+import shlex
+
+from registry.pipeline import Container as Wanted
+from runs.container import Image, Task
+from transfers.far import Finished
+
+
+class Bare:
+    """The site decided so; the descriptor's image is not used."""
+
+    name = "bare"
+    isolates = False
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """Never one."""
+        del wanted
+        return ""
+
+    def start(self, task: Task) -> str:
+        """`env` sets the variables: what a descriptor names is never shell text."""
+        variables = [f"{name}={value}" for name, value in task.environment.items()]
+        words = ["env", *variables, task.shell, task.command]
+        return "exec " + " ".join(shlex.quote(word) for word in words)
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """Never asked."""
+        del name
+        return ()
+
+    def read_image(self, finished: Finished) -> Image | None:
+        """Never asked."""
+        del finished
+        return None
+
+    def load_words(self, archive: str) -> tuple[str, ...]:
+        """There are no archives."""
+        del archive
+        return ()
+
+
+CONTAINER = Bare()

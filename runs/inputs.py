@@ -1,0 +1,74 @@
+"""Where the files of an invocation lie, and what they are, before anything is asked of the run's site."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hibali.errors import NotFoundError
+from hibali.locations import Location, read_location
+from hibali.settings import Settings
+from hibali.sites import Site
+from registry.invocation import Invocation
+from runs.prepare import Input, list_inputs
+from runs.stage import Identity, identify_elsewhere, identify_local
+from transfers.places import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """One input and its place; `identity` is None for one that is at the run's site, which is asked later."""
+
+    input: Input
+    place: Location
+    identity: Identity | None
+
+
+def locate_inputs(
+    invocation: Invocation, settings: Settings, site: Site, *, identify: bool = True
+) -> list[Located]:
+    """All inputs, located; without `identify` nothing is read or hashed.
+
+    Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input.
+    """
+    found: list[Located] = []
+    missing: list[NotFoundError] = []
+    for each in list_inputs(invocation):
+        place = read_location(each.text, settings)
+        named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
+        if place.site == site and not place.typed_local:
+            found.append(Located(named, place, None))
+            continue
+        try:
+            found.append(_identify(named, place) if identify else Located(named, place, Identity("")))
+        except NotFoundError as problem:
+            missing.append(problem)
+    if missing:
+        raise _all_of(missing)
+    return found
+
+
+def _identify(each: Input, place: Location) -> Located:
+    """A local path stands for what it leads to: a link is not staged as a link."""
+    if place.typed_local:
+        path = Path(os.fsdecode(place.raw))
+        identity = identify_local(path)
+        real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
+        return Located(each, replace(place, path=real, slash=False), identity)
+    store = open_store(place)
+    try:
+        return Located(each, place, identify_elsewhere(place, store.stat()))
+    finally:
+        store.close()
+
+
+def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
+    first = missing[0]
+    if len(missing) == 1:
+        return first
+    lines = [f"{problem.about}: {problem.message}" for problem in missing]
+    return NotFoundError(
+        first.code, "\n".join([f"{len(missing)} inputs are missing", *lines]), hint=first.hint
+    )

@@ -1,0 +1,221 @@
+"""What a run is before anything leaves: job script, command file, inputs, expected outputs, submission; all pure."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hibali.errors import UsageError
+from hibali.sites import SchedulerSettings
+from hibali.strict_json import canonical_digest
+from registry.command_line import CommandLine, build_command_line
+from registry.invocation import Invocation
+from registry.pipeline import Pipeline
+from registry.pipeline import Resources as Suggested
+from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.run import Output
+from runs.scheduler import Resources, Scheduler
+from runs.script import job_script, start_script
+
+_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file or folder that an invocation names: `number` counts all of them from 0, `text` is as written.
+
+    `name` is the last component, which the tool sees too: many tools decide by it. `source` is where it lies
+    at the site, absolute, "" while unknown; `in_place` says that this is the user's own copy there.
+    """
+
+    id: str
+    number: int
+    text: str
+    name: str = "input"
+    in_place: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is put at the site, and what is then said to the scheduler; paths there as text."""
+
+    run: str
+    folder: str
+    job_script: str
+    start: str
+    command: str
+    configuration_files: Mapping[str, str]
+    copies: tuple[Bind, ...]
+    outputs: tuple[Output, ...]
+    submit: tuple[str, ...]
+
+    @property
+    def script_path(self) -> str:
+        """Where the job script lies."""
+        return f"{self.folder}/job.sh"
+
+
+def list_inputs(invocation: Invocation) -> list[Input]:
+    """The files an invocation names, in its own order."""
+    found: list[Input] = []
+    for identifier, answer in invocation.file_inputs():
+        for text in [answer] if isinstance(answer, str) else answer:
+            found.append(Input(identifier, len(found), text))
+    return found
+
+
+def run_key(
+    pipeline: Pipeline, invocation: Invocation, identities: Sequence[str], site: str, name: str
+) -> str:
+    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again")."""
+    return canonical_digest(
+        {
+            "pipeline": pipeline.digest,
+            "values": dict(invocation.values),
+            "inputs": list(identities),
+            "site": site,
+            "name": name,
+        }
+    )
+
+
+def prepare(
+    pipeline: Pipeline,
+    invocation: Invocation,
+    inputs: Sequence[Input],
+    *,
+    run: str,
+    folder: str,
+    settings: SchedulerSettings,
+    scheduler: Scheduler,
+    container: Container,
+    image: str = "",
+) -> Prepared:
+    """Decide all of it.
+
+    `folder` is the run's folder at the site, absolute; `image` the id of the image to start. Raises
+    `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
+    """
+    work = f"{folder}/work"
+    sees_work = _seen_work(pipeline, work) if container.isolates else work
+    seen = {each.number: _seen(each, folder) for each in inputs}
+    line = build_command_line(
+        pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
+    )
+    binds = tuple(Bind(each.source, seen[each.number]) for each in inputs)
+    task = Task(
+        run=run,
+        command=f"{folder}/command",
+        shell=line.shell,
+        work=work,
+        sees_work=sees_work,
+        environment=line.environment,
+        binds=binds if container.isolates else (),
+        image=image,
+    )
+    task = _with_image_options(pipeline, line, task) if container.isolates else task
+    check_environment(task.environment)
+    return Prepared(
+        run=run,
+        folder=folder,
+        job_script=job_script(run, scheduler.directives(job_resources(pipeline.resources, settings))),
+        start=start_script(settings.prologue, container.start(task)),
+        command=line.script if line.script.endswith("\n") else line.script + "\n",
+        configuration_files={each.path: each.content for each in line.configuration_files},
+        copies=() if container.isolates else tuple(b for b in binds if b.source != b.target),
+        outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
+        submit=scheduler.submit_words(run, f"{folder}/job.sh"),
+    )
+
+
+def job_resources(suggested: Suggested, settings: SchedulerSettings) -> Resources:
+    """What a job asks for: the author's suggestions within the site's defaults; the longer of both times."""
+    times = [seconds for seconds in (suggested.walltime_seconds, read_time(settings.time)) if seconds]
+    memory = suggested.ram_gigabytes
+    return Resources(
+        cores=suggested.cpu_cores or None,
+        memory_megabytes=math.ceil(memory * 1024) if memory else None,
+        seconds=math.ceil(max(times)) if times else None,
+        nodes=suggested.nodes or None,
+        account=settings.account,
+        partition=settings.partition,
+        directives=settings.directives,
+    )
+
+
+def read_time(text: str | None) -> int | None:
+    """Seconds of `[D-]HH:MM:SS`; raises `UsageError`."""
+    if text is None:
+        return None
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise UsageError("bad-time", "a job's time is written [D-]HH:MM:SS", about=ascii(text))
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _seen(each: Input, folder: str) -> str:
+    return each.source if each.in_place else f"{folder}/inputs/{each.number}/{each.name}"
+
+
+def _paths(
+    invocation: Invocation, inputs: Sequence[Input], seen: Mapping[int, str]
+) -> dict[str, str | list[str]]:
+    found: dict[str, str | list[str]] = {}
+    for identifier, answer in invocation.file_inputs():
+        paths = [seen[each.number] for each in inputs if each.id == identifier]
+        found[identifier] = paths[0] if isinstance(answer, str) else paths
+    return found
+
+
+def _seen_work(pipeline: Pipeline, work: str) -> str:
+    """The folder of the image where the author wants the tool to start, else the same as outside."""
+    wanted = pipeline.container.working_directory if pipeline.container else ""
+    if not wanted:
+        return work
+    if (
+        not wanted.startswith("/")
+        or posixpath.normpath(wanted) != wanted
+        or wanted.count("/") < 1
+        or wanted == "/"
+    ):
+        raise UsageError(
+            "bad-working-directory",
+            "the container's working directory must be a plain absolute path",
+            about=ascii(wanted),
+            hint="Correct `working-directory` in the descriptor.",
+        )
+    return wanted
+
+
+def _with_image_options(pipeline: Pipeline, line: CommandLine, task: Task) -> Task:
+    """What the descriptor says of its container: variables, shared memory, its own entry point."""
+    environment, memory = read_options(pipeline.container, task.sees_work)
+    words = None
+    if pipeline.container is not None and pipeline.container.entrypoint:
+        words = _plain_words(line.script, pipeline.reference)
+    return replace(task, environment={**environment, **line.environment}, memory=memory, words=words)
+
+
+def _plain_words(script: str, about: str) -> tuple[str, ...]:
+    """The words of a command without any shell; raises `UsageError` where it needs one."""
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        words = tuple(lexer)
+    except ValueError:
+        words = (";",)
+    if any(set(word) <= set("();<>|&") for word in words if word):
+        raise UsageError(
+            "bad-entrypoint",
+            "an image with an entry point takes plain words, and this command line needs a shell",
+            about=about,
+            hint="Set `entrypoint` to false in the descriptor.",
+        )
+    return words

@@ -1,0 +1,193 @@
+"""One execution of an invocation at a site: its states, and what the ledger's records make of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from hibali.errors import NotFoundError
+from hibali.text import path_from_fields, printable
+
+RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+
+
+class State(StrEnum):
+    """How far a run is (design.md, "The words")."""
+
+    PREPARED = "PREPARED"
+    STAGED = "STAGED"
+    SUBMITTED = "SUBMITTED"
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen; LOST is an end that is asked about again."""
+        return self in {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST}
+
+    @property
+    def final(self) -> bool:
+        """Whether the end is known: a run that is LOST may still turn up."""
+        return self.ended and self is not State.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file or folder the run should leave below its work folder; `path` is a glob where `is_pattern`."""
+
+    id: str
+    path: str
+    optional: bool = False
+    is_list: bool = False
+    is_pattern: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made."""
+
+    id: str
+    key: str
+    pipeline: str
+    pipeline_digest: str
+    site: str
+    name: str
+    scheduler: str
+    container: str
+    created: str
+    outputs: tuple[Output, ...] = ()
+    state: State = State.PREPARED
+    folder: bytes = b""
+    job: str = ""
+    native: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    host: str = ""
+    started: str = ""
+    ended: str = ""
+    cancelled: bool = False
+    reported: bool = False
+    collected: tuple[str, ...] = field(default=())
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
+        from hibali.text import path_fields
+
+        task = {
+            "state": self.state,
+            "job": self.job,
+            "native": self.native,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "host": self.host,
+            "started": self.started or None,
+            "ended": self.ended or None,
+        }
+        return {
+            "id": self.id,
+            "pipeline": self.pipeline,
+            "pipeline_digest": self.pipeline_digest,
+            "site": self.site,
+            "name": self.name,
+            "scheduler": self.scheduler,
+            "container": self.container,
+            "state": self.state,
+            "collected": bool(self.collected),
+            "collected_to": list(self.collected),
+            "created": self.created,
+            **path_fields(self.folder, "folder"),
+            "outputs": [
+                {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
+                for each in self.outputs
+            ],
+            "tasks": [task],
+        }
+
+
+def ignore_run(run: Run) -> None:
+    """Nobody wants to know."""
+    del run
+
+
+def check_run_id(text: str) -> str:
+    """The text, if a run can be called so: it names a file of the ledger. Raises `NotFoundError`."""
+    if not RUN_ID.fullmatch(text):
+        raise _no_such_run(text)
+    return text
+
+
+def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
+    """The run that these records tell of, oldest first; raises `NotFoundError` where none of them begins it."""
+    run: Run | None = None
+    for record in records:
+        kind = record.get("kind")
+        if run is None:
+            run = _begin(record) if kind == "prepared" and record.get("id") == run_id else None
+        else:
+            run = _apply(run, str(kind), record)
+    if run is None:
+        raise _no_such_run(run_id)
+    return run
+
+
+def _begin(record: Mapping[str, Any]) -> Run:
+    return Run(
+        id=record["id"],
+        key=record["key"],
+        pipeline=record["pipeline"],
+        pipeline_digest=record["pipeline_digest"],
+        site=record["site"],
+        name=record["name"],
+        scheduler=record["scheduler"],
+        container=record["container"],
+        created=record["at"],
+        outputs=tuple(
+            Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
+            for each in record["outputs"]
+        ),
+    )
+
+
+def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
+    """One more thing that happened; a state never goes back behind an end that is known."""
+    match kind:
+        case "staged":
+            return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
+        case "submitted":
+            # the job may have been found again under another id
+            state = run.state if run.state.ended else State.SUBMITTED
+            return replace(run, state=state, job=record["job"])
+        case "seen":
+            if run.state.final:
+                return run
+            return replace(
+                run,
+                state=State(record["state"]),
+                native=record["native"],
+                reason=record["reason"],
+                exit_code=record.get("exit_code"),
+                host=record.get("host") or run.host,
+                started=record.get("started") or run.started,
+                ended=record.get("ended") or run.ended,
+            )
+        case "cancel":
+            return replace(run, cancelled=True)
+        case "reported":
+            return replace(run, reported=run.state.final)
+        case "collected":
+            return replace(run, collected=(*run.collected, record["target"]))
+        case _:
+            return run
+
+
+def _no_such_run(text: str) -> NotFoundError:
+    return NotFoundError(
+        "no-such-run", "there is no run of this id", about=printable(text), hint="hibali runs list"
+    )

@@ -1,0 +1,168 @@
+"""What a scheduler is: questions to ask it, as words, and what its answers mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from hibali.errors import HibaliError, UsageError
+from transfers.far import Finished
+
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
+
+
+class Phase(StrEnum):
+    """What a scheduler's own word says about a job, before anybody has read its exit record.
+
+    ENDED says only that it is over; GONE that the scheduler does not know it any more; BROKEN that the
+    machine failed it; ELSEWHERE that the one asked cannot see it.
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+    BROKEN = "broken"
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+
+    @property
+    def queued(self) -> bool:
+        """Whether the job is still to be waited for."""
+        return self in {Phase.WAITING, Phase.RUNNING, Phase.ELSEWHERE}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one."""
+
+    phase: Phase
+    native: str
+    reason: str = ""
+
+
+GONE = Status(Phase.GONE, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a job asks for, typed; None leaves it to the scheduler. `directives` are the site's own words."""
+
+    cores: int | None = None
+    memory_megabytes: int | None = None
+    seconds: int | None = None
+    nodes: int | None = None
+    account: str | None = None
+    partition: str | None = None
+    directives: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The scheduler took the job, under this id."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotSubmitted:
+    """The scheduler certainly did not take the job; `error` says why and whether later may help."""
+
+    error: HibaliError
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Nobody can say from the answer whether the job was taken: look it up, do not repeat."""
+
+    reason: str
+
+
+Answer = Submitted | NotSubmitted | Unclear
+
+
+class Scheduler(Protocol):
+    """Text and values in, text and values out: no clock, no processes, no files.
+
+    Every `*_words` method returns one command line as words, without shell syntax; every `read_*` method
+    gets how that command finished. `lookup_words`, `accounting_words` may return () where there is no such
+    question. `read_*` raise `TryLaterError` when the scheduler did not answer.
+    """
+
+    name: str
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """The comment lines for the head of the job script; raises `UsageError` for what cannot be a directive."""
+
+    def submit_words(self, run: str, script: str) -> tuple[str, ...]:
+        """Submit `script` from its own folder, under the run's identifier as the job's name."""
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """Whether the job was taken."""
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """Ask for all these jobs at once."""
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """A status for each of `jobs`; `GONE` where the scheduler does not know it any more."""
+
+    def lookup_words(self, run: str) -> tuple[str, ...]:
+        """Ask which jobs carry the run's name."""
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """The first such job of `user`, or None."""
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """Ask the accounting for `jobs`, or for the jobs named `run` when `jobs` is empty, since the date `YYYY-MM-DD`."""
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """What it knows, by job id; None where accounting is off or silent."""
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """End the job; one that is over already is no failure."""
+
+
+def load_scheduler(word: str) -> Scheduler:
+    """The scheduler a site names; raises `UsageError` for an unknown word."""
+    from hibali.plugins import load
+
+    module = load("runs.schedulers", word)
+    found: Scheduler = getattr(module, "SCHEDULER", module)
+    return found
+
+
+def check_job_id(text: str) -> str | None:
+    """The text if it can be a job id, else None: it will be a word of later command lines."""
+    return text if JOB_ID.fullmatch(text) else None
+
+
+_DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_.,@:+=/%-]+")
+
+
+def check_directive(text: str) -> str:
+    """A site's own directive, if it is one printable line that is an option; raises `UsageError` (S9)."""
+    if not _DIRECTIVE.fullmatch(text):
+        raise UsageError(
+            "bad-directive",
+            "a directive is one line of printable ASCII that starts with a dash",
+            about=ascii(text),
+            hint="Correct `directives` in the site's [scheduler] table.",
+        )
+    return text
+
+
+def check_plain(text: str, what: str) -> str:
+    """An account or partition name; raises `UsageError` where it holds more than a name can (S9)."""
+    if not _PLAIN.fullmatch(text) or text.startswith("-"):
+        raise UsageError(
+            "bad-directive",
+            f"this cannot be the name of a {what}",
+            about=ascii(text),
+            hint=f"Correct `{what}` in the site's [scheduler] table.",
+        )
+    return text

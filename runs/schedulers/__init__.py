@@ -1,0 +1,1 @@
+"""What to say to each scheduler, and what its answers mean."""

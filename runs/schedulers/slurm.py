@@ -1,0 +1,240 @@
+"""Slurm 18.08 and later, by sbatch, squeue, sacct and scancel; text formats only.
+
+`sacct --json` of 22.05 calls a job that exited 3 a success, so the parsable text is asked for instead.
+Job states are those of the man page squeue(1), "JOB STATE CODES".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from hibali.errors import TryLaterError, UsageError
+from hibali.text import printable
+from runs.scheduler import (
+    GONE,
+    Answer,
+    NotSubmitted,
+    Phase,
+    Resources,
+    Status,
+    Submitted,
+    Unclear,
+    check_directive,
+    check_job_id,
+    check_plain,
+)
+from transfers.far import Finished
+
+_PHASES = {
+    "BOOT_FAIL": Phase.BROKEN,
+    "CANCELLED": Phase.CANCELLED,
+    "COMPLETED": Phase.ENDED,
+    "COMPLETING": Phase.RUNNING,
+    "CONFIGURING": Phase.WAITING,
+    "DEADLINE": Phase.KILLED,
+    "FAILED": Phase.ENDED,
+    "LAUNCH_FAILED": Phase.BROKEN,
+    "NODE_FAIL": Phase.BROKEN,
+    "OUT_OF_MEMORY": Phase.KILLED,
+    "PENDING": Phase.WAITING,
+    "PREEMPTED": Phase.BROKEN,
+    "RECONFIG_FAIL": Phase.BROKEN,
+    "REQUEUED": Phase.WAITING,
+    "REQUEUE_FED": Phase.WAITING,
+    "REQUEUE_HOLD": Phase.WAITING,
+    "RESIZING": Phase.RUNNING,
+    "RESV_DEL_HOLD": Phase.WAITING,
+    "REVOKED": Phase.BROKEN,
+    "RUNNING": Phase.RUNNING,
+    "SIGNALING": Phase.RUNNING,
+    "SPECIAL_EXIT": Phase.WAITING,
+    "STAGE_OUT": Phase.RUNNING,
+    "STOPPED": Phase.RUNNING,
+    "SUSPENDED": Phase.RUNNING,
+    "TIMEOUT": Phase.KILLED,
+}
+
+# What sbatch says when its question may have arrived although no answer came back.
+_UNCLEAR = re.compile(
+    rb"timed out on send/recv|zero bytes were transmitted|connection reset|message receive failure",
+    re.IGNORECASE,
+)
+# What sbatch says when nothing was asked, or the controller said no for now.
+_LATER = re.compile(
+    rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
+    rb"|submit ?limit|submitjobs|job submit limit|protocol authentication error|connection refused"
+    rb"|slurm backup controller in standby",
+    re.IGNORECASE,
+)
+_ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
+
+
+class Slurm:
+    """The questions, and the tables that read the answers."""
+
+    name = "slurm"
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """`#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""
+        options = []
+        if resources.account is not None:
+            options.append(f"--account={check_plain(resources.account, 'account')}")
+        if resources.partition is not None:
+            options.append(f"--partition={check_plain(resources.partition, 'partition')}")
+        if resources.seconds is not None:
+            options.append(f"--time={_as_time(resources.seconds)}")
+        if resources.nodes is not None:
+            options.append(f"--nodes={resources.nodes:d}")
+        if resources.cores is not None:
+            options.append(f"--cpus-per-task={resources.cores:d}")
+        if resources.memory_megabytes is not None:
+            options.append(f"--mem={resources.memory_megabytes:d}M")
+        options += [check_directive(text) for text in resources.directives]
+        return tuple(f"#SBATCH {option}" for option in options)
+
+    def submit_words(self, run: str, script: str) -> tuple[str, ...]:
+        """Options stand on the command line where SBATCH_* variables there must not override them."""
+        folder = script.rpartition("/")[0]
+        return (
+            "sbatch",
+            "--parsable",
+            "--no-requeue",
+            f"--job-name={run}",
+            f"--chdir={folder}",
+            "--output=scheduler.log",
+            "--open-mode=append",
+            script,
+        )
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """The last line that is an id counts: sites print greetings around it."""
+        job = _last_id(finished.stdout)
+        if job is not None and finished.exit_code == 0:
+            return Submitted(job)
+        said = printable(finished.stderr.strip()[-2000:])
+        if finished.exit_code == 127:
+            return NotSubmitted(
+                UsageError(
+                    "no-scheduler",
+                    "there is no sbatch at the site",
+                    hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
+                )
+            )
+        if finished.exit_code <= 0 or job is not None or _UNCLEAR.search(finished.stderr):
+            return Unclear(said or "sbatch gave no job id")
+        if _LATER.search(finished.stderr):
+            return NotSubmitted(TryLaterError("scheduler-busy", f"Slurm did not take the job: {said}"))
+        return NotSubmitted(
+            UsageError(
+                "submission-rejected",
+                f"Slurm refused the job: {said}",
+                hint="Correct the site's [scheduler] table (account, partition, time, directives).",
+            )
+        )
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """Ended jobs are included: squeue remembers them for MinJobAge, accounting or not."""
+        return (
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--jobs={','.join(jobs)}",
+            "--format=%i|%T|%r",
+        )
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """One forgotten id alone is an error to squeue, among others it is silence."""
+        found = dict.fromkeys(jobs, GONE)
+        if finished.exit_code != 0:
+            if b"Invalid job id specified" in finished.stderr:
+                return found
+            raise _no_answer("squeue", finished)
+        for line in _lines(finished.stdout):
+            job, _, rest = line.partition("|")
+            word, _, reason = rest.partition("|")
+            if job in found:
+                found[job] = _status(word, reason, queued=True)
+        return found
+
+    def lookup_words(self, run: str) -> tuple[str, ...]:
+        """The run's identifier is the job's name."""
+        return ("squeue", "--noheader", "--states=all", f"--name={run}", "--format=%i|%u")
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """Names can be seen by others, so only the user's own job counts."""
+        if finished.exit_code != 0:
+            raise _no_answer("squeue", finished)
+        for line in _lines(finished.stdout):
+            job, _, owner = line.partition("|")
+            if owner == user and check_job_id(job):
+                return job
+        return None
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """Without a start time sacct looks at today only."""
+        chosen = f"--jobs={','.join(jobs)}" if jobs else f"--name={run}"
+        return (
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            f"--starttime={since}",
+            chosen,
+            "--format=JobID,State,ExitCode",
+        )
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """Any failure reads as silence: accounting is asked last, and only for more detail."""
+        if finished.exit_code != 0:
+            return None
+        found = {}
+        for line in _lines(finished.stdout):
+            job, _, rest = line.partition("|")
+            state, _, code = rest.partition("|")
+            word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
+            if check_job_id(job):
+                found[job] = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
+        return found
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
+        return ("scancel", job)
+
+
+def _status(word: str, reason: str, *, queued: bool) -> Status:
+    """An unknown word is WAITING while squeue lists the job; in accounting it proves nothing."""
+    phase = _PHASES.get(word, Phase.WAITING if queued else Phase.GONE)
+    plain = reason.strip()
+    return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
+
+
+def _lines(text: bytes) -> list[str]:
+    return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _last_id(text: bytes) -> str | None:
+    for line in reversed(_lines(text)):
+        match = _ID_LINE.fullmatch(line)
+        if match:
+            return match[1]
+    return None
+
+
+def _as_time(seconds: int) -> str:
+    """`D-HH:MM:SS`, never zero: zero asks for no limit at all."""
+    minutes, rest = divmod(max(seconds, 60), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+
+
+def _no_answer(program: str, finished: Finished) -> TryLaterError:
+    return TryLaterError(
+        "scheduler-silent",
+        f"{program} gave no answer ({finished.exit_code}): {printable(finished.stderr.strip()[-500:])}",
+        hint="The run is not affected; ask again later.",
+    )
+
+
+SCHEDULER = Slurm()

@@ -1,0 +1,74 @@
+"""The texts that a run leaves at a site: the job script, constant but for identifier and directives, and the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hibali.errors import UsageError
+
+_RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
+
+# The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
+# not at all, outside the one folder that a container shows to the tool.
+_JOB = r"""
+mask=$(umask)
+umask 077
+case "$PWD" in
+  */"$run") ;;
+  *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
+esac
+job=$(printf '%s' "${SLURM_JOB_ID:-${1:-}}" | tr -cd 'A-Za-z0-9._:+-')
+if ! mkdir started; then
+  printf '%s\n' "$job" >>again
+  echo "hibali: run $run was started before; this job does nothing" >&2
+  exit 75
+fi
+printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
+host=$(uname -n | tr -cd 'A-Za-z0-9._-')
+began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+caught=
+(umask "$mask"; cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
+tool=$!
+trap 'caught=TERM; kill -TERM "$tool" 2>/dev/null' TERM INT HUP
+wait "$tool"
+code=$?
+while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
+  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
+sync exit.json.partial 2>/dev/null
+mv exit.json.partial exit.json || exit 75
+exit "$code"
+"""
+
+
+def job_script(run: str, directives: Sequence[str]) -> str:
+    """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
+    if not _RUN.fullmatch(run):
+        raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
+    lines = ["#!/bin/sh", *directives, f"run={run}"]
+    return "\n".join(lines) + _JOB
+
+
+def start_script(prologue: Sequence[str], start: str) -> str:
+    """What becomes the tool, in the work folder: the site's own prologue, then `start` (a container's line)."""
+    for line in prologue:
+        if "\n" in line or "\0" in line:
+            raise UsageError(
+                "bad-prologue",
+                "a line of the prologue holds a line break",
+                about=ascii(line),
+                hint="Correct `prologue` in the site's [scheduler] table.",
+            )
+    # `module` and its like are functions that login shells define
+    head = (
+        [
+            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l ../start; }""",
+            "unset HIBALI_LOGIN",
+        ]
+        if prologue
+        else []
+    )
+    return "\n".join(["#!/bin/sh", *head, *prologue, start]) + "\n"

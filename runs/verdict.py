@@ -1,0 +1,110 @@
+"""What a scheduler's word, a job's own exit record and accounting amount to; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.errors import HibaliError
+from hibali.strict_json import read_json
+from hibali.text import printable
+from runs.run import State
+from runs.scheduler import Phase, Status
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """What the job script wrote at its end."""
+
+    code: int
+    signal: str
+    host: str
+    job: str
+    started: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of one run now."""
+
+    state: State
+    native: str = ""
+    reason: str = ""
+    record: ExitRecord | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """The record of kind `seen` in the ledger."""
+        fields: dict[str, Any] = {"state": self.state, "native": self.native, "reason": self.reason}
+        if self.record is not None:
+            fields |= {
+                "exit_code": self.record.code,
+                "host": self.record.host,
+                "started": self.record.started,
+                "ended": self.record.ended,
+            }
+        return fields
+
+
+def judge(
+    status: Status,
+    record: ExitRecord | None,
+    accounted: Status | None,
+    *,
+    cancelled: bool = False,
+    again: bool = False,
+) -> Seen:
+    """The state of a run, from its scheduler's word, its own exit record, and accounting; pure.
+
+    Only the exit record can make a run SUCCEEDED. Without one, an end is FAILED or CANCELLED where the
+    scheduler says why it ended the job, else LOST. `again` says that the job was started once more, and
+    did nothing.
+    """
+    best = (
+        accounted
+        if accounted is not None and not status.phase.queued and accounted.phase is not Phase.GONE
+        else status
+    )
+    if record is not None:
+        return _judge_record(best, record, cancelled=cancelled, again=again)
+    if status.phase is Phase.WAITING:
+        return Seen(State.WAITING, status.native, status.reason)
+    if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
+        return Seen(State.RUNNING, status.native, status.reason)
+    if best.phase is Phase.CANCELLED or (cancelled and best.phase in {Phase.GONE, Phase.ENDED, Phase.KILLED}):
+        return Seen(State.CANCELLED, best.native, best.reason)
+    if best.phase is Phase.KILLED:
+        return Seen(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
+    if best.phase is Phase.WAITING or best.phase is Phase.RUNNING:
+        # accounting lags behind a queue that has forgotten the job
+        return Seen(
+            State.LOST, best.native, "the queue does not know the job, accounting has not seen its end"
+        )
+    return Seen(State.LOST, best.native, best.reason or "the job is over and left no exit record")
+
+
+def _judge_record(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Seen:
+    if record.code == 0:
+        return Seen(State.SUCCEEDED, best.native, "", record)
+    if cancelled or best.phase is Phase.CANCELLED:
+        return Seen(State.CANCELLED, best.native, best.reason, record)
+    if record.signal and best.phase is Phase.RUNNING:
+        return Seen(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
+    if record.signal and (again or best.phase in {Phase.WAITING, Phase.BROKEN}):
+        return Seen(State.LOST, best.native, "the scheduler stopped the tool and put the job back", record)
+    reason = f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
+    return Seen(State.FAILED, best.native, reason, record)
+
+
+def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
+    """`exit.json` as the job script wrote it; None where there is none, or none that can be this run's."""
+    if content is None:
+        return None
+    try:
+        found = read_json(content, "exit.json")
+        if found["run"] != run or type(found["code"]) is not int:
+            return None
+        words = [printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")]
+        return ExitRecord(found["code"], *words)
+    except (HibaliError, LookupError, TypeError):
+        return None
