@@ -1,0 +1,33 @@
+"""The traceback of a bug, in a private file instead of on the screen."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+from datetime import UTC, datetime
+
+from hibali import __version__
+from hibali.errors import HibaliError
+from hibali.folders import private_folder, state_folder
+from hibali.ledger import write_atomic
+
+
+def write_bug_report(failure: BaseException) -> str | None:
+    """Write it below the state folder; returns the file's path, None where it could not be written.
+
+    Neither the command line nor values of variables are in it: they may be secret (S16).
+    """
+    now = datetime.now(UTC)
+    lines = [
+        f"hibali {__version__}, python {platform.python_version()}, {sys.platform}, {now.isoformat()}\n\n",
+        *traceback.format_exception(failure),
+    ]
+    try:
+        folder = private_folder(state_folder() / "bugs")
+        report = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+        write_atomic(report, "".join(lines).encode("utf-8", "backslashreplace"))
+    except (HibaliError, OSError):
+        return None
+    return str(report)

@@ -1,0 +1,138 @@
+"""What a hibali command is: a click command with examples, exit codes and the common options."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from hibali_cli.interruption import limit_time
+from hibali_cli.options import add_common_options, add_help_option, take_common
+
+EXIT_STATUS: Final[Mapping[int, str]] = {
+    0: "Done.",
+    1: "A bug in hibali.",
+    2: "Usage or configuration is wrong.",
+    3: "What was named was not found.",
+    4: "Access: login, permission, expired credential, second factor or unknown host key.",
+    5: "Try again later: unreachable, locked, throttled, out of --max-time, or a run that is lost.",
+    6: "Incomplete: not all was done, or not all is proven.",
+    7: "The run failed or was cancelled.",
+    8: "Refused, and nothing was changed at the target.",
+    10: "There are changes (only with --detailed-exit-code).",
+    130: "Interrupted from the keyboard.",
+    143: "Terminated.",
+}
+_WORD = re.compile(r"[a-z][a-z0-9]*")
+
+
+class HibaliCommand(click.Command):
+    """A command; `examples` are pairs of a line to type and what it does."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """End the help with examples and exit codes."""
+        del ctx
+        write_examples(self.examples, formatter)
+        write_exit_status(formatter)
+
+
+class FolderGroup(click.Group):
+    """A group whose table of commands is a folder: `push.py` holds `push`; a name with `_` is a part, not a command.
+
+    Nothing is imported before it is named. Every module there has one click command called `command`.
+    """
+
+    def __init__(self, *arguments: Any, package: str, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The words of the folder and those added by hand, sorted."""
+        del ctx
+        folder = import_module(self._package).__path__[0]
+        names = {name.removesuffix(".py") for name in os.listdir(folder)}  # noqa: PTH208  # pathlib costs start-up time
+        return sorted({name for name in names if _WORD.fullmatch(name)} | set(self.commands))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that word, imported now; None where there is none."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        found = import_module(f"{self._package}.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say what may have been meant where no command has that name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as problem:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{problem.message} Did you mean {near[0]!r}?", ctx) from None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """End the help with exit codes."""
+        del ctx
+        write_exit_status(formatter)
+
+
+def command(
+    name: str, *, examples: Sequence[tuple[str, str]] = ()
+) -> Callable[[Callable[..., int | None]], HibaliCommand]:
+    """Make a function a command with the common options.
+
+    The function takes `common: Common` first, then its own parameters by name, and returns its exit code
+    (None is 0). Errors of the hibali family that it raises are rendered by the frame.
+    """
+
+    def decorate(function: Callable[..., int | None]) -> HibaliCommand:
+        def run(**values: Any) -> int | None:
+            common = take_common(values)
+            with limit_time(common.max_seconds):
+                return function(common, **values)
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        made = click.command(name, cls=HibaliCommand, examples=examples, add_help_option=False)(
+            add_common_options(run)
+        )
+        assert isinstance(made, HibaliCommand)
+        return made
+
+    return decorate
+
+
+def folder_group(name: str, *, package: str, help_text: str) -> FolderGroup:
+    """The group of a package of commands, made in its `__init__.py` with `package=__name__`."""
+    group = FolderGroup(name, package=package, help=help_text, no_args_is_help=True, add_help_option=False)
+    return add_help_option(group)
+
+
+def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:
+    """The section EXAMPLES of a help text."""
+    if examples:
+        with formatter.section("Examples"):
+            for line, meaning in examples:
+                formatter.write_text(meaning)
+                formatter.write(f"{'':>{formatter.current_indent + 2}}{line}\n")
+
+
+def write_exit_status(formatter: click.HelpFormatter) -> None:
+    """The section EXIT STATUS of a help text."""
+    with formatter.section("Exit status"):
+        formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_STATUS.items()])

@@ -1,0 +1,24 @@
+"""`hibali pipelines search`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command("search", examples=[("hibali pipelines search brain mask", "Find what both words occur in.")])
+@click.argument("words", nargs=-1, required=True)
+def command(common: Common, words: tuple[str, ...]) -> int | None:
+    """Find pipelines by words, best first.
+
+    All WORDS have to occur in the name, title, tags, description or inputs.
+    """
+    from hibali_cli.pipeline_record import list_pipelines
+    from registry.catalogue import Catalogue
+    from registry.pipeline import Pipeline
+    from registry.search import search_pipelines
+
+    sound = [each for each in Catalogue().entries() if isinstance(each, Pipeline)]
+    return list_pipelines(common.output, (each for each, _ in search_pipelines(sound, words)))

@@ -1,0 +1,30 @@
+"""`hibali pipelines show`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command(
+    "show", examples=[("hibali pipelines show fsl_bet", "See what the latest fsl_bet asks for and leaves.")]
+)
+@click.argument("pipeline")
+def command(common: Common, pipeline: str) -> int | None:
+    """Show what a pipeline asks for, runs and leaves.
+
+    PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last.
+    """
+    from hibali_cli.pipeline_record import full_record, show_pipeline
+    from registry.catalogue import Catalogue
+
+    catalogue = Catalogue()
+    found = catalogue.find(pipeline)
+    trusted = catalogue.is_trusted(found.digest)
+    if common.json:
+        common.output.record("pipeline", full_record(found, trusted=trusted))
+    else:
+        show_pipeline(common.output, found, trusted=trusted)
+    return None

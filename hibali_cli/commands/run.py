@@ -1,0 +1,188 @@
+"""`hibali run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hibali.errors import RefusedError, UsageError
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+if TYPE_CHECKING:
+    from registry.catalogue import Catalogue
+    from registry.pipeline import Pipeline
+    from runs.container import Container
+    from runs.launch import Request
+    from runs.run import Run
+
+
+@as_command(
+    "run",
+    examples=[
+        ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
+        ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
+        ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
+    ],
+)
+@click.argument("pipeline")
+@click.argument("invocation", metavar="INVOCATION.json")
+@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
+@click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
+@click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+def command(
+    common: Common,
+    *,
+    pipeline: str,
+    invocation: str,
+    site_name: str,
+    wait: bool,
+    dry_run: bool,
+    name: str,
+    new: bool,
+    image: str,
+) -> int | None:
+    """Run a pipeline at a site with the answers in a file.
+
+    The same line again continues the run it began, until somebody was told how that ended; then it begins a
+    new one. File answers are local paths, from the current folder, or SITE:PATH.
+    """
+    from registry.catalogue import Catalogue
+
+    if any(ord(letter) < 32 for letter in name) or len(name) > 200:
+        raise UsageError("bad-name", "a run's name is one short line", about="--name")
+    catalogue = Catalogue()
+    request = _read_request(
+        common, catalogue.find(pipeline), Path(invocation), site_name, identify=not dry_run
+    )
+    if dry_run:
+        _show(common, request)
+        return None
+    _require_consent(common, catalogue, request.pipeline, request.container)
+    _run(common, request, {"name": name, "new": new, "image": image}, wait=wait)
+    return None
+
+
+def _read_request(
+    common: Common, pipeline: Pipeline, answers: Path, site_name: str, *, identify: bool
+) -> Request:
+    """Everything that can be checked here is checked before the site is asked anything."""
+    from hibali.strict_json import read_json_file
+    from hibali_cli.run_site import run_site
+    from registry.invocation import check_invocation
+    from runs.container import load_container
+    from runs.inputs import locate_inputs
+    from runs.launch import Request
+    from runs.scheduler import load_scheduler
+
+    site = run_site(common, site_name)
+    invocation = check_invocation(pipeline, read_json_file(answers))
+    container = load_container(site.container)
+    container.image_name(pipeline.container)
+    located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    return Request(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=tuple(each.input for each in located),
+        places=tuple(each.place for each in located),
+        identities=tuple(each.identity for each in located),
+        site=site,
+        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
+        container=container,
+    )
+
+
+def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+    """Without a container the tool is its author's code with all of the user's rights (S11)."""
+    if container.isolates or catalogue.is_trusted(pipeline.digest):
+        return
+    asked = (
+        f"{pipeline.reference} runs without a container at this site: as you, on all your files. Trust it?"
+    )
+    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
+        catalogue.trust(pipeline.reference)
+        return
+    raise RefusedError(
+        "not-trusted",
+        "without a container this pipeline's code runs as you, and nobody has consented to that",
+        about=pipeline.reference,
+        hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
+    )
+
+
+def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool) -> None:
+    from dataclasses import replace
+
+    from hibali_cli.progress import listening
+    from hibali_cli.run_record import report_ends
+    from hibali_cli.run_site import opener, wait_for_runs
+    from runs.book import Book
+    from runs.carry import Synchroniser
+    from runs.launch import launch
+
+    book = Book()
+    with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
+        far = opener(request.site, tell)()
+        try:
+            run = launch(
+                replace(request, **asked),
+                far,
+                book,
+                Synchroniser(),
+                began=lambda run: _announce(common, run),
+                tell=tell,
+            )
+        finally:
+            far.close()
+        if wait:
+            [run] = wait_for_runs(common, book, [run], tell)
+    if wait or run.state.ended:
+        report_ends(common, book, [run])
+    elif common.json:
+        common.output.record("run", run.to_record())
+    else:
+        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+
+
+def _announce(common: Common, run: Run) -> None:
+    """The id comes out as soon as there is one, whatever happens next."""
+    from hibali_cli.output import flush_results
+
+    if not common.json:
+        common.output.line(run.id)
+        flush_results()
+
+
+def _show(common: Common, request: Request) -> None:
+    from hibali.ledger import new_identifier
+    from runs.launch import show_prepared
+
+    prepared = show_prepared(request, new_identifier())
+    files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
+    files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
+    if common.json:
+        outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
+        common.output.record(
+            "prepared",
+            {
+                "pipeline": request.pipeline.reference,
+                "site": request.site.name,
+                "submit": list(prepared.submit),
+                "files": files,
+                "outputs": outputs,
+            },
+        )
+        return
+    for path, content in files.items():
+        common.output.say(f"--- {prepared.folder}/{path}")
+        if sys.stdout.isatty():
+            for line in content.splitlines():
+                common.output.line(line)
+        else:
+            common.output.raw(content.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,35 @@
+"""`hibali runs cancel`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "End a run.")])
+@click.argument("run_id", metavar="ID")
+def command(common: Common, run_id: str) -> int | None:
+    """End a run; one that has ended stays as it is."""
+    from hibali_cli.progress import listening
+    from hibali_cli.run_record import show_run
+    from hibali_cli.run_site import opener, run_site
+    from runs.book import Book
+    from runs.cancel import cancel_run
+    from runs.scheduler import load_scheduler
+
+    book = Book()
+    run = book.load(run_id)
+    if not run.state.final:
+        with listening(common, f"cancel {run.id}") as tell:
+            far = opener(run_site(common, run.site), tell)()
+            try:
+                run = cancel_run(far, load_scheduler(run.scheduler), book, run)
+            finally:
+                far.close()
+    if common.json:
+        show_run(common, run)
+    else:
+        common.output.say(f"{run.id} {run.state}")
+    return None

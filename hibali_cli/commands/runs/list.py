@@ -1,0 +1,38 @@
+"""`hibali runs list`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command(
+    "list",
+    examples=[
+        ("hibali runs list", "See every run as it was last heard of."),
+        ("hibali runs list --update", "Ask each site once first."),
+    ],
+)
+@click.option("--update", is_flag=True, help="Ask each site with runs under way, once.")
+@click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
+def command(common: Common, *, update: bool, site_name: str | None) -> int | None:
+    """List runs, oldest first, as they were last heard of."""
+    from hibali_cli.progress import listening
+    from hibali_cli.run_site import update_runs
+    from runs.book import Book
+
+    book = Book()
+    runs = [run for run in book.all() if site_name in {None, run.site}]
+    if update:
+        with listening(common, "runs") as tell:
+            runs = update_runs(common, book, runs, tell)
+    if common.json:
+        for run in runs:
+            common.output.record("run", run.to_record())
+        common.output.record("end", {"count": len(runs), "exit": 0})
+        return None
+    rows = [(run.id, run.state, run.pipeline, run.site, run.name or None, len(run.collected)) for run in runs]
+    common.output.table(["run", "state", "pipeline", "site", "name", "collected"], rows)
+    return None

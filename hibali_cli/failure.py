@@ -1,0 +1,96 @@
+"""The one renderer of errors: what is wrong, about what, and what to type next."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from hibali.errors import Exit, HibaliError, UsageError
+from hibali.text import printable
+from hibali_cli.interruption import OutOfTime, Terminated
+from hibali_cli.output import PIPE_CLOSED, coloured, json_line, write_aside
+
+
+def render_failure(failure: BaseException, *, json: bool) -> int:
+    """Tell people on stderr, with `json` end stdout with the error record; returns the exit code.
+
+    Nobody sees a traceback: that of a bug goes to a file in the state folder, which is named.
+    """
+    error, code = _as_error(failure)
+    tell_people(error)
+    if json:
+        _tell_program({**error.to_record(), **_problems(error), "exit": code})
+    return code
+
+
+def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
+    if isinstance(failure, HibaliError):
+        return failure, int(failure.exit)
+    if isinstance(failure, click.Abort):
+        failure = KeyboardInterrupt()
+    if isinstance(failure, OutOfTime):
+        return failure.to_error(), int(Exit.TRY_LATER)
+    if isinstance(failure, KeyboardInterrupt):
+        return _interrupted(failure)
+    if isinstance(failure, click.ClickException):
+        return _usage(failure), int(Exit.USAGE)
+    return _bug(failure), int(Exit.BUG)
+
+
+def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:
+    code = Exit.TERMINATED if isinstance(failure, Terminated) else Exit.INTERRUPTED
+    hint = "The same line again goes on from here."
+    return HibaliError("interrupted", "interrupted", hint=hint, transient=True), int(code)
+
+
+def _usage(failure: click.ClickException) -> UsageError:
+    context = getattr(failure, "ctx", None)
+    about = context.command_path if isinstance(context, click.Context) else ""
+    hint = f"See {about or 'hibali'} --help"
+    if isinstance(failure, click.exceptions.NoArgsIsHelpError):
+        return UsageError(
+            "usage", f"a command is missing\n{failure.format_message()}", about=about, hint=hint
+        )
+    return UsageError("usage", failure.format_message(), about=about, hint=hint)
+
+
+def _bug(failure: BaseException) -> HibaliError:
+    from hibali_cli.bug_report import write_bug_report
+
+    where = write_bug_report(failure)
+    return HibaliError(
+        "bug",
+        f"a bug in hibali: {type(failure).__name__}",
+        about=where or "",
+        hint=f"Please report it with {where}" if where else "The state folder took no report of it.",
+    )
+
+
+def _problems(error: HibaliError) -> dict[str, Any]:
+    """Errors that name many things at once carry them as a list, too."""
+    found = getattr(error, "problems", None)
+    return {"problems": found} if isinstance(found, list) else {}
+
+
+def tell_people(error: HibaliError) -> None:
+    """The error on stderr: what is wrong, about what, and what to do next."""
+    if error.code == PIPE_CLOSED:
+        return
+    mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
+    about = f"{printable(error.about)}: " if error.about else ""
+    first, *more = error.message.split("\n")
+    write_aside(f"{mark} {about}{printable(first)}")
+    for line in more:
+        write_aside(f"  {printable(line)}")
+    if error.hint:
+        write_aside(f"  {printable(error.hint)}")
+
+
+def _tell_program(record: dict[str, Any]) -> None:
+    if sys.stdout is not None:
+        try:
+            sys.stdout.write(json_line(record) + "\n")
+        except OSError:
+            return  # main finds the same when it flushes

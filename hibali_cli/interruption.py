@@ -1,0 +1,56 @@
+"""Signals and the end of `--max-time`, as interruptions that unwind like a Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hibali.errors import TryLaterError
+
+
+class Terminated(KeyboardInterrupt):  # an interruption, not an error
+    """SIGTERM came."""
+
+
+class OutOfTime(KeyboardInterrupt):  # an interruption, not an error
+    """`--max-time` has elapsed; an interruption, so that nothing takes it for one entry's failure."""
+
+    def to_error(self) -> TryLaterError:
+        """What a user is told."""
+        return TryLaterError(
+            "max-time",
+            "stopped because --max-time has elapsed",
+            hint="The same line again goes on from here.",
+        )
+
+
+def listen_for_termination() -> None:
+    """Let SIGTERM unwind the command instead of killing it on the spot."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+@contextmanager
+def limit_time(seconds: float | None) -> Iterator[None]:
+    """Raise `OutOfTime` in the main thread when `seconds` have passed; None is no limit."""
+    if seconds is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _end_time)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Terminated
+
+
+def _end_time(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise OutOfTime

@@ -1,0 +1,23 @@
+"""The console entry: ready the streams, then hand over; `--version` alone needs no click."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from hibali_cli.output import prepare_streams
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and leave with its exit code."""
+    prepare_streams()
+    if sys.argv[1:] == ["--version"]:
+        from hibali_cli.version import show_version
+
+        sys.exit(show_version())
+    from hibali_cli.root import complete_words, run_command
+
+    if "_HIBALI_COMPLETE" in os.environ:
+        sys.exit(complete_words(os.environ["_HIBALI_COMPLETE"]))
+    sys.exit(run_command(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""A command's man page, from the command itself: text in, roff out (groff_man(7))."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import click
+
+from hibali_cli.command import EXIT_STATUS
+
+FILES: Mapping[str, str] = {
+    "~/.config/hibali/config.toml": "The sites. Refused when others can write it.",
+    "~/.local/state/hibali/": "The ledger, caches and reports of bugs; private to the account.",
+}
+ENVIRONMENT: Mapping[str, str] = {
+    "HIBALI_CONFIG": "The configuration to read instead of the user's, unless --config is given.",
+    "HIBALI_STATE": "The folder to keep state in instead of the user's.",
+    "XDG_RUNTIME_DIR": "Where ssh control sockets go, if it is short; else the folder for temporary files.",
+    "NO_COLOR": "When set, nothing is coloured.",
+}
+_ESCAPES = str.maketrans(
+    {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
+)
+
+
+def manual_page(context: click.Context) -> str:
+    """The page of the command that `context` is about."""
+    return "\n".join(_lines(context)) + "\n"
+
+
+def page_name(context: click.Context) -> str:
+    """`hibali-sites-add`, for the command and for its page."""
+    return context.command_path.replace(" ", "-")
+
+
+def escape(text: str) -> str:
+    """Text that roff prints as it is: no escapes, no requests, ASCII only."""
+    shown = text.translate(_ESCAPES)
+    shown = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in shown)
+    return "\\&" + shown if shown.startswith(".") else shown
+
+
+def _lines(context: click.Context) -> Iterator[str]:
+    command = context.command
+    name = page_name(context)
+    yield f'.TH "{escape(name.upper())}" "1" "" "hibali" "hibali manual"'
+    yield from (".SH NAME", f"{escape(name)} \\- {escape(_summary(command))}")
+    yield from (".SH SYNOPSIS", f".B {escape(context.command_path)}")
+    yield escape(" ".join(command.collect_usage_pieces(context)))
+    yield ".SH DESCRIPTION"
+    yield from _paragraphs(command.help or "")
+    yield from _commands(context)
+    yield ".SH OPTIONS"
+    for option in command.get_params(context):
+        record = option.get_help_record(context) if isinstance(option, click.Option) else None
+        if record is not None:
+            yield from _item(*record)
+    yield ".SH EXIT STATUS"
+    for code, meaning in EXIT_STATUS.items():
+        yield from _item(str(code), meaning)
+    for title, items in (("FILES", FILES), ("ENVIRONMENT", ENVIRONMENT)):
+        yield f".SH {title}"
+        for term, meaning in items.items():
+            yield from _item(term, meaning)
+    yield from _examples(context)
+
+
+def _commands(context: click.Context) -> Iterator[str]:
+    command = context.command
+    if isinstance(command, click.Group):
+        yield ".SH COMMANDS"
+        for word in command.list_commands(context):
+            found = command.get_command(context, word)
+            if found is not None:
+                yield from _item(f"{page_name(context)}-{word}(1)", _sentence(found))
+
+
+def _examples(context: click.Context) -> Iterator[str]:
+    yield ".SH EXAMPLES"
+    for line, meaning in getattr(context.command, "examples", ()) or [
+        (f"{context.command_path} --help", "Show the help.")
+    ]:
+        yield from (".PP", escape(meaning), ".PP", ".RS 4", ".nf", escape(line), ".fi", ".RE")
+
+
+def _item(term: str, meaning: str) -> Iterator[str]:
+    yield from (".TP", f".B {escape(term)}", escape(meaning))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for number, paragraph in enumerate(text.replace("\b\n", "").strip().split("\n\n")):
+        if number:
+            yield ".PP"
+        yield escape(" ".join(paragraph.split()))
+
+
+def _sentence(command: click.Command) -> str:
+    """The first paragraph of the help."""
+    return " ".join((command.help or "").strip().split("\n\n")[0].split())
+
+
+def _summary(command: click.Command) -> str:
+    """The first sentence as NAME has it: no capital, no full stop."""
+    sentence = _sentence(command).removesuffix(".")
+    return sentence[:1].lower() + sentence[1:]

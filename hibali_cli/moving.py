@@ -1,0 +1,154 @@
+"""What push, pull and sync share: their options, the dry run, and how the receipt is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hibali_cli.failure import tell_people
+from hibali_cli.options import Common
+
+if TYPE_CHECKING:
+    from transfers.receipt import Receipt
+    from transfers.rules import Rules
+    from transfers.survey import Survey
+
+_PROOFS = ("digest", "recorded", "claimed", "size", "none")
+
+FILTERS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Take only what matches (as in .gitignore); may be repeated.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out what matches (as in .gitignore); may be repeated.",
+    ),
+)
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--delete", is_flag=True, help="Delete what the source does not have, last, within --max-delete."
+    ),
+    click.option(
+        "--max-delete",
+        metavar="N|N%",
+        help="Refuse to delete more; without it, the larger of 50 files and 10 %.",
+    ),
+    click.option(
+        "--allow-empty-source", is_flag=True, help="Let --delete empty the target when the source is empty."
+    ),
+    click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
+    click.option(
+        "--detailed-exit-code", is_flag=True, help="With --dry-run, exit 10 when there are changes."
+    ),
+    click.option(
+        "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
+    ),
+    *FILTERS,
+    click.option(
+        "--links",
+        type=click.Choice(["keep", "skip"]),
+        default="keep",
+        show_default=True,
+        help="What becomes of symlinks.",
+    ),
+    click.option(
+        "--specials",
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="What becomes of devices, FIFOs and sockets.",
+    ),
+    click.option(
+        "--require-proof",
+        type=click.Choice(_PROOFS),
+        help="Exit 6 when a moved file is proven less well than this.",
+    ),
+)
+
+
+def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of push, pull and sync."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def move(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
+    """Carry out one push, pull or sync and tell its receipt; returns the exit code."""
+    from hibali.locations import read_location
+    from transfers.synchronise import Request, plan_only, synchronise
+
+    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
+    settings = common.settings()
+    request = Request(
+        operation, read_location(source, settings), read_location(target, settings), _rules(options)
+    )
+    from hibali_cli.progress import listening
+
+    with listening(common, f"{operation} {source} {target}") as tell:
+        if dry_run:
+            found = plan_only(request, lambda plan: _show_plan(common, plan), tell)
+            return 10 if detailed and found.changes else 0
+        receipt = synchronise(request, tell)
+    tell_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _rules(options: dict[str, Any]) -> Rules:
+    from transfers.entry import Proof
+    from transfers.rules import DeleteLimit, Rules, read_delete_limit
+
+    limit, proof = options.pop("max_delete"), options.pop("require_proof")
+    return Rules(
+        **options,
+        delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
+        require_proof=Proof(proof) if proof else None,
+    )
+
+
+def _show_plan(common: Common, plan: Survey) -> None:
+    from hibali_cli.records import action_fields, event_fields
+
+    count = 0
+    for actions in (plan.moves, plan.deletions):
+        for action in actions:
+            count += 1
+            if common.json:
+                common.output.record("action", action_fields(action))
+            else:
+                common.output.line(
+                    f"{action.verb:<8}".encode() + action.entry.path + f"  ({action.because})".encode()
+                )
+    planned = plan.planned()
+    if common.json:
+        common.output.record("planned", event_fields(planned))
+        common.output.record("end", {"count": count + 1, "exit": 0})
+    else:
+        common.output.say(
+            f"{planned.files_to_move} of {planned.files} files ({planned.bytes_to_move} bytes) would move,"
+            f" {planned.files_kept} are kept, {planned.files_to_delete} would be deleted. Nothing was changed."
+        )
+
+
+def tell_receipt(common: Common, receipt: Receipt) -> None:
+    """The receipt as the last line: a record for programs, one sentence for people."""
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    proof = f", proven by {receipt.proof_moved}" if receipt.proof_moved else ""
+    deleted = f", {receipt.files_deleted} deleted" if receipt.files_deleted else ""
+    common.output.say(
+        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{deleted};"
+        f" {receipt.seconds:.1f} s; {receipt.id}"
+    )
+    if receipt.exit:
+        from transfers.survey import incomplete
+
+        tell_people(incomplete(receipt.target, receipt.files_failed))

@@ -1,0 +1,100 @@
+"""The options that every command has, and what a command makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hibali.settings_values import read_duration
+from hibali_cli.output import Output
+
+if TYPE_CHECKING:
+    from hibali.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the common options said; `max_seconds` is None without `--max-time` (kept by the frame itself)."""
+
+    output: Output = field(default_factory=Output)
+    config: str | None = None
+    progress: bool = True
+    max_seconds: float | None = None
+
+    @property
+    def json(self) -> bool:
+        """Whether results are JSON."""
+        return self.output.json
+
+    def settings(self) -> Settings:
+        """config.toml, read and checked now; raises `UsageError` with everything that is wrong in it."""
+        from hibali.settings import load_sites
+
+        return load_sites(self.config)
+
+
+def duration_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """A callback for options that take a duration: seconds, None where it was not given."""
+    try:
+        return None if text is None else read_duration(text)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), context, option) from None
+
+
+def show_help(context: click.Context, option: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click calls it so
+    """The callback of `--help`: printed by our own output, which knows a stdout that takes nothing."""
+    del option
+    if asked:
+        Output().text(context.get_help() + "\n")
+        context.exit()
+
+
+add_help_option = click.option(
+    "-h",
+    "--help",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_help,
+    help="Show this message and exit.",
+)
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
+    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Say what happens to every file."),
+    click.option("--config", metavar="FILE", help="Read FILE instead of the user's config.toml."),
+    click.option("--no-progress", is_flag=True, help="Show no progress, on a terminal either."),
+    click.option(
+        "--max-time",
+        callback=duration_of,
+        metavar="DURATION",
+        help="Stop cleanly after this long, with exit 5.",
+    ),
+    add_help_option,
+)
+COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
+
+
+def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command's function the common options, in one order everywhere, after its own."""
+    own = list(getattr(function, "__click_params__", []))
+    for option in reversed(_OPTIONS):
+        option(function)
+    together = list(getattr(function, "__click_params__", []))
+    # click keeps parameters last first
+    function.__click_params__ = together[len(own) :] + own  # type: ignore[attr-defined]
+    return function
+
+
+def take_common(values: dict[str, Any]) -> Common:
+    """Take the common options out of a command's parameters."""
+    taken = {name: values.pop(name) for name in COMMON_NAMES}
+    return Common(
+        output=Output(json=taken["json"], quiet=taken["quiet"], verbose=taken["verbose"]),
+        config=taken["config"],
+        progress=not (taken["no_progress"] or taken["quiet"]),
+        max_seconds=taken["max_time"],
+    )

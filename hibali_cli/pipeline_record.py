@@ -1,0 +1,135 @@
+"""How pipelines are shown: as JSON records, as rows, and one in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from hibali_cli.output import Cell, Output
+
+if TYPE_CHECKING:
+    from registry.catalogue import Damaged
+    from registry.pipeline import Input, Pipeline
+
+
+def pipeline_record(pipeline: Pipeline) -> dict[str, Any]:
+    """What identifies a pipeline and says what it is for."""
+    return {
+        "name": pipeline.name,
+        "version": pipeline.version,
+        "digest": pipeline.digest,
+        "title": pipeline.title,
+        "description": pipeline.description,
+    }
+
+
+def full_record(pipeline: Pipeline, *, trusted: bool) -> dict[str, Any]:
+    """All of it: the author's descriptor as it is, and what hibali adds."""
+    return {
+        **pipeline_record(pipeline),
+        "trusted": trusted,
+        "runnable": _why_unrunnable(pipeline) == "",
+        "descriptor": dict(pipeline.document),
+    }
+
+
+def list_pipelines(output: Output, entries: Iterable[Pipeline | Damaged]) -> int:
+    """A line for each; 6 when something that was added cannot be used, else 0."""
+    from registry.catalogue import Damaged
+
+    rows: list[tuple[Cell, ...]] = []
+    damaged = 0
+    for each in entries:
+        if isinstance(each, Damaged):
+            damaged += 1
+            output.warn(f"{each.reference}: {each.error.message}")
+            continue
+        if output.json:
+            output.record("pipeline", pipeline_record(each))
+        rows.append((each.name, each.version, each.digest[:12], _one_line(each.description)))
+    code = 6 if damaged else 0
+    if output.json:
+        output.record("end", {"count": len(rows), "exit": code})
+    elif rows:
+        output.table(["name", "version", "digest", "description"], rows)
+    return code
+
+
+def show_pipeline(output: Output, pipeline: Pipeline, *, trusted: bool) -> None:
+    """Everything a person needs to write an invocation."""
+    output.pairs(
+        {
+            "name": pipeline.reference,
+            "title": pipeline.title,
+            "digest": f"sha256 {pipeline.digest}",
+            "description": _one_line(pipeline.description),
+            "command": pipeline.command_template,
+            "container": _container_words(pipeline),
+            "bare": "trusted" if trusted else "not trusted",
+            **({"not run": _why_unrunnable(pipeline)} if _why_unrunnable(pipeline) else {}),
+        }
+    )
+    if pipeline.inputs:
+        output.text("\n")
+        output.table(
+            ["input", "type", "needed", "default", "about"],
+            [
+                (each.id, _kind_words(each), "" if each.optional else "yes", _default(each), each.name)
+                for each in pipeline.inputs
+            ],
+        )
+    if pipeline.outputs:
+        output.text("\n")
+        output.table(
+            ["output", "path", "needed", "about"],
+            [
+                (each.id, each.path_template or "conditional", "" if each.optional else "yes", each.name)
+                for each in pipeline.outputs
+            ],
+        )
+    for group in pipeline.groups:
+        output.line(f"{group.id}: {_group_words(group)} {', '.join(group.members)}")
+
+
+def _why_unrunnable(pipeline: Pipeline) -> str:
+    from hibali.errors import HibaliError
+    from registry.command_line import refuse_unrunnable
+
+    try:
+        refuse_unrunnable(pipeline)
+    except HibaliError as error:
+        return f"{error.about}: {error.message}"
+    return ""
+
+
+def _container_words(pipeline: Pipeline) -> str:
+    container = pipeline.container
+    if container is None:
+        return "none"
+    return f"{container.kind} {container.index} {container.image or container.url}".replace("  ", " ")
+
+
+def _kind_words(question: Input) -> str:
+    kind = "Integer" if question.integer else question.kind
+    choices = f": {', '.join(str(each) for each in question.choices)}" if question.choices else ""
+    return f"{kind}{' list' if question.is_list else ''}{choices}"
+
+
+def _default(question: Input) -> str:
+    import json
+
+    return "" if question.default is None else json.dumps(question.default, ensure_ascii=False)
+
+
+def _group_words(group: Any) -> str:
+    words = [
+        (group.mutually_exclusive, "at most one of"),
+        (group.one_is_required, "at least one of"),
+        (group.all_or_none, "all or none of"),
+    ]
+    return " and ".join(text for given, text in words if given) or "together:"
+
+
+def _one_line(text: str) -> str:
+    joined = " ".join(text.split())
+    return joined if len(joined) <= 80 else joined[:76] + " ..."

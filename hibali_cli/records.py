@@ -1,0 +1,77 @@
+"""Entries, actions and events as the fields of JSON lines (docs/json.md)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from hibali.events import Event
+from hibali.text import path_fields
+
+if TYPE_CHECKING:
+    from transfers.entry import Entry
+    from transfers.plan import Action
+
+_NANOSECONDS = 1_000_000_000
+
+
+def moment(nanoseconds: int) -> str | None:
+    """UTC in RFC 3339 to the nanosecond, from nanoseconds since the epoch; None for 0, which means unknown.
+
+    Also None outside the years 1 to 9999, which RFC 3339 cannot write.
+    """
+    if not nanoseconds:
+        return None
+    seconds, rest = divmod(nanoseconds, _NANOSECONDS)
+    try:
+        whole = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """The fields of a line of kind `entry`; `link` only where there is one."""
+    fields: dict[str, Any] = {
+        **path_fields(entry.path),
+        "type": str(entry.kind),
+        "size": entry.size,
+        "mtime": moment(entry.mtime_ns),
+        "mode": _octal(entry.mode),
+        "etag": entry.etag,
+        "digest": entry.digest,
+        "offline": entry.offline,
+    }
+    return fields | (path_fields(entry.link, "link") if entry.link else {})
+
+
+def action_fields(action: Action) -> dict[str, Any]:
+    """The fields of a line of kind `action`: what happens to a name at the target, and why."""
+    return {
+        "action": str(action.verb),
+        **path_fields(action.entry.path),
+        "type": str(action.entry.kind),
+        "size": action.entry.size,
+        "because": action.because,
+    }
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """The fields of an event's line, whose kind is the event's name in small letters."""
+    fields: dict[str, Any] = {}
+    for name in event.__slots__:
+        value = getattr(event, name)
+        if isinstance(value, bytes):
+            fields.update(path_fields(value, name))
+        elif name == "mtime_ns":
+            fields["mtime"] = moment(value)
+        elif name == "mode":
+            fields["mode"] = _octal(value)
+        else:
+            fields["type" if name == "kind" else name] = value
+    return fields
+
+
+def _octal(mode: int) -> str | None:
+    """Permission bits as `ls` and `chmod` know them; None where the store does not tell."""
+    return None if mode < 0 else f"{mode:04o}"

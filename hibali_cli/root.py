@@ -1,0 +1,68 @@
+"""The root of all commands, and how one command line is run to an honest exit code."""
+
+from __future__ import annotations
+
+import click
+
+from hibali.errors import Exit, HibaliError
+from hibali_cli.command import folder_group
+from hibali_cli.failure import render_failure
+from hibali_cli.interruption import listen_for_termination
+from hibali_cli.output import discard_results, flush_results
+from hibali_cli.version import show_version
+
+
+def _show_version(context: click.Context, option: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click calls it so
+    del option
+    if asked:
+        context.exit(show_version())
+
+
+root = folder_group(
+    "hibali",
+    package="hibali_cli.commands",
+    help_text="Move data and Boutiques pipelines between sites, prove what arrived, and run them there.",
+)
+root.context_settings = {"max_content_width": 100}
+root.params.insert(
+    0,
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_version,
+        help="Show the version and exit.",
+    ),
+)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line in this process; returns its exit code, 0 only when stdout took everything."""
+    json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+    listen_for_termination()
+    try:
+        code = _invoke(arguments)
+    except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
+        code = render_failure(failure, json=json)
+    try:
+        flush_results()
+    except HibaliError as failure:
+        discard_results()
+        return code or render_failure(failure, json=False)
+    return code
+
+
+def complete_words(instruction: str) -> int:
+    """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(root, {}, "hibali", "_HIBALI_COMPLETE", instruction)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with root.make_context("hibali", arguments) as context:
+            return int(root.invoke(context) or Exit.DONE)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code

@@ -1,0 +1,114 @@
+"""The options of `sites add` as a table of config.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import UsageError
+from hibali.settings_values import read_words
+
+_KINDS = {"ssh": "--ssh", "s3": "--s3", "local": "--local", "url": "--url"}
+_SSH = ("data_ssh", "ssh_command", "transport", "logins", "channels")
+_S3 = ("bucket", "prefix", "region", "profile", "anonymous", "credentials_command")
+
+
+def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The table `[sites.NAME]` in the order of the contracts, without what was not given.
+
+    Raises `UsageError` for no kind or two, and for options of another kind. Values are judged where the
+    file is read, too.
+    """
+    kind = _kind(name, options)
+    table: dict[str, Any] = {"kind": kind, "default_root": options["default_root"], "work": options["work"]}
+    roots = _pairs("--root", options["root"])
+    if kind == "local":
+        roots = {"data": _whole_path(options["local"]), **roots}
+        table["default_root"] = options["default_root"] or "data"
+    table["roots"] = roots
+    table["url"] = options["url"]
+    table["ssh"] = _ssh_table(options) if kind == "ssh" else {}
+    table["s3"] = _s3_table(options) if kind == "s3" else {}
+    table["globus"] = {
+        "collection": options["globus"],
+        "paths": _pairs("--globus-path", options["globus_path"]),
+    }
+    table["scheduler"] = {
+        "name": options["scheduler"],
+        "account": options["account"],
+        "partition": options["partition"],
+    }
+    table["container"] = {"name": options["container"]}
+    return _given(table)
+
+
+def _kind(name: str, options: Mapping[str, Any]) -> str:
+    kinds = [kind for kind in _KINDS if options[kind] is not None]
+    if len(kinds) != 1:
+        raise UsageError(
+            "site-kind",
+            f"exactly one of {', '.join(_KINDS.values())} says what the site is",
+            about=name,
+            hint="See hibali sites add --help",
+        )
+    foreign = [key for key in _SSH if kinds[0] != "ssh"] + [key for key in _S3 if kinds[0] != "s3"]
+    wrong = [f"--{key.replace('_', '-')}" for key in foreign if options[key] not in {None, False}]
+    if wrong:
+        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {_KINDS[kinds[0]]}", about=name)
+    return kinds[0]
+
+
+def _ssh_table(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "host": options["ssh"],
+        "data_host": options["data_ssh"],
+        "command": _words("--ssh-command", options["ssh_command"]),
+        "transport": options["transport"],
+        "logins": options["logins"],
+        "channels": options["channels"],
+    }
+
+
+def _s3_table(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "endpoint": options["s3"],
+        "bucket": options["bucket"],
+        "prefix": options["prefix"],
+        "region": options["region"],
+        "profile": options["profile"],
+        "anonymous": options["anonymous"] or None,
+        "credentials_command": _words("--credentials-command", options["credentials_command"]),
+    }
+
+
+def _words(option: str, text: str | None) -> list[str] | None:
+    try:
+        return None if text is None else list(read_words(text))
+    except ValueError as problem:
+        raise UsageError("bad-words", str(problem), about=option) from None
+
+
+def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given:
+        left, equals, right = text.partition("=")
+        if not (left and equals and right):
+            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", about=option)
+        if left in pairs:
+            raise UsageError("bad-pair", f"{left!r} is given twice", about=option)
+        pairs[left] = right
+    return pairs
+
+
+def _whole_path(path: str) -> str:
+    return path if path.startswith("~") else str(Path(path).absolute())
+
+
+def _given(table: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        kept = _given(value) if isinstance(value, Mapping) else value
+        if kept is not None and kept not in ({}, []):
+            found[key] = kept
+    return found
