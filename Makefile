@@ -1,0 +1,49 @@
+# The two commands: `make demo` shows hibali at work, `make test` tries it on real servers.
+# They need Debian 12 (or another Linux with Python 3.11), python3, python3-venv, make and git.
+
+PYTHON_HERE = .venv/bin/python
+BIN = .venv/bin
+
+.PHONY: help demo test test-all check docs bench lock environment clean
+
+help:
+	@echo "make demo      push, run, collect and verify real input in two local sites (.demo/)"
+	@echo "make test      all tests but the heavy ones, on real servers; as root it installs their Debian packages"
+	@echo "make test-all  every test"
+	@echo "make check     style, types, layers, the far agent's Python version, generated files"
+	@echo "make docs      write completions/ and man/ again from the commands"
+	@echo "make bench     measure speed side by side with the peers"
+	@echo "make lock      renew requirements.lock"
+
+demo: environment
+	@sh demo/run.sh
+
+test:
+	@sh tests/run.sh -m "not heavy"
+
+test-all:
+	@sh tests/run.sh $(if $(ONLY),-m $(ONLY))
+
+check: environment
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vermin -t=3.6- --no-tips transfers/agent
+	@if [ -f hibali_cli/generate.py ]; then \
+	    echo "$(PYTHON_HERE) -m hibali_cli.generate --check"; $(PYTHON_HERE) -m hibali_cli.generate --check; fi
+
+docs: environment
+	$(PYTHON_HERE) -m hibali_cli.generate
+
+bench: environment
+	$(PYTHON_HERE) -m benchmarks
+
+lock:
+	@sh tests/lock.sh
+
+environment:
+	@sh tests/prepare.sh environment
+
+clean:
+	rm -rf .venv .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,38 @@
+"""The reference implementation's command line, made in a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def make_lines(jobs: list[dict[str, str]]) -> list[dict[str, str]]:
+    """For each descriptor and invocation what `bosh exec simulate` prints, or what it stops with."""
+    from boutiques.localExec import LocalExecutor
+
+    options = {
+        "forcePathType": True,
+        "destroyTempScripts": True,
+        "changeUser": True,
+        "skipDataCollect": True,
+        "sandbox": False,
+    }
+    answers = []
+    for job in jobs:
+        spoken = io.StringIO()
+        with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+            try:
+                executor = LocalExecutor(job["descriptor"], job["invocation"], options)
+                answers.append({"line": executor.cmd_line[0]})
+            except (Exception, SystemExit) as problem:  # noqa: BLE001  # what it stops with is the answer
+                answers.append({"stopped": repr(problem)[:500]})
+    return answers
+
+
+if __name__ == "__main__":
+    os.chdir(sys.argv[1])
+    Path("answers.json").write_text(json.dumps(make_lines(json.loads(Path("jobs.json").read_text()))))

@@ -1,0 +1,153 @@
+"""One fresh root at every store there is, with a second way to it and a way in that is not hibali."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from hibali.locations import Location, read_location
+from hibali.plugins import built_in_words
+from hibali.settings import load_sites
+from tests.services.processes import free_port
+from tests.support.places import FolderPlace, Place, add_site, make_place
+from tests.support.trees import Tree
+from transfers.entry import Entry
+from transfers.places import open_store
+from transfers.store import Store, is_partial_name
+
+SITE = "site"
+ROOT = "data set/target"
+
+
+def store_words() -> list[str]:
+    """Every module of the folder; one without a place in tests/support/places.py fails by its name."""
+    return built_in_words("transfers.stores")
+
+
+@dataclass
+class Subject:
+    """A store under test: its root is the folder `ROOT` of a fresh place, which is the site `site`."""
+
+    place: Place
+    config: Path
+    _opened: list[Store] = field(default_factory=list)
+
+    def location(self, path: str = ROOT, site: str = SITE) -> Location:
+        """A path there, as the user writes it."""
+        return read_location(f"{site}:{path}", load_sites(str(self.config)))
+
+    def open(self, path: str = ROOT) -> Store:
+        """A new Store object on this root, or on another path, as another process has it; closed in the end."""
+        return self.opened(self.location(path))
+
+    def opened(self, location: Location) -> Store:
+        """The store at any location; closed in the end."""
+        store = open_store(location)
+        self._opened.append(store)
+        return store
+
+    def fresh(self) -> Store:
+        """A new Store object with its root made."""
+        store = self.open()
+        store.make_root()
+        return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+    @property
+    def folder(self) -> Path | None:
+        """The root as a folder of this machine, where there is one behind the store."""
+        return self.place.at(ROOT) if isinstance(self.place, FolderPlace) else None
+
+    def plant(self, tree: Tree) -> None:
+        """Put it there, not by hibali."""
+        self.place.plant(ROOT, tree)
+
+    def files(self) -> dict[bytes, bytes]:
+        """The content of every file there that is not hibali's own, not read by hibali."""
+        return self.place.files(ROOT)
+
+    def read(self, name: bytes) -> bytes | None:
+        """One file's content, not read by hibali; None when absent."""
+        return self.place.read(ROOT, name)
+
+    def names(self) -> set[bytes]:
+        """Every name there, hibali's own ones too."""
+        return self.place.names(ROOT)
+
+    def partials(self) -> set[bytes]:
+        """What stands there under partial names."""
+        return {name for name in self.names() if is_partial_name(name)}
+
+    def unreachable(self) -> Location | None:
+        """The same kind of store where nothing answers; None where that cannot be."""
+        if isinstance(self.place, FolderPlace):
+            return self._by_ssh("unreachable", f"Port={free_port()}")
+        return self._added("unreachable", self.place.table().replace(self._endpoint(), _nobody()))
+
+    def denied(self) -> Location | None:
+        """The same store by a login that is refused; the caller spoils the key of an object store."""
+        if isinstance(self.place, FolderPlace):
+            return self._by_ssh("denied", "PubkeyAuthentication=no")
+        return self.location()
+
+    def secrets(self) -> list[str]:
+        """What no text may ever show."""
+        return [value for name, value in self.place.env.items() if "SECRET" in name]
+
+    def _by_ssh(self, name: str, option: str) -> Location | None:
+        """The site with one more option of ssh(1); None where no ssh is used."""
+        given = self.place.command  # type: ignore[attr-defined]
+        if not given:
+            return None
+        table = self.place.table().replace(json.dumps(given), json.dumps([*given, "-o", option]))
+        return self._added(name, table)
+
+    def _endpoint(self) -> str:
+        return str(self.place.endpoint)  # type: ignore[attr-defined]
+
+    def _added(self, name: str, table: str) -> Location:
+        text = self.config.read_text() + f"[sites.{name}]\n{table.replace('{name}', name)}\n"
+        self.config.write_text(text)
+        return self.location(site=name)
+
+    def listed(self) -> dict[bytes, Entry]:
+        """What a new Store object lists."""
+        return {entry.path: entry for entry in self.open().list()}
+
+
+def subjects(
+    word: str, request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Subject]:
+    """The subject of one test: the body of a fixture."""
+    home = request.getfixturevalue("hibali_home")
+    place = make_place(word, folder, request.getfixturevalue)
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    add_site(home.config, SITE, place)
+    subject = Subject(place, home.config)
+    yield subject
+    subject.close()
+
+
+def _nobody() -> str:
+    """An endpoint that nothing listens at."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+@contextmanager
+def locked(store: Store) -> Iterator[Store]:
+    """The store, held for writing where it can be."""
+    lock = store.lock("test") if store.facts.locks else None
+    try:
+        yield store
+    finally:
+        if lock is not None:
+            lock.release()

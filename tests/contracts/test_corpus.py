@@ -1,0 +1,211 @@
+"""Real descriptors: judged as the reference judges them, and given the command lines it gives them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hibali.errors import HibaliError, UsageError
+from registry.command_line import build_command_line, render_script
+from registry.descriptor import read_descriptor
+from registry.example import make_example
+from registry.invocation import check_invocation, find_invocation_problems
+from registry.pipeline import Pipeline
+from registry.problem import DescriptorError, InvocationError
+from tests.contracts import reference_line
+from tests.contracts.corpus import CORPUS, Item, read_corpus
+
+ITEMS = read_corpus()
+VALID = [item for item in ITEMS if item.valid]
+ASKED = [(item, path, valid) for item in ITEMS for path, valid in item.invocations]
+pytestmark = pytest.mark.skipif(not ITEMS, reason=f"no corpus at {CORPUS}")
+
+# Where our words are not the reference's, and why. By the end of the invocation's path.
+DIFFERENCES = {
+    "simulate/list_separator_inv.json": (
+        "the author's list-separator holds a quote: put in as it is, the reference's line is no shell command; "
+        "here the separator is quoted and arrives as written"
+    ),
+}
+# Where a command line can be made but is refused to be run, and with which code.
+REFUSALS = {
+    "example1/example1_conditional_invoc.json": "conditional-path-template",
+    "invocation/good_invocation.json": "output-outside-work-folder",  # outdir is /tmp
+}
+
+
+@functools.cache
+def pipeline_of(item: Item) -> Pipeline:
+    return read_descriptor(item.descriptor.read_bytes(), item.name)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What the reference makes of every invocation of the corpus and every example of ours, by a name."""
+    folder = tmp_path_factory.mktemp("reference")
+    jobs, names = [], []
+    for item, path, _ in ASKED:
+        jobs.append({"descriptor": str(item.descriptor), "invocation": str(path)})
+        names.append(str(path))
+    for item in VALID:
+        for complete in (False, True):
+            example = make_example(pipeline_of(item), complete=complete)
+            target = folder / f"example-{len(jobs)}.json"
+            target.write_text(json.dumps(example))
+            if example:  # it reads no invocation where it is empty
+                jobs.append({"descriptor": str(item.descriptor), "invocation": str(target)})
+                names.append(f"{item.name} {complete}")
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    subprocess.run(
+        [sys.executable, reference_line.__file__, str(folder)],
+        check=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+    )
+    return dict(zip(names, json.loads((folder / "answers.json").read_text()), strict=True))
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_a_descriptor_is_judged_as_the_index_says(item: Item) -> None:
+    if item.valid:
+        pipeline = pipeline_of(item)
+        assert pipeline.raw == item.descriptor.read_bytes()
+        assert len(pipeline.digest) == 64
+        return
+    with pytest.raises(DescriptorError) as refused:
+        pipeline_of(item)
+    assert refused.value.exit == 2
+    assert refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("item", "path", "valid"), ASKED, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_an_invocation_is_judged_as_the_index_says(item: Item, path: Path, valid: bool) -> None:
+    values = json.loads(path.read_bytes())
+    if valid:
+        assert set(check_invocation(pipeline_of(item), values).values) >= set(values)
+    else:
+        with pytest.raises(InvocationError):
+            check_invocation(pipeline_of(item), values)
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [each[:2] for each in ASKED if each[2]],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_the_command_line_has_the_words_of_the_reference(
+    item: Item, path: Path, reference: dict[str, dict[str, str]]
+) -> None:
+    pipeline = pipeline_of(item)
+    invocation = check_invocation(pipeline, json.loads(path.read_bytes()))
+    ours = render_script(pipeline, invocation)
+    theirs = reference[str(path)]["line"]
+    if any(str(path).endswith(end) for end in DIFFERENCES):
+        assert _words(ours) != _words(theirs), "no difference any more: take it from the list"
+    else:
+        assert _words(ours) == _words(theirs)
+    refusal = next((code for end, code in REFUSALS.items() if str(path).endswith(end)), None)
+    if refusal:
+        with pytest.raises(UsageError) as refused:
+            build_command_line(pipeline, invocation)
+        assert refused.value.code == refusal
+    else:
+        assert build_command_line(pipeline, invocation).script == ours
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
+def test_an_example_is_valid_and_has_the_words_of_the_reference(
+    item: Item, complete: bool, reference: dict[str, dict[str, str]]
+) -> None:
+    pipeline = pipeline_of(item)
+    example = make_example(pipeline, complete=complete)
+    ours = render_script(pipeline, check_invocation(pipeline, example))
+    theirs = reference.get(f"{item.name} {complete}", {"stopped": "not asked"})
+    if "line" in theirs and "list_separator" not in item.name:
+        assert _words(ours) == _words(theirs["line"])
+
+
+@pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
+def test_an_empty_invocation_is_refused_where_something_is_required(item: Item) -> None:
+    pipeline = pipeline_of(item)
+    required = [each.id for each in pipeline.inputs if not each.optional and each.default is None]
+    if not required:
+        return
+    with pytest.raises(InvocationError) as refused:
+        check_invocation(pipeline, {})
+    assert {each["path"] for each in refused.value.problems} >= set(required)
+
+
+@pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
+def test_whatever_the_reference_refuses_is_refused(item: Item) -> None:
+    """Examples with answers taken away, added and spoiled; the one difference is in decision 20."""
+    from boutiques.invocationSchemaHandler import generateInvocationSchema
+    from boutiques.localExec import addDefaultValues
+
+    document = json.loads(item.descriptor.read_bytes())
+    for group in document.get("groups", ()):
+        if group.get("mutually-exclusive") is False:
+            del group["mutually-exclusive"]  # the reference takes the word alone for true
+    schema = document.get("invocation-schema") or generateInvocationSchema(copy.deepcopy(document))
+    theirs = jsonschema.Draft4Validator(schema)
+    pipeline = pipeline_of(item)
+    chance = random.Random(item.name)  # noqa: S311  # repeatable, not secret
+    for _ in range(40):
+        values = spoil(make_example(pipeline), pipeline, chance)
+        refused = not theirs.is_valid(addDefaultValues(document, copy.deepcopy(values)))
+        assert not refused or find_invocation_problems(pipeline, values), values
+
+
+def spoil(values: dict[str, Any], pipeline: Pipeline, chance: random.Random) -> dict[str, Any]:
+    for _ in range(chance.randint(0, 6) if pipeline.inputs else 0):
+        question = chance.choice(pipeline.inputs)
+        sound = [*(question.choices or ()), {"Flag": True, "Number": 1}.get(question.kind, "text"), False, -1]
+        odd = [None, 2.5, 10**20, "", [], ["a"], [1], {}, [True], [None]]
+        value = chance.choice(sound if chance.random() < 0.7 else odd)
+        values[question.id] = (
+            [value] * chance.randint(0, 3) if question.is_list and chance.random() < 0.8 else value
+        )
+        if chance.random() < 0.2:
+            values.pop(chance.choice(list(values)))
+    return values
+
+
+def test_the_reference_makes_a_line_of_every_example(reference: dict[str, dict[str, str]]) -> None:
+    """The invocations it stops at are none that we accept; what is empty was not asked."""
+    stopped = [
+        name for name, answer in reference.items() if "NoneType" not in answer.get("stopped", "NoneType")
+    ]
+    assert not stopped
+
+
+def _words(line: str) -> list[str] | None:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return None
+
+
+def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
+    """Each of a descriptor's top-level values replaced by something silly."""
+    document = json.loads(VALID[1].descriptor.read_bytes())
+    ends = set()
+    for key in document:
+        for silly in (None, 0, "x", [], {}, [None], [{}], {"a": []}):
+            try:
+                read_descriptor(json.dumps({**document, key: silly}).encode(), "damaged")
+            except HibaliError as error:
+                ends.add(error.exit)
+    assert ends == {2}

@@ -1,0 +1,165 @@
+"""What every scheduler promises: words in, meanings out, no value ever a directive or shell text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import HibaliError, TryLaterError, UsageError
+from hibali.plugins import built_in_words
+from runs.scheduler import (
+    NotSubmitted,
+    Phase,
+    Resources,
+    Scheduler,
+    Submitted,
+    Unclear,
+    check_job_id,
+    load_scheduler,
+)
+from transfers.far import Finished
+
+RUN = "20260102-030405-0a1b2c3d"
+RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*.json"))
+
+
+@pytest.fixture(params=built_in_words("runs.schedulers"))
+def scheduler(request: pytest.FixtureRequest) -> Scheduler:
+    return load_scheduler(request.param)
+
+
+def directives_or_none(scheduler: Scheduler, resources: Resources) -> tuple[str, ...] | None:
+    """None where they are refused, or where the scheduler reads none at all."""
+    try:
+        return scheduler.directives(resources) or None
+    except UsageError:
+        return None
+
+
+def test_it_is_named_by_the_word_the_user_writes(scheduler: Scheduler) -> None:
+    assert scheduler.name in built_in_words("runs.schedulers")
+    assert load_scheduler(scheduler.name) is scheduler
+
+
+def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> None:
+    asked = Resources(
+        cores=2,
+        memory_megabytes=100,
+        seconds=59,
+        nodes=1,
+        account="a_b.c",
+        partition="p,q",
+        directives=("--mem=1 # x",),
+    )
+    for line in scheduler.directives(asked):
+        assert re.fullmatch(r"#[A-Z]+ -[ -~]+", line)
+    assert scheduler.directives(Resources()) == ()
+
+
+@pytest.mark.parametrize("hostile", ["a\nrm -rf /", "-p", "a b", "$(id)", "é", ""])
+def test_a_name_cannot_become_a_second_directive(scheduler: Scheduler, hostile: str) -> None:
+    for field in ("account", "partition"):
+        assert directives_or_none(scheduler, Resources(**{field: hostile})) is None
+
+
+@pytest.mark.parametrize("hostile", ["", "rm", "--x\nrm", "--x\x1b[0m", "--é"])
+def test_a_directive_of_the_site_is_one_option(scheduler: Scheduler, hostile: str) -> None:
+    assert directives_or_none(scheduler, Resources(directives=(hostile,))) is None
+
+
+def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
+    words = scheduler.submit_words(RUN, f"/w k/runs/{RUN}/job.sh")
+    assert any(RUN in word for word in words)
+    assert any(word.endswith(f"/w k/runs/{RUN}") for word in words)
+    assert all("\0" not in word for word in words)
+
+
+def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) -> None:
+    """Whoever was killed before answering may have submitted."""
+    for silent in (Finished(0, b"", b""), Finished(-9, b"", b""), Finished(0, b"welcome\n", b"")):
+        assert isinstance(scheduler.read_submit(silent), Unclear)
+
+
+def test_a_missing_program_is_a_refusal_that_says_what_to_correct(scheduler: Scheduler) -> None:
+    answer = scheduler.read_submit(Finished(127, b"", b"No such file"))
+    assert isinstance(answer, NotSubmitted)
+    assert isinstance(answer.error, UsageError)
+    assert answer.error.hint
+
+
+def test_unknown_jobs_are_gone_and_silence_is_an_error(scheduler: Scheduler) -> None:
+    jobs = ["1:2:3:4", "77"]
+    found = scheduler.read_status(Finished(0, b"", b""), jobs)
+    assert {found[job].phase for job in jobs} == {Phase.GONE}
+    with pytest.raises(TryLaterError):
+        scheduler.read_status(Finished(1, b"", b"cannot reach it"), jobs)
+
+
+def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
+    words = scheduler.status_words(["11", "22"])
+    assert any("11" in word for word in words)
+    assert any("22" in word for word in words)
+
+
+def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
+    for text in ("--all", "", "1 2", "1\n", "1,2", "$(id)"):
+        assert check_job_id(text) is None
+    assert scheduler.cancel_words("12")[-1] == "12"
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_real_schedulers_said_is_understood(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    spoken = load_scheduler(path.parent.name)
+    finished = Finished(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
+    assert _meaning(spoken, recorded, finished) == recorded["expect"]
+
+
+def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished) -> Any:
+    """The answer in the words of the recordings."""
+    question = recorded["question"]
+    if question == "submit":
+        answer = scheduler.read_submit(finished)
+        if isinstance(answer, Submitted):
+            return {"submitted": answer.job}
+        assert isinstance(answer, NotSubmitted)
+        return {"refused": answer.error.code, "exit": int(answer.error.exit)}
+    try:
+        if question == "status":
+            found = scheduler.read_status(finished, recorded["jobs"])
+            return {job: status.phase for job, status in found.items()}
+        if question == "lookup":
+            return {"job": scheduler.read_lookup(finished, recorded["user"])}
+    except HibaliError as problem:
+        return {"error": problem.code}
+    accounts = scheduler.read_accounting(finished)
+    return None if accounts is None else {job: status.phase for job, status in accounts.items()}
+
+
+def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_later() -> None:
+    slurm = load_scheduler("slurm")
+    assert slurm.read_status(Finished(0, b"7|NEW_WORD|why\n", b""), ["7"])["7"].phase is Phase.WAITING
+    known = slurm.read_accounting(Finished(0, b"7|NEW_WORD|0:0\n", b""))
+    assert known is not None
+    assert known["7"].phase is Phase.GONE
+
+
+def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() -> None:
+    slurm = load_scheduler("slurm")
+    for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
+        assert slurm.read_submit(Finished(0, said, b"")) == Submitted("12")
+    assert slurm.read_lookup(Finished(0, b"12|mallory\n13|me\n", b""), "me") == "13"
+
+
+def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
+    slurm = load_scheduler("slurm")
+    lost = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+    assert isinstance(slurm.read_submit(Finished(1, b"", lost)), Unclear)
+    limit = b"sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
+    answer = slurm.read_submit(Finished(1, b"", limit))
+    assert isinstance(answer, NotSubmitted)
+    assert answer.error.transient

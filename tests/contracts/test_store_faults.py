@@ -1,0 +1,367 @@
+"""What every store promises when something is wrong: removing, room, locks, errors, secrets (cases 18 to 20)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError
+from tests.contracts.subjects import ROOT, Subject, store_words, subjects
+from tests.support.payloads import file_entry, items_of, payloads_of, put, remove
+from transfers.agent.problems import code_of
+from transfers.entry import Entry, Kind
+from transfers.store import ListingIncompleteError, Payload, Problem, Store
+
+
+@pytest.fixture(params=store_words())
+def subject(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Subject]:
+    yield from subjects(request.param, request, tmp_path, monkeypatch)
+
+
+def test_removing_twice_is_removing_once(subject: Subject) -> None:
+    subject.plant({b"a/b": b"1", b"c": b"2", b"kept": b"3"})
+    store = subject.open()
+    doomed = [entry for entry in store.list() if entry.path != b"kept"]
+    deepest_first = sorted(doomed, key=lambda entry: entry.order, reverse=True)
+    assert [problem for _, problem in remove(store, deepest_first)] == [None] * len(doomed)
+    assert [problem for _, problem in remove(subject.open(), deepest_first)] == [None] * len(doomed)
+    assert subject.files() == {b"kept": b"3"}
+    assert not [name for name in subject.names() if name.startswith(b"a")]
+
+
+def test_what_changed_since_it_was_listed_is_not_removed(subject: Subject) -> None:
+    subject.plant({b"a": b"1", b"b": b"2"})
+    store = subject.open()
+    entries = list(store.list())
+    subject.plant({b"a": b"something new"})
+    answers = {entry.path: problem for entry, problem in remove(store, entries)}
+    assert answers[b"a"] is not None
+    assert answers[b"b"] is None
+    assert subject.files() == {b"a": b"something new"}
+
+
+def test_a_folder_that_is_not_empty_is_not_removed(subject: Subject) -> None:
+    store = subject.fresh()
+    if not store.facts.folders:
+        return
+    subject.plant({b"a/b": b"1"})
+    ((_, problem),) = remove(store, [Entry(b"a", Kind.FOLDER)])
+    assert problem is not None
+    assert subject.files() == {b"a/b": b"1"}
+
+
+def test_a_file_that_became_a_folder_is_not_removed(subject: Subject) -> None:
+    store = subject.fresh()
+    if not store.facts.folders:
+        return
+    subject.plant({b"a/b": b"1"})
+    ((_, problem),) = remove(store, [Entry(b"a", Kind.FILE, 1)])
+    assert problem is not None
+    assert subject.files() == {b"a/b": b"1"}
+
+
+def test_nothing_that_answers_is_not_the_same_as_nothing_there(subject: Subject) -> None:
+    location = subject.unreachable()
+    if location is None:
+        return
+    with pytest.raises(TryLaterError) as told:
+        subject.opened(location).stat()
+    assert told.value.about
+    for secret in subject.secrets():
+        assert secret not in _all_text(told.value)
+
+
+def test_a_refused_login_is_not_the_same_as_nothing_there(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = subject.denied()
+    if location is None:
+        return
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-that-is-wrong")
+    with pytest.raises(AccessError) as told:
+        list(subject.opened(location).list())
+    assert not told.value.transient
+    assert "planted-secret" not in _all_text(told.value)
+
+
+def _all_text(problem: BaseException | None) -> str:
+    text = ""
+    while problem is not None:
+        text += f"{problem!r} {problem} {getattr(problem, 'about', '')} {getattr(problem, 'hint', '')} "
+        problem = problem.__cause__ or problem.__context__
+    return text
+
+
+@pytest.fixture
+def ordinary_python(tmp_path: Path) -> Path:
+    """A python3 to which permissions mean something, although root runs it."""
+    if os.geteuid() != 0:
+        return Path(sys.executable)
+    wrapper = tmp_path / "python"
+    without = "setpriv --bounding-set=-dac_override,-dac_read_search"
+    wrapper.write_text(f'#!/bin/sh\nexec {without} {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    subject: Subject, ordinary_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if subject.folder is None:
+        return
+    subject.plant({b"open/a": b"1", b"closed/b": b"2", b"secret": b"3"})
+    (subject.folder / "closed").chmod(0)
+    (subject.folder / "secret").chmod(0)
+    subject.folder.chmod(0o500)
+    monkeypatch.setattr(sys, "executable", str(ordinary_python))
+    location = subject.location()
+    if location.site.ssh is not None:
+        ssh = replace(location.site.ssh, python=str(ordinary_python))
+        location = replace(location, site=replace(location.site, ssh=ssh))
+    store = subject.opened(location)
+    found: list[Entry] = []
+    with pytest.raises(ListingIncompleteError) as told:
+        found.extend(store.list())
+    assert [(path, problem.code) for path, problem in told.value.problems] == [(b"closed", "denied")]
+    secret = next(entry for entry in found if entry.path == b"secret")
+    ((_, digest, problem),) = store.digest([secret])
+    assert (digest, problem and problem.code) == (None, "denied")
+    with pytest.raises(AccessError):
+        store.lock("test")
+    for name in ("", "closed", "secret"):
+        (subject.folder / name).chmod(0o700)
+    assert subject.files() == {b"open/a": b"1", b"closed/b": b"2", b"secret": b"3"}
+
+
+@contextmanager
+def small_filesystem(folder: Path, options: str) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small filesystem")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_so_and_what_landed_stays(subject: Subject) -> None:
+    if subject.folder is None:
+        return
+    contents = {b"%03d" % number: b"x" * 100_000 for number in range(30)}
+    contents[b"large"] = b"y" * 6_000_000
+    with small_filesystem(subject.folder, "size=1m"):
+        answers = put(subject.open(), contents)
+        problems = {one.problem.code for one in answers if one.problem}
+        assert problems == {"no-space"}
+        assert not any(one.problem.again for one in answers if one.problem), "sending it again does not help"
+        landed = {one.item.entry.path for one in answers if one.problem is None}
+        assert 0 < len(landed) < 12
+        assert subject.files() == {path: contents[path] for path in landed}
+        assert {name for name in subject.names() if b".hibali" in name} == set()
+        space = subject.open().space()
+        assert space.free_bytes is not None
+        assert space.free_bytes < 1_000_000
+
+
+def test_no_inodes_is_no_space(subject: Subject) -> None:
+    if subject.folder is None:
+        return
+    contents = {b"%03d" % number: b"x" for number in range(30)}
+    with small_filesystem(subject.folder, "nr_inodes=12"):
+        answers = put(subject.open(), contents)
+        assert {one.problem.code for one in answers if one.problem} == {"no-space"}
+        landed = {one.item.entry.path for one in answers if one.problem is None}
+        assert subject.files() == {path: contents[path] for path in landed}
+
+
+def test_quota_and_other_faults_have_their_own_codes() -> None:
+    import errno
+
+    told = {code_of(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)}
+    assert len(told) == 5, told
+    assert (code_of(errno.ENOSPC), code_of(errno.EDQUOT)) == ("no-space", "no-quota")
+
+
+def test_a_second_writer_is_told_who_holds_the_target(subject: Subject) -> None:
+    first, second = subject.fresh(), subject.open()
+    if not first.facts.locks:
+        return
+    lock = first.lock("the first push")
+    with pytest.raises(TryLaterError) as told:
+        second.lock("the second push")
+    assert told.value.code == "locked"
+    assert "the first push" in told.value.message
+    assert [entry.path for entry in second.list()] == []
+    lock.release()
+    lock.release()
+    second.lock("the second push").release()
+    assert not [name for name in subject.names() if b".hibali" in name]
+
+
+def test_the_same_store_can_be_locked_and_written_again(subject: Subject) -> None:
+    store = subject.fresh()
+    for number in range(3):
+        assert [one.problem for one in put(store, {b"a": b"%d" % number})] == [None]
+    assert subject.files() == {b"a": b"2"}
+
+
+def test_writing_and_removing_need_the_lock(subject: Subject) -> None:
+    store = subject.fresh()
+    if subject.folder is None:
+        return  # some object stores cannot lock, and the store knows that only when it is asked to
+    subject.plant({b"old": b"1"})
+    entries = list(store.list())
+    with pytest.raises(HibaliError):
+        list(store.write(_one_file()))
+    with pytest.raises(HibaliError):
+        list(subject.open().remove(entries))
+    assert subject.files() == {b"old": b"1"}
+
+
+def test_a_writer_whose_lock_was_taken_stops(subject: Subject) -> None:
+    store = subject.fresh()
+    if not store.facts.locks:
+        return
+    subject.plant({b"old": b"1"})
+    lock = store.lock("test")
+    entries = [entry for entry in store.list() if entry.path == b"old"]
+    held = subject.read(b".hibali/lock")
+    assert held is not None
+    assert b'"token"' in held
+    subject.plant({b".hibali/lock": held.replace(b'"token":', b'"token": "another\'s", "was":')})
+    assert _stopped(lambda: [one.problem for one in store.write(_one_file())])
+    assert _stopped(lambda: [problem for _, problem in store.remove(entries)])
+    lock.release()
+    assert subject.read(b"a") is None
+    assert subject.read(b"old") == b"1"
+    assert subject.read(b".hibali/lock") is not None, "another's lock was given back"
+
+
+def _one_file() -> Iterator[Payload]:
+    return payloads_of(items_of([file_entry(b"a", b"1")]), {b"a": b"1"})
+
+
+def _stopped(act: Callable[[], list[Problem | None]]) -> bool:
+    try:
+        return None not in act()
+    except HibaliError:
+        return True
+
+
+def test_many_writers_take_turns(subject: Subject) -> None:
+    """Whoever comes while another writes is told `locked`, and nothing else."""
+    subject.fresh()
+    stores = [subject.open() for _ in range(3)]
+    wrong: list[str] = []
+    landed = [0] * len(stores)
+
+    def work(index: int) -> None:
+        store = stores[index]
+        for turn in range(15):
+            try:
+                answers = put(store, {b"shared": b"%d" % index * 300_000, b"own/%d" % index: b"%d" % turn})
+                landed[index] += sum(one.problem is None for one in answers)
+            except HibaliError as problem:
+                if problem.code != "locked":
+                    wrong.append(f"{problem.code}: {problem.message}")
+                    return
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert sum(landed) > 0
+    assert subject.read(b"shared") in {b"%d" % index * 300_000 for index in range(len(stores))}
+    assert not [name for name in subject.names() if name.startswith(b".hibali/lock")]
+
+
+def test_a_store_whose_other_end_died_says_try_later(subject: Subject) -> None:
+    store = subject.fresh()
+    if subject.folder is None:
+        return
+    connection = store._connection  # type: ignore[attr-defined]
+    os.kill(connection.greeting["pid"], 9)
+    with pytest.raises(TryLaterError) as told:
+        store.stat()
+    assert told.value.transient
+    store.close()
+
+
+def test_a_root_that_cannot_be_made_is_an_error_of_ours(subject: Subject) -> None:
+    if subject.folder is None:
+        return
+    subject.place.plant("", {b"file": b"1"})
+    for path in ("file", "file/below"):
+        store: Store = subject.open(path)
+        with pytest.raises(HibaliError):
+            store.make_root()
+    assert subject.place.read("", b"file") == b"1"
+
+
+def test_a_name_that_hibali_needs_is_refused(subject: Subject) -> None:
+    if subject.folder is None:
+        return
+    subject.plant({b".hibali": b"a user's file"})
+    with pytest.raises(RefusedError):
+        subject.open().lock("test")
+    assert subject.files() == {b".hibali": b"a user's file"}
+
+
+def test_somebody_elses_folder_of_that_name_is_refused(subject: Subject) -> None:
+    if subject.folder is None or os.geteuid() != 0:
+        return
+    own = subject.folder / ".hibali"
+    own.mkdir(parents=True)
+    os.chown(own, 65534, 65534)
+    with pytest.raises(RefusedError):
+        subject.open().lock("test")
+    assert subject.place.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
+
+
+def test_what_stays_under_a_partial_name_is_known_to_the_next_run(subject: Subject) -> None:
+    """A folder that is moved away while a file is landing takes the partial file with it."""
+    if subject.folder is None:
+        return
+    store = subject.fresh()
+    folder = subject.folder
+    large = b"0123456789abcdef" * 400_000
+
+    def moved_away() -> Iterator[Payload]:
+        items = items_of([file_entry(b"sub/large", large), file_entry(b"z", b"1")])
+        for payload in payloads_of(items, {b"sub/large": large, b"z": b"1"}):
+            if payload.unit.segment and payload.unit.last:
+                wait_for(lambda: any(folder.glob("sub/.hibali-*")))
+                (folder / "sub").rename(folder / "elsewhere")
+            yield payload
+
+    lock = store.lock("test")
+    answers = {one.item.entry.path: one.problem for one in store.write(moved_away())}
+    lock.release()
+    assert answers[b"sub/large"] is not None
+    assert answers[b"z"] is None
+    again = subject.open()
+    assert {entry.path for entry in again.list() if entry.kind is Kind.FILE} == {b"z"}
+    put(again, {b"sub/large": large})
+    assert subject.files() == {b"sub/large": large, b"z": b"1"}
+    assert not [name for name in subject.names() if b".hibali" in name]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,257 @@
+"""What every store's listing promises: order, completeness, names, and what is there or not (cases 1 to 6)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from tests.contracts.subjects import Subject, locked, store_words, subjects
+from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
+from tests.support.trees import HOSTILE_NAMES, Folder, Link
+from transfers.entry import Entry, Kind
+from transfers.plan import unholdable
+from transfers.store import Facts, Item, Store
+
+
+@pytest.fixture(params=store_words())
+def subject(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Subject]:
+    yield from subjects(request.param, request, tmp_path, monkeypatch)
+
+
+def paths(store: Store) -> list[bytes]:
+    return [entry.path for entry in store.list()]
+
+
+def file_paths(store: Store) -> list[bytes]:
+    return [entry.path for entry in store.list() if entry.kind is Kind.FILE]
+
+
+def can_hold(name: bytes, facts: Facts) -> bool:
+    if facts.utf8_names:
+        try:
+            name.decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+    return not any(part in name for part in facts.refuses) and len(name) <= (facts.name_bytes or len(name))
+
+
+def holdable(facts: Facts) -> list[bytes]:
+    return [name for name in HOSTILE_NAMES if can_hold(name, facts)]
+
+
+def is_refused(ask: Callable[[], list[object]]) -> bool:
+    """Whether a name is refused, by a problem of its own or as an error of the whole call."""
+    try:
+        problems = ask()
+    except (RefusedError, IncompleteError):
+        return True
+    return len(problems) == 1 and problems[0] is not None
+
+
+def test_a_listing_is_in_the_order_of_the_paths_bytes(subject: Subject) -> None:
+    subject.plant({b"a-x": b"1", b"a.b": b"2", b"a/b": b"3", b"a0": b"4", b"a/c/d": b"5", b"Z": b"6"})
+    found = list(subject.open().list())
+    files = [entry.path for entry in found if entry.kind is Kind.FILE]
+    assert files == [b"Z", b"a-x", b"a.b", b"a/b", b"a/c/d", b"a0"]
+    assert [entry.order for entry in found] == sorted(entry.order for entry in found)
+    folders = [entry.path for entry in found if entry.kind is Kind.FOLDER]
+    assert folders == ([b"a", b"a/c"] if subject.open().facts.folders else [])
+
+
+def test_a_listing_goes_on_beyond_one_page(subject: Subject) -> None:
+    # object stores page by 1000 keys, the agent by 256 KiB of records
+    tree = {b"f%d/" % (n % 3) + b"%04d" % n + b"n" * 230: b"%d" % n for n in range(1010)}
+    subject.plant(tree)
+    found = file_paths(subject.open())
+    assert found == sorted(tree)
+
+
+def test_an_empty_root_lists_nothing(subject: Subject) -> None:
+    store = subject.fresh()
+    if store.facts.folders:
+        assert list(store.list()) == []
+        return
+    # where there are no folders, a root without keys is a missing one
+    with contextlib.suppress(NotFoundError):
+        assert list(store.list()) == []
+
+
+def test_a_missing_root_is_not_an_empty_one(subject: Subject) -> None:
+    store = subject.open("nowhere/at/all")
+    assert store.stat() is None
+    assert store.stat(b"a") is None
+    if store.facts.folders:
+        with pytest.raises(NotFoundError):
+            list(store.list())
+    else:
+        # a prefix without keys and an empty one are the same thing; either answer is honest
+        with contextlib.suppress(NotFoundError):
+            assert list(store.list()) == []
+    assert subject.place.names("nowhere") == set(), "looking made something"
+
+
+def test_hostile_names_go_there_and_back(subject: Subject) -> None:
+    store = subject.fresh()
+    contents = {b"x/" + name: b"content of " + name for name in holdable(store.facts)}
+    landed = put(store, contents)
+    assert [one.problem for one in landed if one.problem] == []
+    assert len(landed) == len(contents)
+    other = subject.open()
+    entries = [entry for entry in other.list() if entry.kind is Kind.FILE]
+    assert [entry.path for entry in entries] == sorted(contents)
+    assert read_back(other, entries) == contents
+    assert subject.files() == contents
+
+
+def test_hostile_names_planted_by_others_are_listed_as_they_are(subject: Subject) -> None:
+    store = subject.fresh()
+    names = holdable(store.facts)
+    subject.plant(dict.fromkeys(names, b"x"))
+    assert file_paths(store) == sorted(names)
+    for name in names:
+        found = store.stat(name)
+        assert found is not None, name
+        assert (found.path, found.kind, found.size) == (name, Kind.FILE, 1)
+
+
+def test_the_planner_refuses_what_the_facts_rule_out(subject: Subject) -> None:
+    store = subject.fresh()
+    put(store, {b"a": b"1"})  # an object store knows its server only when it was asked to write
+    for name in HOSTILE_NAMES:
+        assert (unholdable(name, store.facts) is None) == can_hold(name, store.facts), name
+    assert store.facts.name_bytes in {0, 255}
+
+
+def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
+    store = subject.fresh()
+    put(store, {b"a/b": b"below"})
+    if store.facts.folders:
+        answers = put(store, {b"a": b"file"})
+        assert [one.problem is not None for one in answers] == [True], "a folder may not be replaced unasked"
+        assert subject.files() == {b"a/b": b"below"}
+        assert [one.problem is not None for one in put(store, {b"a/b/c": b"x"})] == [True]
+        assert subject.files() == {b"a/b": b"below"}
+        return
+    answers = put(store, {b"a": b"file"})
+    if answers[0].problem is None:
+        assert subject.files() == {b"a/b": b"below", b"a": b"file"}
+        assert file_paths(subject.open()) == [b"a", b"a/b"]
+    else:
+        assert subject.files() == {b"a/b": b"below"}
+
+
+def test_what_was_agreed_to_go_makes_room(subject: Subject) -> None:
+    """A folder, or where there are none all keys below a name, for a file; then the file for a folder again."""
+    store = subject.fresh()
+    put(store, {b"x/a/b": b"below", b"x/a/c/d": b"deeper", b"x/a-x": b"neighbour", b"x/a.b/c": b"neighbour"})
+    neighbours = {b"x/a-x": b"neighbour", b"x/a.b/c": b"neighbour"}
+    there = next(entry for entry in store.list() if entry.path in {b"x/a", b"x/a/b"})
+    item = items_of([file_entry(b"x/a", b"file")])[0]
+    contents = {b"x/a": b"file", b"x/a/new": b"new"}
+    with locked(store):
+        payloads = payloads_of([replace(item, replaces=there, clear=True)], contents)
+        assert [one.problem for one in store.write(payloads)] == [None]
+    assert subject.files() == {**neighbours, b"x/a": b"file"}
+    folder = Item(0, Entry(b"x/a", Kind.FOLDER), store.stat(b"x/a"), clear=True)
+    new = Item(1, file_entry(b"x/a/new", b"new"))
+    with locked(store):
+        assert [one.problem for one in store.write(payloads_of([folder, new], contents))] == [None, None]
+    assert subject.files() == {**neighbours, b"x/a/new": b"new"}
+    left = {name for name in subject.names() if b".hibali" in name}
+    assert left <= ({b".hibali/manifest.jsonl"} if subject.folder is None else set())
+
+
+CLIMBING = (
+    b"../out", b"a/../../out", b"..", b"/out", b"a//b", b"./a", b"a/.", b"a/", b"", b"a\0b",
+    b"a/../b",
+)  # fmt: skip
+
+
+def test_climbing_names_are_refused(subject: Subject) -> None:
+    store, other = subject.fresh(), subject.open()
+    subject.place.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
+    for path in CLIMBING:
+        asked = Entry(path, Kind.FILE, 9, 0)
+        assert is_refused(lambda path=path: [one.problem for one in put(store, {path: b"poison"})]), path
+        assert is_refused(
+            lambda asked=asked: [problem for _, digest, problem in other.digest([asked]) if digest is None]
+        ), path
+        assert is_refused(lambda asked=asked: [problem for _, problem in remove(other, [asked])]), path
+    assert subject.place.files("data set") == {b"out": b"untouched", b"neighbour/x": b"untouched"}
+
+
+def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) -> None:
+    store = subject.fresh()
+    if subject.folder is None:
+        return
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    subject.plant({b"link": Link(os.fsencode(outside)), b"file": Link(os.fsencode(outside / "secret"))})
+    assert [(entry.path, entry.kind) for entry in store.list()] == [
+        (b"file", Kind.LINK),
+        (b"link", Kind.LINK),
+    ]
+    entries = [Entry(b"link/secret", Kind.FILE, 6), Entry(b"file", Kind.FILE, 6)]
+    assert [digest for _, digest, _ in store.digest(entries)] == [None, None]
+    from transfers.packing import group_units
+
+    for payload in store.read(group_units(items_of(entries), 1 << 20)):
+        assert set(payload.problems) == {0, 1}
+        assert bytes(payload.data) == b""
+    answers = put(store, {b"link/new": b"x", b"link/secret": b"y"})
+    assert all(one.problem is not None for one in answers)
+    remove(store, entries[:1])  # absent, or a problem: both are fine as long as the file outside stays
+    assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"secret": b"secret"}
+
+
+def test_special_files_are_listed_and_never_opened(subject: Subject) -> None:
+    store = subject.fresh()
+    if subject.folder is None:
+        return
+    os.mkfifo(subject.folder / "fifo")
+    assert [(entry.path, entry.kind) for entry in store.list()] == [(b"fifo", Kind.SPECIAL)]
+    ((_, digest, problem),) = store.digest([Entry(b"fifo", Kind.FILE, 0)])
+    assert (digest, problem is not None) == (None, True)
+
+
+def test_empty_folders_are_listed_where_the_store_has_folders(subject: Subject) -> None:
+    store = subject.fresh()
+    if store.facts.folders:
+        subject.plant({b"empty/inner": Folder()})
+        assert paths(store) == [b"empty", b"empty/inner"]
+
+
+def test_hibalis_own_names_are_not_listed_and_a_users_are(subject: Subject) -> None:
+    store = subject.fresh()
+    put(store, {b"a": b"1"})
+    subject.plant({b".hibali/notes.txt": b"a user's own", b"b/.hibali-x": b"too"})
+    assert file_paths(subject.open()) == [b".hibali/notes.txt", b"a", b"b/.hibali-x"]
+
+
+def test_a_shallow_listing_stops_at_the_first_level(subject: Subject) -> None:
+    subject.plant({b"a": b"1", b"b/c": b"2", b"b/d/e": b"3", b"z": b"4"})
+    found = [(entry.path, entry.kind) for entry in subject.open().list(shallow=True)]
+    assert found == [(b"a", Kind.FILE), (b"b", Kind.FOLDER), (b"z", Kind.FILE)]
+
+
+def test_a_root_that_is_a_file_lists_nothing(subject: Subject) -> None:
+    subject.place.plant("", {b"one": b"file"})
+    store = subject.open("one")
+    found = store.stat()
+    assert found is not None
+    assert (found.kind, found.size) == (Kind.FILE, 4)
+    assert list(store.list()) == []
+    if store.facts.folders:
+        below = subject.open("one/below")
+        assert below.stat() is None
+        with pytest.raises(NotFoundError):
+            list(below.list())

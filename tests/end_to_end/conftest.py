@@ -1,0 +1,51 @@
+"""Sites for the transfer tests: one place of each kind of store, configured as the site `there`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.places import Place, add_site, make_place
+from tests.support.transfers import STORES, Transfers
+
+MakeTransfers = Callable[..., Transfers]
+
+
+@pytest.fixture
+def transfers_to(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> MakeTransfers:
+    """Call it with the word of a store: a fresh place of that kind as the site `there`."""
+
+    def make(word: str, more: str = "") -> Transfers:
+        place: Place = make_place(word, tmp_path, request.getfixturevalue)
+        add_site(hibali.home.config, "there", place, more)
+        hibali.env.update(place.env)
+        return Transfers(hibali, place, tmp_path)
+
+    return make
+
+
+@pytest.fixture(params=STORES)
+def there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+    """Every store in turn."""
+    return transfers_to(request.param)
+
+
+@pytest.fixture(params=[word for word in STORES if word != "s3"])
+def folder_there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+    """Every store that is a filesystem in turn."""
+    return transfers_to(request.param)
+
+
+@pytest.fixture(params=[word for word in STORES if word == "s3"])
+def bucket_there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+    """A bucket."""
+    return transfers_to(request.param)
+
+
+@pytest.fixture
+def local_there(transfers_to: MakeTransfers) -> Transfers:
+    """A local site, for what no store decides."""
+    return transfers_to("local")

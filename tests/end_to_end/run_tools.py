@@ -1,0 +1,141 @@
+"""A small pipeline and sites for it, as the tests of `hibali run` use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Answer = Any  # what the fixture `hibali` returns
+Command = Callable[..., Answer]
+
+# Reads a file (and more of them), writes [OUT], speaks on both streams, takes its time, ends as told.
+DESCRIPTOR: dict[str, Any] = {
+    "name": "Count Letters",
+    "tool-version": "1.0",
+    "schema-version": "0.5",
+    "description": "Copies its inputs and counts them.",
+    "command-line": "cat [IN] [MORE] >[OUT]; echo counted; echo [SAY] >&2; sleep [SLEEP]; exit [CODE]",
+    "inputs": [
+        {"id": "in", "name": "in", "type": "File", "value-key": "[IN]"},
+        {
+            "id": "more",
+            "name": "more",
+            "type": "File",
+            "value-key": "[MORE]",
+            "list": True,
+            "optional": True,
+        },
+        {
+            "id": "out",
+            "name": "out",
+            "type": "String",
+            "value-key": "[OUT]",
+            "optional": True,
+            "default-value": "out.txt",
+        },
+        {
+            "id": "say",
+            "name": "say",
+            "type": "String",
+            "value-key": "[SAY]",
+            "optional": True,
+            "default-value": "done",
+        },
+        {
+            "id": "sleep",
+            "name": "sleep",
+            "type": "Number",
+            "value-key": "[SLEEP]",
+            "optional": True,
+            "default-value": 0,
+        },
+        {
+            "id": "code",
+            "name": "code",
+            "type": "Number",
+            "integer": True,
+            "value-key": "[CODE]",
+            "optional": True,
+            "default-value": 0,
+        },
+    ],
+    "output-files": [{"id": "out_file", "name": "out", "path-template": "[OUT]"}],
+}
+
+
+def doing(command: str) -> dict[str, Any]:
+    """The same questions, and another command line."""
+    unused = ": [IN] [MORE] [OUT] [SAY] [SLEEP] [CODE]"  # the schema wants every key to be used
+    return {**DESCRIPTOR, "command-line": f"{unused}; {command}"}
+
+
+class Bench:
+    """One test's hibali with a trusted pipeline, and files to give it."""
+
+    def __init__(self, hibali: Any, descriptor: dict[str, Any] | None = None) -> None:
+        self.hibali = hibali
+        self.folder: Path = hibali.home.folder
+        self.site = ""
+        self._write("tool.json", descriptor or DESCRIPTOR)
+        self.reference = hibali("pipelines", "add", "tool.json", exit=0).out.decode().split()[0]
+        hibali("pipelines", "trust", self.reference, exit=0)
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        (self.folder / name).write_text(json.dumps(document))
+
+    def add_site(self, name: str, table: str) -> None:
+        """One more site in config.toml; `table` is TOML below `[sites.NAME]`."""
+        path = self.hibali.home.config
+        text = path.read_text() if path.exists() else "version = 1\n"
+        path.write_text(f"{text}[sites.{name}]\n{table}\n")
+        path.chmod(0o600)
+        self.site = name
+
+    def add_local_site(self, name: str = "here", container: str = "bare") -> Path:
+        """A site on this machine; its work folder."""
+        work = self.folder / f"work-{name}"
+        self.add_site(
+            name,
+            f'kind = "local"\nwork = "{work}"\n[sites.{name}.container]\nname = "{container}"\n'
+            f'[sites.{name}.limits]\npoll = "1s"',
+        )
+        return work
+
+    def add_slurm_site(self, slurm: Any, name: str = "cluster") -> Path:
+        """The cluster, by ssh; its work folder."""
+        work = self.folder / f"work-{name}"
+        words = ", ".join(f'"{word}"' for word in slurm.command)
+        self.add_site(
+            name,
+            f'kind = "ssh"\nwork = "{work}"\n[sites.{name}.ssh]\nhost = "{slurm.host}"\ncommand = [{words}]\n'
+            f'[sites.{name}.scheduler]\nname = "slurm"\ndirectives = ["--mem=50"]\n'
+            f'[sites.{name}.limits]\npoll = "1s"',
+        )
+        return work
+
+    def answers(self, name: str = "answers.json", **values: Any) -> str:
+        """A file of answers; `in` is a small file unless given."""
+        (self.folder / "input.txt").write_text("hello\n")
+        self._write(name, {"in": "input.txt", **values})
+        return name
+
+    def line(self, answers: str, *more: str) -> tuple[str, ...]:
+        """The words of a run line."""
+        return ("run", self.reference, answers, "--site", self.site, *more)
+
+    def run(self, answers: str, *more: str, exit: int | None = None) -> Answer:  # noqa: A002
+        """`hibali run`, with JSON."""
+        return self.hibali(*self.line(answers, *more), "--json", exit=exit)
+
+    def records(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """What the ledger has of a run."""
+        path = self.hibali.home.state / "runs" / f"{run_id}.jsonl"
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
+
+    def run_ids(self) -> list[str]:
+        """Every run of this test, oldest first."""
+        folder = self.hibali.home.state / "runs"
+        return sorted(path.stem for path in folder.glob("*.jsonl"))

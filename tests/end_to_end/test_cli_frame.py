@@ -1,0 +1,238 @@
+"""The command line's frame as a user meets it: help, failures, signals, closed outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from hibali_cli.command import EXIT_STATUS
+from hibali_cli.generate import contexts_of
+from hibali_cli.root import root
+
+HIBALI = str(Path(sys.executable).parent / "hibali")
+HEAVY = (
+    "fsspec",
+    "s3fs",
+    "datalad",
+    "globus_sdk",
+    "boutiques",
+    "rich",
+    "asyncio",
+    "botocore",
+    "obstore",
+    "tomlkit",
+)
+PROBE = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+import click
+from hibali_cli.command import command
+from hibali_cli.output import prepare_streams
+from hibali_cli.root import root, run_command
+from hibali.errors import AccessError
+
+@command("probe")
+@click.argument("what")
+def probe(common, what):
+    "Try what a command can do."
+    print("ready", file=sys.stderr, flush=True)
+    if what == "sleep":
+        time.sleep(60)
+    if what == "bug":
+        raise ZeroDivisionError("hunter2")
+    if what == "access":
+        raise AccessError("denied", "no\\x1b[31m entry", about="site\\nx", hint="ask")
+    if what == "many":
+        for number in range(100000):
+            common.output.record("entry", {"path": "x" * 20})
+    if what == "three":
+        return 3
+    common.output.line("caf\\u00e9\\x1b[0m")
+
+root.add_command(probe)
+prepare_streams()
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    state = tmp_path / "state"
+    config = tmp_path / "config.toml"
+    return {**os.environ, "HIBALI_STATE": str(state), "HIBALI_CONFIG": str(config), "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    def run_words(*words: str, **named: object) -> subprocess.CompletedProcess[str]:
+        settings = {"capture_output": True, "text": True, "env": environment, "timeout": 60, **named}
+        return subprocess.run(words, check=False, **settings)  # type: ignore[call-overload, no-any-return]
+
+    return run_words
+
+
+COMMANDS = list(contexts_of(click.Context(root, info_name="hibali")))
+
+
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
+    program = (
+        "import sys, atexit\n"
+        f"atexit.register(lambda: print(sorted(set(sys.modules) & set({HEAVY!r})), file=sys.stderr))\n"
+        f"sys.argv = ['hibali', {word!r}]\n"
+        "from hibali_cli.main import main\n"
+        "main()\n"
+    )
+    done = run(sys.executable, "-c", program)
+    assert (done.returncode, done.stderr.strip()) == (0, "[]")
+    assert "hibali" in done.stdout
+
+
+def test_the_version_does_not_even_need_click(run: Run) -> None:
+    done = run(sys.executable, "-X", "importtime", HIBALI, "--version")
+    assert "click" not in done.stderr
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
+def test_every_help_says_what_it_does_and_how_it_ends(context: click.Context) -> None:
+    text = context.get_help()
+    first = (context.command.help or "").strip().split("\n\n")[0].strip()
+    assert first.endswith(".")
+    assert "Exit status:" in text
+    for code in EXIT_STATUS:
+        assert f"\n  {code} " in text
+    for option in context.command.params:
+        if isinstance(option, click.Option):
+            assert (option.help or "").endswith((".", "...")), option.name
+
+
+def test_python_m_is_the_same_program(run: Run) -> None:
+    assert run(sys.executable, "-m", "hibali_cli", "--version").stdout == run(HIBALI, "--version").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sits"],
+        ["sites", "list", "--nope"],
+        ["sites", "show"],
+        ["sites", "list", "--max-time", "soon"],
+        ["sites"],
+        [],
+    ],
+)
+def test_wrong_usage_is_2_and_names_help(run: Run, words: list[str]) -> None:
+    done = run(HIBALI, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--help" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
+    done = run(HIBALI, "sites", "show", "nowhere", "--json")
+    assert done.returncode == 2
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert (record["kind"], record["code"], record["exit"]) == ("error", "unknown-site", 2)
+
+
+def test_near_words_are_suggested(run: Run) -> None:
+    assert "sites" in run(HIBALI, "site").stderr
+
+
+def test_errors_are_escaped_for_people(run: Run) -> None:
+    done = run(sys.executable, "-c", PROBE, "probe", "access")
+    assert done.returncode == 4
+    assert "\x1b" not in done.stderr
+    assert r"site\nx" in done.stderr
+    assert "ask" in done.stderr
+
+
+def test_a_bug_is_1_and_its_traceback_in_a_private_file(run: Run, tmp_path: Path) -> None:
+    done = run(sys.executable, "-c", PROBE, "probe", "bug", "--json")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "hunter2" not in done.stderr + done.stdout
+    record = json.loads(done.stdout)
+    report = Path(record["about"])
+    assert report.is_relative_to(tmp_path / "state")
+    assert "ZeroDivisionError" in report.read_text()
+    assert report.stat().st_mode & 0o077 == 0
+
+
+def test_an_unwritable_state_folder_hides_no_failure(run: Run, environment: dict[str, str]) -> None:
+    environment["HIBALI_STATE"] = "/proc/none"
+    done = run(sys.executable, "-c", PROBE, "probe", "bug")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_unwind_to_their_codes(environment: dict[str, str], number: int, code: int) -> None:
+    words = [sys.executable, "-c", PROBE, "probe", "sleep", "--json"]
+    with subprocess.Popen(words, env=environment, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert json.loads(out)["exit"] == code
+    assert "Traceback" not in err
+
+
+def test_max_time_stops_with_5(run: Run) -> None:
+    done = run(sys.executable, "-c", PROBE, "probe", "sleep", "--max-time", "0.2s")
+    assert done.returncode == 5
+    assert "--max-time" in done.stderr
+
+
+def test_a_command_chooses_its_exit_code(run: Run) -> None:
+    assert run(sys.executable, "-c", PROBE, "probe", "three").returncode == 3
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["sites", "list"], ["sites", "list", "--json"]])
+@pytest.mark.parametrize("output", [">&-", ">/dev/full"])
+def test_a_stdout_that_takes_nothing_is_never_0(run: Run, words: list[str], output: str) -> None:
+    done = run("sh", "-c", f'"$@" {output}', "sh", HIBALI, *words)
+    assert done.returncode == 6
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_reader_that_leaves_is_6_and_quiet(run: Run) -> None:
+    done = run(
+        "bash",
+        "-c",
+        '"$@" | head -n 1; exit ${PIPESTATUS[0]}',
+        "bash",
+        sys.executable,
+        "-c",
+        PROBE,
+        "probe",
+        "many",
+    )
+    assert done.returncode == 6
+    assert done.stderr == "ready\n"
+
+
+def test_a_closed_stderr_is_nobodys_loss(run: Run) -> None:
+    done = run("sh", "-c", '"$@" 2>&-', "sh", HIBALI, "sites", "list", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["kind"] == "end"
+
+
+def test_letters_that_a_locale_lacks_do_not_fail(run: Run, environment: dict[str, str]) -> None:
+    environment |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = run(sys.executable, "-c", PROBE, "probe", "line")
+    assert done.returncode == 0
+    assert done.stdout == "caf\\xe9\\x1b[0m\n"

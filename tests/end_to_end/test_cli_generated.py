@@ -1,0 +1,88 @@
+"""Man pages and completions follow the commands, and the programs that read them accept them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hibali_cli.command import EXIT_STATUS
+from hibali_cli.generate import generated_files, stale_files, write_files
+from hibali_cli.manual import escape
+
+CLONE = Path(__file__).resolve().parents[2]
+PAGES = sorted(name for name in generated_files() if name.startswith("man/"))
+
+
+def test_nothing_in_the_clone_is_stale() -> None:
+    assert stale_files(CLONE) == []
+
+
+def test_stale_missing_and_left_over_files_are_named(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    assert stale_files(tmp_path) == []
+    (tmp_path / "man" / "hibali.1").write_text("old")
+    (tmp_path / "man" / "hibali-gone.1").write_text("old")
+    (tmp_path / "completions" / "_hibali").unlink()
+    assert stale_files(tmp_path) == ["completions/_hibali", "man/hibali-gone.1", "man/hibali.1"]
+
+
+def test_the_terminal_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = generated_files()
+    monkeypatch.setenv("COLUMNS", "31")
+    monkeypatch.setenv("LINES", "7")
+    assert generated_files() == before
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_has_its_sections_and_codes(page: str) -> None:
+    text = generated_files()[page]
+    sections = [line[4:] for line in text.splitlines() if line.startswith(".SH ")]
+    wanted = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "FILES", "ENVIRONMENT", "EXAMPLES"]
+    assert [section for section in sections if section != "COMMANDS"] == wanted
+    for code in EXIT_STATUS:
+        assert f"\n.B {code}\n" in text
+    assert "\n\n" not in text
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_groff_has_nothing_to_warn_of(page: str) -> None:
+    groff = shutil.which("groff")
+    if groff is None:
+        pytest.skip("groff is not installed")
+    words = [groff, "-ww", "-man", "-Tutf8", "-z"]
+    done = subprocess.run(words, input=generated_files()[page].encode(), capture_output=True, check=True)
+    assert done.stderr == b""
+
+
+def test_roff_is_escaped() -> None:
+    assert escape(".TH it's -x \\n") == "\\&.TH it\\(aqs \\-x \\en"
+    assert escape("é") == "\\[u00E9]"
+
+
+@pytest.mark.parametrize(
+    ("shell", "name"), [("bash", "hibali.bash"), ("zsh", "_hibali"), ("fish", "hibali.fish")]
+)
+def test_shells_can_read_their_completions(shell: str, name: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n", str(CLONE / "completions" / name)], check=True)
+
+
+def test_bash_completes_commands(tmp_path: Path) -> None:
+    script = (
+        f"source {CLONE}/completions/hibali.bash; COMP_WORDS=(hibali sites a); COMP_CWORD=2; "
+        "_hibali_completion hibali; echo ${COMPREPLY[*]}"
+    )
+    path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": path, "HOME": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["add"]

@@ -1,0 +1,209 @@
+"""Lines that cut, servers that are busy, bytes that flip on the way: tried again, then said so, never believed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import many_files, read_tree
+
+LARGE = random.Random(3).randbytes(20_000_000)  # noqa: S311 - more than one part
+TREE = {**many_files(120, 20_000), b"large": LARGE}
+
+Fault = Callable[[Exchange], None]
+
+
+@pytest.fixture
+def spoiled(transfers_to: Any) -> Iterator[Callable[[Fault], tuple[Transfers, FaultyHttpProxy]]]:
+    """S3 through a proxy that spoils what the fault says."""
+    proxies: list[FaultyHttpProxy] = []
+
+    def make(fault: Fault) -> tuple[Transfers, FaultyHttpProxy]:
+        there = transfers_to("s3")
+        port = int(there.place.endpoint.rpartition(":")[2])
+        proxy = FaultyHttpProxy(port, fault)
+        proxies.append(proxy)
+        config = there.hibali.home.config
+        config.write_text(config.read_text().replace(there.place.endpoint, f"http://127.0.0.1:{proxy.port}"))
+        return there, proxy
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+def is_data(exchange: Exchange) -> bool:
+    """An object of the user's, not of ours."""
+    return ".hibali" not in exchange.target and "/data/" in exchange.target
+
+
+class Once:
+    """A fault for the first `times` exchanges of each target that `wanted` finds; counts what it did."""
+
+    def __init__(self, wanted: Callable[[Exchange], bool], name: str, times: int = 1) -> None:
+        self._wanted = wanted
+        self._name = name
+        self._times = times
+        self._seen: dict[tuple[str, str], int] = {}
+        self.done = 0
+
+    def __call__(self, exchange: Exchange) -> None:
+        if not self._wanted(exchange):
+            return
+        key = (exchange.method, exchange.target)
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= self._times:
+            self.done += 1
+            setattr(exchange, self._name, True)
+
+
+def test_through_the_proxy_all_is_as_ever(spoiled: Any, tmp_path: Path) -> None:
+    there, proxy = spoiled(lambda _: None)
+    there.make(TREE)
+    assert counts(there.push())["files_moved"] == len(TREE)
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == TREE
+    assert len(proxy.exchanges) > len(TREE)
+
+
+def test_a_busy_server_is_asked_again(spoiled: Any, tmp_path: Path) -> None:
+    chance = random.Random(4)  # noqa: S311 - the same requests each time
+    fault = Once(lambda _: chance.random() < 0.15, "refuse")
+    there, _ = spoiled(fault)
+    there.make(TREE)
+    assert counts(there.push())["files_moved"] == len(TREE)
+    assert there.there() == TREE
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == TREE
+    assert fault.done > 5
+
+
+def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> None:
+    def always(exchange: Exchange) -> None:
+        exchange.refuse = True
+
+    there, proxy = spoiled(always)
+    there.make({b"a": b"1"})
+    began = time.monotonic()
+    answer = there.push(exit=5)
+    assert time.monotonic() - began < 60
+    assert answer.last["transient"]
+    assert len(proxy.exchanges) < 40
+
+
+@pytest.mark.parametrize("name", ["lose_answer", "flip_request"])
+def test_what_went_wrong_on_the_way_there_is_sent_again(spoiled: Any, name: str) -> None:
+    fault = Once(lambda exchange: exchange.method == "PUT" and is_data(exchange), name)
+    there, _ = spoiled(fault)
+    tree = {**many_files(30, 20_000), b"large": LARGE}
+    there.make(tree)
+    assert counts(there.push())["files_moved"] == len(tree)
+    assert there.there() == tree
+    assert fault.done >= len(tree)
+    assert counts(there.push())["files_moved"] == 0
+
+
+def test_a_lost_answer_to_the_end_of_a_large_file(spoiled: Any) -> None:
+    """The server has put the parts together, and hibali does not know."""
+    fault = Once(lambda exchange: exchange.method == "POST" and "uploadId" in exchange.target, "lose_answer")
+    there, _ = spoiled(fault)
+    there.make({b"large": LARGE})
+    there.push()
+    assert fault.done == 1
+    assert there.there() == {b"large": LARGE}
+
+
+@pytest.mark.heavy
+def test_bytes_that_always_flip_on_the_way_there_are_6_and_named(spoiled: Any) -> None:
+    def flip(exchange: Exchange) -> None:
+        exchange.flip_request = exchange.method == "PUT" and exchange.target.endswith("/data/bad")
+
+    there, proxy = spoiled(flip)
+    there.make({b"bad": b"flip me, please", b"good": b"1"})
+    answer = there.push(exit=6)
+    assert there.there() == {b"good": b"1"}
+    assert b"bad" in answer.err
+    assert sum(exchange.flip_request for exchange in proxy.exchanges) < 30, "a bounded number of times"
+
+
+@pytest.mark.parametrize("name", ["cut_answer", "flip_answer", "refuse"])
+def test_what_went_wrong_on_the_way_back_is_asked_again(spoiled: Any, tmp_path: Path, name: str) -> None:
+    fault = Once(lambda exchange: exchange.method == "GET" and is_data(exchange), name)
+    there, _ = spoiled(fault)
+    tree = {**many_files(30, 20_000), b"large": LARGE}
+    there.make(tree)
+    there.push()
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == tree
+    assert fault.done >= len(tree)
+
+
+def test_bytes_that_always_flip_on_the_way_back_are_6_and_never_under_a_final_name(
+    spoiled: Any, tmp_path: Path
+) -> None:
+    def flip(exchange: Exchange) -> None:
+        exchange.flip_answer = exchange.method == "GET" and exchange.target.partition("?")[0].endswith("/bad")
+
+    there, _ = spoiled(flip)
+    there.make({b"bad": b"flip me, please", b"good": b"1", b"sub/bad": LARGE})
+    there.push()
+    answer = there.pull(tmp_path / "back", exit=6)
+    assert read_tree(tmp_path / "back") == {b"good": b"1"} or read_tree(tmp_path / "back").keys() == {
+        b"good",
+        b"sub",
+    }
+    assert b"bad" in answer.err
+
+
+def test_a_list_that_is_cut_short_deletes_nothing(spoiled: Any, tmp_path: Path) -> None:
+    """The source's listing breaks off, always: with `--delete` nothing may go."""
+    active = [False]
+
+    def fault(exchange: Exchange) -> None:
+        if active[0] and "list-type" in exchange.target:
+            exchange.cut_answer = True
+
+    there, _ = spoiled(fault)
+    there.make({b"a": b"1", b"b": b"2"})
+    there.push()
+    there.pull(tmp_path / "back")
+    (tmp_path / "back" / "extra").write_bytes(b"3")
+    active[0] = True
+    answer = there.hibali(
+        "pull", "there:data", tmp_path / "back", "--delete", "--max-delete", "100%", "--json"
+    )
+    assert answer.exit in {5, 6}, str(answer)
+    assert read_tree(tmp_path / "back") == {b"a": b"1", b"b": b"2", b"extra": b"3"}
+
+
+@pytest.mark.parametrize("cut_after", [100_000, 6_000_000])
+def test_a_cut_line_to_an_ssh_site_is_5_and_the_same_line_goes_on(transfers_to: Any, cut_after: int) -> None:
+    there = transfers_to("ssh")
+    proxy = CuttingProxy(there.place.server.port, cut_after)
+    config = there.hibali.home.config
+    words = f'"-F", "{there.place.server.config}"'
+    through = f'"-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"'
+    config.write_text(config.read_text().replace(words, f"{words}, {through}"))
+    try:
+        there.make(TREE)
+        answer = there.push(exit=5)
+        assert answer.last["transient"] or answer.last["code"] == "locked"
+        landed = there.there()
+        assert landed.items() <= TREE.items()
+        proxy.cut_after = None
+        deadline = time.monotonic() + 30
+        while (again := there.hibali("push", there.source, "there:data", "--json")).exit == 5:
+            assert again.last["code"] == "locked", str(again)
+            assert time.monotonic() < deadline
+        assert again.exit == 0, str(again)
+        assert there.there() == TREE
+        there.nothing_of_ours_there()
+    finally:
+        proxy.close()

@@ -1,0 +1,176 @@
+"""Names that break careless programs, to a site and back; and names that are hibali's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.text import printable
+from tests.support.transfers import Transfers, counts, failed, path_of
+from tests.support.trees import HOSTILE_NAMES, ORDER_NAMES, make_tree, read_tree
+
+OWN = b".hibali-" + b"0123456789abcdef" * 2
+
+
+def hostile_tree(names: tuple[bytes, ...] = HOSTILE_NAMES) -> dict[bytes, bytes]:
+    """Each name as a file, as a folder, and the order that is easy to get wrong."""
+    tree = {name: b"as a file: " + name for name in names}
+    for name in names:
+        if not name.startswith(b".hibali"):
+            tree[b"folders/" + name + b"/" + name] = b"in a folder: " + name
+    return {**tree, **{name: b"ordered: " + name for name in ORDER_NAMES}}
+
+
+def test_every_name_travels_there_and_back(folder_there: Transfers, tmp_path: Path) -> None:
+    there = folder_there
+    tree = hostile_tree()
+    there.make(tree)
+    receipt = there.push().last
+    assert (receipt["files_moved"], receipt["proof_moved"]) == (len(tree), "digest")
+    assert there.tree_there() == tree
+    assert counts(there.push())["files_moved"] == 0
+    listed = there.hibali("ls", "-R", "there:data", "--json", exit=0)
+    files = [path_of(line) for line in listed.lines if line["kind"] == "entry" and line["type"] == "file"]
+    assert sorted(files) == sorted(tree)
+    assert there.verify().last["files_kept"] == len(tree)
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == tree
+    (there.source / "a0").unlink()
+    (there.source / "--delete").unlink()
+    assert counts(there.push("--delete"))["files_deleted"] == 2
+    assert there.tree_there() == read_tree(there.source)
+
+
+def test_the_names_are_listed_in_the_order_of_their_bytes(there: Transfers) -> None:
+    there.make({name: name for name in ORDER_NAMES})
+    there.push()
+    listed = there.hibali("ls", "-R", "there:data", "--json", exit=0)
+    names = [path_of(line) for line in listed.lines if line["kind"] == "entry" and line["type"] == "file"]
+    assert names == [b"a-x", b"a.b", b"a/b", b"a0"]
+    plain = there.hibali("ls", "there:data", exit=0).out.splitlines()
+    assert plain == [b"a-x", b"a.b", b"a/", b"a0"]
+
+
+def test_people_are_shown_no_control_characters(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"\x1b[31mred\x07": b"1", b"new\nline": b"2", "bidi \u202e".encode(): b"3", b"\xff": b"4"})
+    os.mkfifo(there.source / "fifo\x1b]0;title\x07")
+    answer = there.hibali("push", "-v", there.source, "there:data", exit=6)
+    listed = there.hibali("ls", "there:data", exit=0)
+    for output in (answer.err, answer.out, listed.out):
+        assert b"\x1b" not in output
+        assert b"\x07" not in output
+        assert "\u202e".encode() not in output
+    assert len(listed.out.splitlines()) == 4
+
+
+def test_the_users_own_names_in_the_shape_of_ours_are_refused(there: Transfers) -> None:
+    """The receiver could not tell it from what an interrupted push left."""
+    there.make({b"sub/" + OWN: b"mine", b"other": b"1"})
+    before = there.state_there()
+    answer = there.push(exit=8)
+    assert answer.last["code"] == "unsafe-name"
+    assert OWN.decode() in answer.last["message"]
+    assert there.state_there() == before
+    there.push("--exclude", ".hibali-*")
+    assert there.there() == {b"other": b"1"}
+
+
+@pytest.mark.parametrize(
+    "name", [OWN[:-1], OWN + b"0", OWN.upper(), b".hibali-x", b"x" + OWN, b".hibali.txt"]
+)
+def test_what_only_looks_similar_travels(there: Transfers, name: bytes) -> None:
+    there.make({name: b"mine", b"sub/" + name + b"/file": b"mine"})
+    there.push()
+    assert there.there() == {name: b"mine", b"sub/" + name + b"/file": b"mine"}
+
+
+def test_the_users_own_file_of_that_shape_there_is_never_deleted(there: Transfers) -> None:
+    there.place.plant("data", {OWN: b"theirs", b"extra": b"1"})
+    there.make({b"a": b"1"})
+    assert counts(there.push("--delete"))["files_deleted"] == 1
+    assert there.there() == {OWN: b"theirs", b"a": b"1"}
+
+
+def test_a_name_longer_than_the_target_can_hold_is_refused(bucket_there: Transfers) -> None:
+    there = bucket_there
+    deep = b"/".join([b"x" * 200] * 6)
+    there.make({deep: b"1", b"other": b"2"})
+    answer = there.push(exit=8)
+    assert answer.last["code"] == "unsafe-name"
+    assert there.there() == {}
+
+
+UNHOLDABLE = tuple(name for name in HOSTILE_NAMES if name.decode("utf-8", "replace").encode() != name)
+
+
+def test_what_a_bucket_cannot_hold_is_named_before_anything_moves(bucket_there: Transfers) -> None:
+    there = bucket_there
+    there.make({**dict.fromkeys(UNHOLDABLE, b"1"), b"other": b"2"})
+    answer = there.push(exit=8)
+    assert answer.last["code"] == "unsafe-name"
+    assert "UTF-8" in answer.last["message"]
+    assert there.there() == {}
+    assert there.place.names("") == set()
+
+
+def test_every_name_a_bucket_can_hold_travels_there_and_back(bucket_there: Transfers, tmp_path: Path) -> None:
+    """Whatever it refuses is named first; what it takes comes back as it was."""
+    there = bucket_there
+    there.hibali("sites", "check", "there", exit=0)  # a dry run tries nothing there, so it has to be known
+    tree = {name: b"content of " + name for name in HOSTILE_NAMES}
+    tree.update({name: b"ordered: " + name for name in ORDER_NAMES})
+    make_tree(there.source, tree)
+    held = dict(tree)
+    expected = {name for name in tree if name not in UNHOLDABLE}
+    while held:
+        answer = there.hibali("push", there.source, "there:data", "-n", "--json")
+        if answer.exit == 0:
+            break
+        assert (answer.exit, answer.last["code"]) == (8, "unsafe-name"), str(answer)
+        refused = [name for name in held if printable(name) in answer.last["message"]]
+        assert refused, str(answer)
+        for name in refused:
+            del held[name]
+            (there.source / os.fsdecode(name)).unlink()
+    assert {
+        b"with spaces  and  more",
+        b"-leading-dash",
+        b"*",
+        b".hibali-x",
+        b"x" * 255,
+        *ORDER_NAMES,
+    } <= held.keys()
+    assert held.keys() <= expected
+    there.push()
+    assert there.there() == held
+    assert counts(there.push())["files_moved"] == 0
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == held
+    there.verify()
+
+
+@pytest.mark.parametrize("key", ["data/../../climbs", "data/..", "data/x/../y", "data//double", "data/./dot"])
+def test_keys_that_climb_never_leave_the_folder(bucket_there: Transfers, tmp_path: Path, key: str) -> None:
+    """The server may refuse or rewrite them; nothing outside the folder may ever be written."""
+    there = bucket_there
+    there.place.plant("data", {b"good": b"1"})
+    try:
+        there.place.bucket.put(key, b"evil")  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - each server refuses in its own way, and then there is nothing to try
+        return
+    back = tmp_path / "inner/back"
+    answer: Any = there.hibali("pull", "there:data", back, "--json")
+    assert answer.exit in {0, 6, 8}, str(answer)
+    assert b"Traceback" not in answer.err
+    outside = {path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"}
+    assert all(back in path.parents for path in outside)
+
+
+def test_a_climbing_name_is_refused_on_the_command_line(there: Transfers) -> None:
+    there.make({b"a": b"1"})
+    there.hibali("push", there.source, "there:../x", exit=2)
+    assert failed(there.push()) == {}

@@ -1,0 +1,191 @@
+"""Others on the same machine: they swap folders for symlinks while we write, and squat on our names (S1, S4)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import make_tree, many_files, read_tree, state_of
+
+TREE = {b"sub/inner/" + name: content for name, content in many_files(600, 3000, folders=3).items()}
+
+
+@contextmanager
+def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
+    """Swap `folder` for a symlink to `outside` and back, all the time; how often, is told."""
+    hidden = folder.with_name("hidden-by-the-neighbour")
+    stop = threading.Event()
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                folder.rename(hidden)
+                folder.symlink_to(outside)
+                swaps += 1
+            if hidden.exists():
+                with contextlib.suppress(OSError):
+                    folder.unlink(missing_ok=True)
+                    hidden.rename(folder)
+
+    neighbour = threading.Thread(target=swap)
+    neighbour.start()
+    try:
+        yield lambda: swaps
+    finally:
+        stop.set()
+        neighbour.join()
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """What a symlink could lead to: the same folders, another's file."""
+    return make_tree(tmp_path / "outside", {b"inner/secret": b"the neighbour may not have this written"})
+
+
+def test_nothing_lands_through_a_folder_that_becomes_a_symlink(
+    folder_there: Transfers, outside: Path
+) -> None:
+    there = folder_there
+    there.make(TREE)
+    (there.root / "sub" / "inner").mkdir(parents=True)
+    before = state_of(outside)
+    with swapping(there.root / "sub", outside) as swaps:
+        for _ in range(3):
+            answer = there.hibali(
+                "push", there.source, "there:data", "--json", "--delete", "--max-delete", "100%"
+            )
+            assert answer.exit in {0, 3, 5, 6, 8}, str(answer)
+            assert b"Traceback" not in answer.err
+    assert swaps() > 20
+    assert state_of(outside) == before
+    for leftover in (there.root / "hidden-by-the-neighbour", there.root / "sub"):
+        if leftover.is_symlink():
+            leftover.unlink()
+    if (there.root / "hidden-by-the-neighbour").exists():
+        (there.root / "hidden-by-the-neighbour").rename(there.root / "sub")
+    there.push("--delete", "--max-delete", "100%")
+    assert there.there() == TREE
+
+
+def test_nothing_is_deleted_through_a_folder_that_becomes_a_symlink(
+    folder_there: Transfers, outside: Path
+) -> None:
+    there = folder_there
+    there.make({b"kept": b"1"})
+    make_tree(outside / "inner", {name.removeprefix(b"sub/inner/"): b"theirs" for name in TREE})
+    before = state_of(outside)
+    with swapping(there.root / "sub", outside):
+        for _ in range(3):
+            there.place.plant("data", {b"kept": b"1"})
+            with contextlib.suppress(OSError, AssertionError):
+                make_tree(there.root / "plain", dict(TREE))
+            answer = there.hibali(
+                "push", there.source, "there:data", "--json", "--delete", "--max-delete", "100%"
+            )
+            assert answer.exit in {0, 3, 5, 6, 8}, str(answer)
+    assert state_of(outside) == before
+
+
+def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
+    folder_there: Transfers, outside: Path
+) -> None:
+    there = folder_there
+    there.make(TREE)
+    make_tree(outside / "inner", {name.removeprefix(b"sub/inner/"): b"secret!" for name in TREE})
+    with swapping(there.source / "sub", outside):
+        for _ in range(3):
+            answer = there.hibali("push", there.source, "there:data", "--json")
+            assert answer.exit in {0, 3, 5, 6}, str(answer)
+    for name, content in there.there().items():
+        assert b"secret!" not in content, name
+        assert b"the neighbour may not" not in content, name
+
+
+@pytest.mark.parametrize("squat", ["file", "link", "dangling", "theirs", "open"])
+def test_our_own_folder_must_be_ours(folder_there: Transfers, outside: Path, squat: str) -> None:
+    there = folder_there
+    there.make({b"a": b"1"})
+    there.root.mkdir(parents=True)
+    own = there.root / ".hibali"
+    if squat == "file":
+        own.write_bytes(b"a user's file")
+    elif squat == "link":
+        own.symlink_to(outside)
+    elif squat == "dangling":
+        own.symlink_to(outside / "not-there")
+    else:
+        own.mkdir()
+        own.chmod(0o700 if squat == "theirs" else 0o777)
+        if squat == "theirs":
+            if os.geteuid() != 0:
+                pytest.skip("only root may give a folder away")
+            os.chown(own, 65534, 65534)
+    before = (state_of(outside), state_of(there.root))
+    answer = there.push(exit=8)
+    assert b".hibali" in answer.err
+    assert (state_of(outside), state_of(there.root)) == before
+
+
+def test_a_planted_journal_does_not_make_us_remove_a_users_files(folder_there: Transfers) -> None:
+    """A user's file of the shape of a partial name is refused by name, with or without --delete."""
+    there = folder_there
+    name = b".hibali-" + b"0123456789abcdef" * 2
+    there.make({b"a": b"1"})
+    there.place.plant("data", {name: b"a user's", b"sub/" + name: b"another"})
+    for words in ((), ("--delete", "--max-delete", "100%")):
+        there.hibali("push", there.source, "there:data", *words)
+        left = there.place.files("data")
+        assert left[name] == b"a user's"
+        assert left[b"sub/" + name] == b"another"
+
+
+def test_a_users_own_partial_shape_in_the_source_is_refused_by_name(there: Transfers, tmp_path: Path) -> None:
+    name = b".hibali-" + b"0123456789abcdef" * 2
+    there.make({b"a": b"1", b"sub/" + name: b"a user's"})
+    answer = there.push(exit=8)
+    assert name in answer.err
+    assert there.there() == {}
+    there.push("--exclude", ".hibali-*")
+    assert there.there() == {b"a": b"1"}
+    there.place.plant("data", {name: b"a user's"})
+    answer = there.pull(tmp_path / "back", exit=8)
+    assert name in answer.err
+    assert not (tmp_path / "back").exists() or read_tree(tmp_path / "back") == {}
+
+
+def test_the_target_may_be_a_symlink_that_the_user_named(folder_there: Transfers, tmp_path: Path) -> None:
+    there = folder_there
+    there.make({b"a": b"1"})
+    real = tmp_path / "real"
+    real.mkdir()
+    there.root.parent.mkdir(parents=True, exist_ok=True)
+    there.root.symlink_to(real)
+    assert counts(there.push())["files_moved"] == 1
+    assert read_tree(real) == {b"a": b"1"}
+    assert there.root.is_symlink()
+    assert counts(there.push())["files_moved"] == 0
+
+
+def test_a_name_in_use_by_another_kind_stays(folder_there: Transfers, outside: Path) -> None:
+    """A symlink in a folder's place is not followed; without --delete it is a named failure."""
+    there = folder_there
+    there.make({b"sub/inner/new": b"1", b"other": b"2"})
+    there.root.mkdir(parents=True)
+    (there.root / "sub").symlink_to(outside)
+    before = state_of(outside)
+    answer: Any = there.push(exit=6)
+    assert b"sub" in answer.err
+    assert state_of(outside) == before
+    there.push("--delete", "--max-delete", "100%")
+    assert state_of(outside) == before
+    assert there.there() == {b"sub/inner/new": b"1", b"other": b"2"}

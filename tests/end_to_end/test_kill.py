@@ -1,0 +1,370 @@
+"""Killed at any moment: nothing half-done is ever seen under a final name, and the same line goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.support import strace
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read_tree, sha256
+from tests.support.watcher import Watcher
+
+FILES = 5000
+MORE = 16 << 20  # what may have been under way when it was killed
+MIDDLE = (0.1, 0.4, 0.8)
+TEN = (1, 250, 700, 1200, 1800, 2400, 3000, 3600, 4300, 4900)
+REMOTE = ("ssh", "s3")
+
+
+@pytest.fixture(scope="module")
+def thousands() -> dict[bytes, bytes]:
+    return many_files(FILES, 8000)
+
+
+def _kill(process: Any) -> None:
+    """The command and whatever belongs to its group, at once."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _settle(there: Transfers) -> None:
+    """Wait until the agent has seen the end of its client; one on this host needs no longer than a moment."""
+    deadline = time.monotonic() + 20
+    while there.place.word != "s3" and (there.root / ".hibali/lock").exists():
+        assert time.monotonic() < deadline, "the agent outlives its client"
+        time.sleep(0.05)
+
+
+def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> dict[bytes, bytes]:
+    """Start a push, kill it when `count` files stand there; what stands there then, watched all the time."""
+    right = {name: {sha256(content)} for name, content in tree.items()}
+    with Watcher(there.place, "data", right) as watcher:
+        process = there.hibali.start("push", there.source, "there:data", "--json")
+        watcher.when(count, lambda: _kill(process))
+        process.wait(120)
+        _settle(there)
+    return there.landed()
+
+
+def _goes_on(there: Transfers, tree: dict[bytes, bytes], landed: dict[bytes, bytes]) -> None:
+    """The same line moves the rest, and at most what was under way once more."""
+    assert landed.items() <= tree.items()
+    rest = sum(map(len, tree.values())) - sum(map(len, landed.values()))
+    receipt = counts(there.push())
+    assert rest <= receipt["bytes_moved"] <= rest + MORE
+    assert rest <= receipt["bytes_sent"] <= rest + MORE
+    assert receipt["files_moved"] + receipt["files_kept"] == len(tree)
+    if there.place.word != "s3":
+        assert receipt["files_moved"] == len(tree) - len(landed)
+    _is_whole(there, tree)
+
+
+def _is_whole(there: Transfers, tree: Tree) -> None:
+    assert there.there() == {name: leaf for name, leaf in tree.items() if isinstance(leaf, bytes)}
+    there.nothing_of_ours_there()
+    again = counts(there.push())
+    assert (again["files_moved"], again["bytes_sent"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "files"), [("ssh", 5000), pytest.param("s3", 1000, marks=pytest.mark.heavy)]
+)
+def test_killed_at_three_points_one_after_the_other(transfers_to: Any, word: str, files: int) -> None:
+    there = transfers_to(word)
+    tree = many_files(files, 8000)
+    there.make(tree)
+    landed: dict[bytes, bytes] = {}
+    for point in MIDDLE:
+        now = _kill_when_seen(there, tree, int(files * point))
+        assert now.items() >= landed.items()
+        assert len(now) >= files * point
+        landed = now
+    _goes_on(there, tree, landed)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", TEN)
+@pytest.mark.parametrize("word", REMOTE)
+def test_killed_at_ten_points(
+    transfers_to: Any, thousands: dict[bytes, bytes], word: str, point: int
+) -> None:
+    there = transfers_to(word)
+    there.make(thousands)
+    _goes_on(there, thousands, _kill_when_seen(there, thousands, point))
+
+
+def test_killed_within_a_large_file(there: Transfers) -> None:
+    """What is half there is never seen, and is gone when the next push has ended."""
+    content = os.urandom(1 << 20) * 64
+    there.make({b"large": content, b"small": b"1"})
+    right = {b"large": {sha256(content)}, b"small": {sha256(b"1")}}
+    with Watcher(there.place, "data", right):
+        process = there.hibali.start("push", there.source, "there:data")
+        while not there.place.unfinished("data") and process.poll() is None:
+            time.sleep(0.01)
+        _kill(process)
+        assert process.wait() == -signal.SIGKILL
+        _settle(there)
+    there.push()
+    _is_whole(there, {b"large": content, b"small": b"1"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)])
+def test_interrupted_it_leaves_nothing_behind(there: Transfers, number: int) -> None:
+    tree = many_files(1500, 8000)
+    there.make(tree)
+    right = {name: {sha256(content)} for name, content in tree.items()}
+    with Watcher(there.place, "data", right) as watcher:
+        process = there.hibali.start("push", there.source, "there:data", "--json")
+        watcher.when(200, lambda: process.send_signal(number))
+        process.wait(60)
+        _settle(there)
+    assert process.returncode in {0, 128 + number}
+    last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
+    assert last["exit"] == process.returncode
+    there.push()
+    _is_whole(there, tree)
+
+
+# The agents: a process that holds the lock of the target.
+
+
+def _kill_the_agent(there: Transfers) -> None:
+    os.kill(json.loads((there.root / ".hibali/lock").read_bytes())["pid"], signal.SIGKILL)
+
+
+def test_the_agent_killed_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
+    there = folder_there
+    tree = many_files(3000, 8000)
+    there.make(tree)
+    right = {name: {sha256(content)} for name, content in tree.items()}
+    with Watcher(there.place, "data", right) as watcher:
+        process = there.hibali.start("push", there.source, "there:data", "--json")
+        watcher.when(300, lambda: _kill_the_agent(there))
+        process.wait(60)
+    lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
+    assert process.returncode == 5
+    assert (lines[-1]["kind"], lines[-1]["exit"]) == ("error", 5)
+    assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
+    landed = there.landed()
+    began = time.monotonic()
+    assert counts(there.push())["files_moved"] == len(tree) - len(landed)
+    assert time.monotonic() - began < 60  # at once, and not when the lease has run out
+    _is_whole(there, tree)
+
+
+def test_two_at_once_do_not_write_to_one_target(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make(many_files(3000, 8000))
+    process = there.hibali.start("push", there.source, "there:data", "--json")
+    deadline = time.monotonic() + 20
+    while not (there.root / ".hibali/lock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    holder = json.loads((there.root / ".hibali/lock").read_bytes())["pid"]
+    os.kill(holder, signal.SIGSTOP)
+    try:
+        answer = there.push(exit=5)
+    finally:
+        os.kill(holder, signal.SIGCONT)
+    assert answer.last["code"] == "locked"
+    assert str(process.pid) in answer.last["message"]
+    assert process.wait(60) == 0
+    assert counts(there.push())["files_moved"] == 0
+
+
+def test_a_lock_from_elsewhere_holds_until_its_lease_ran_out(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"a": b"1"})
+    folder = there.root / ".hibali"
+    folder.mkdir(parents=True, mode=0o700)
+    lock = folder / "lock"
+    lock.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "host": "elsewhere",
+                "boot": "b",
+                "pid": 1,
+                "start": "1",
+                "token": "t",
+                "lease": 120,
+            }
+        )
+    )
+    answer = there.push(exit=5)
+    assert answer.last["code"] == "locked"
+    assert "elsewhere" in answer.last["message"]
+    assert there.there() == {}
+    past = time.time() - 121
+    os.utime(lock, (past, past))
+    there.push()
+    _is_whole(there, {b"a": b"1"})
+
+
+# At any system call: the tree below has every kind of change in it.
+
+OLD_TIME = 1_500_000_000_000_000_000
+BEFORE: dict[bytes, Leaf] = {
+    b"same": File(b"kept as it is", mtime_ns=OLD_TIME),
+    b"changed": File(b"the old content", mtime_ns=OLD_TIME),
+    b"gone": b"to be deleted",
+    b"folder/gone": b"with its folder",
+    b"was-folder/below": b"makes room",
+    b"was-file": b"makes room for a folder",
+    b"link": Link(b"old"),
+}
+AFTER: dict[bytes, Leaf] = {
+    b"same": File(b"kept as it is", mtime_ns=OLD_TIME),
+    b"changed": b"the new content",
+    b"new": b"1",
+    b"sub/deep/new": b"2",
+    b"empty": Folder(),
+    b"large": b"0123456789abcdef" * (5 << 16),
+    b"was-folder": b"a file now",
+    b"was-file/below": b"in a folder now",
+    b"link": Link(b"new"),
+}
+EVERYTHING = ("--delete", "--max-delete", "100%")
+
+
+def _content(leaf: Leaf | None) -> bytes | None:
+    return leaf.content if isinstance(leaf, File) else leaf if isinstance(leaf, bytes) else None
+
+
+def _is_sound(there: Transfers) -> None:
+    """Whatever stands under a final name is the old file or the new one; what both have is always there."""
+    found = read_tree(there.root)
+    for name, leaf in found.items():
+        if b".hibali" in name:
+            continue
+        if isinstance(leaf, bytes):
+            assert leaf in {_content(BEFORE.get(name)), _content(AFTER.get(name))}, name
+        else:
+            assert isinstance(leaf, Folder) or leaf in {BEFORE.get(name), AFTER.get(name)}, name
+    assert {b"same", b"changed", b"link"} <= found.keys()
+
+
+def _kill_once(there: Transfers, run: Any) -> bool:
+    """One killed push and the same line again; whether it was killed at all."""
+    there.place.plant("data", BEFORE)
+    there.make(AFTER)
+    killed = run()
+    assert b"Traceback" not in killed.err, str(killed)
+    _is_sound(there)
+    there.push(*EVERYTHING)
+    assert there.tree_there() == read_tree(there.source)
+    there.nothing_of_ours_there()
+    there.hibali("push", there.source, "there:data", *EVERYTHING, "-n", "--detailed-exit-code", exit=0)
+    return bool(killed.exit != 0)
+
+
+def _killed_here(there: Transfers, calls: str, number: int) -> bool:
+    """Whichever process of the command comes to its `number`th such call first: hibali or its agent."""
+
+    def run() -> Any:
+        with there.under(*strace.kill_at(calls, number)):
+            return there.hibali("push", there.source, "there:data", *EVERYTHING)
+
+    return _kill_once(there, run)
+
+
+def _killed_there(there: Transfers, calls: str, number: int) -> bool:
+    """The agent at the site alone, by a `python` that kills it."""
+    wrapper = there.folder / "python3"
+    words = " ".join(f"'{word}'" for word in strace.kill_at(calls, number))
+    wrapper.write_text(f'#!/bin/sh\nexec {words} python3 "$@"\n')
+    wrapper.chmod(0o755)
+    config = there.hibali.home.config
+    plain = config.read_text()
+
+    def run() -> Any:
+        config.write_text(plain.replace("[sites.there.ssh]\n", f'[sites.there.ssh]\npython = "{wrapper}"\n'))
+        try:
+            return there.hibali("push", there.source, "there:data", *EVERYTHING)
+        finally:
+            config.write_text(plain)
+
+    return _kill_once(there, run)
+
+
+CALLS = {
+    "rename": strace.RENAME,
+    "sync": strace.SYNC,
+    "unlink": strace.UNLINK,
+    "mkdir": strace.MAKE_FOLDER,
+    "link": strace.LINK,
+    "times": strace.TIMES,
+}
+SAMPLE = [
+    ("rename", 1),
+    ("rename", 4),
+    ("sync", 3),
+    ("sync", 9),
+    ("unlink", 1),
+    ("unlink", 5),
+    ("mkdir", 2),
+    ("link", 1),
+]
+
+
+@pytest.mark.parametrize(("call", "number"), SAMPLE)
+def test_killed_here_at_a_system_call(local_there: Transfers, call: str, number: int) -> None:
+    strace.require_strace()
+    _killed_here(local_there, CALLS[call], number)
+
+
+@pytest.mark.parametrize(("call", "number"), [("rename", 3), ("sync", 5), ("unlink", 3)])
+def test_killed_there_at_a_system_call(transfers_to: Any, call: str, number: int) -> None:
+    strace.require_strace()
+    assert _killed_there(transfers_to("ssh"), CALLS[call], number)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("word", ["local", "ssh"])
+def test_killed_at_every_system_call(transfers_to: Any, word: str, call: str) -> None:
+    strace.require_strace()
+    there = transfers_to(word)
+    kill = _killed_here if word == "local" else _killed_there
+    for number in range(1, 200):
+        _clear(there)
+        if not kill(there, CALLS[call], number):
+            assert number > 1
+            return
+    pytest.fail("it never came to a clean end")
+
+
+def _clear(there: Transfers) -> None:
+    for folder, path in ((there.source, "source"), (there.root, "data")):
+        if folder.exists():
+            folder.rename(folder.with_name(f"{path}-{time.monotonic_ns()}"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "when"), [("rename", "EIO", "20+"), ("sync", "EIO", "6+"), ("rename", "ENOSPC", "20+")]
+)
+def test_a_call_that_fails_is_told_and_the_same_line_goes_on(
+    local_there: Transfers, call: str, error: str, when: str
+) -> None:
+    """A disk that fails in the middle: never 0, nothing wrong there, and the next push mends it."""
+    strace.require_strace()
+    there = local_there
+    tree = many_files(300, 2000)
+    there.make(tree)
+    with there.under(*strace.fail_at(CALLS[call], error, when)):
+        answer = there.hibali("push", there.source, "there:data", "--json")
+    assert b"Traceback" not in answer.err, str(answer)
+    assert answer.exit in {5, 6}, str(answer)
+    assert answer.last["exit"] == answer.exit
+    assert there.landed().items() <= tree.items()
+    there.push()
+    _is_whole(there, tree)

@@ -1,0 +1,175 @@
+"""A far end that lies: nothing outside the target, no deletion, exit 6 or 8, and never a traceback (S1, S3)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.session import REPOSITORY
+from tests.support import lying_ssh
+from tests.support.trees import File, make_tree, read_tree, state_of
+
+MTIME = 1_600_000_000_000_000_000
+TREE = {b"a/1": b"one", b"a/2": b"two", b"b": b"three", b"c/d/e": b"four"}
+EXTRA = {b"a/extra": b"only at the target", b"extra": b"this one, too"}
+HONEST = {6, 8}
+DISCONNECTED = {5, 6, 8}  # a line that goes dead is not a proven lie
+
+LISTING_LIES = sorted(name for name in lying_ssh.LIES if "-at-" not in name)
+FRAME_LIES = sorted(name for name in lying_ssh.LIES if "-at-" in name)
+WRONG_VALUES = ("null", "-1", '"x"', "[]", "{}", "[null]", "1e300", str(1 << 70))
+
+
+class World:
+    """A folder with everything that must not change, the two trees in it, and a site whose ssh lies."""
+
+    def __init__(self, hibali: Any, folder: Path) -> None:
+        self.hibali = hibali
+        self.folder = folder / "world"
+        self.near = self.folder / "near"
+        self.far = self.folder / "far"
+        self.outside = make_tree(self.folder / "outside", {b"keep": b"untouched"})
+
+    def lie(self, name: str) -> None:
+        words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
+        self.hibali.home.config.write_text(
+            'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\n'
+            f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'
+            f"python = {json.dumps(sys.executable)}\n"
+        )
+        self.hibali.home.config.chmod(0o600)
+        self.hibali.env.update(LIAR_OUTSIDE=str(self.outside), PYTHONPATH=str(REPOSITORY))
+
+    def push(self, *words: str) -> Any:
+        make_tree(self.near, dict(TREE))
+        make_tree(self.far, {**EXTRA, b"b": File(b"older", mtime_ns=MTIME)})
+        return self._run("push", self.near, f"liar:{self.far}", *words)
+
+    def pull(self, *words: str) -> Any:
+        make_tree(self.far, dict(TREE))
+        make_tree(self.near, {**EXTRA, b"b": File(b"older", mtime_ns=MTIME)})
+        return self._run("pull", f"liar:{self.far}", self.near, *words)
+
+    def _run(self, *words: Any) -> Any:
+        before = state_of(self.outside)
+        answer = self.hibali(*words, "--json", "--delete", "--max-delete", "100%", timeout=60)
+        assert state_of(self.outside) == before, "something outside changed"
+        assert {path.name for path in self.folder.iterdir()} == {"near", "far", "outside"}
+        assert b"Traceback" not in answer.err, str(answer)
+        assert answer.last["exit"] == answer.exit, str(answer)
+        return answer
+
+    def check(self, target: Path) -> None:
+        """Nothing was deleted, and what is new is right."""
+        found = read_tree(target)
+        for name, content in EXTRA.items():
+            assert found.pop(name, None) == content, f"{name!r} was deleted"
+        assert found.pop(b"b") in {b"older", TREE[b"b"]}
+        for name in list(found):
+            if name.startswith(b".hibali"):
+                del found[name]
+        assert {name: TREE.get(name) for name in found} == found, "something came that nobody planned"
+
+
+@pytest.fixture
+def world(hibali: Any, tmp_path: Path) -> World:
+    return World(hibali, tmp_path)
+
+
+def test_an_honest_liar_is_believed(world: World) -> None:
+    """The drop-in itself changes nothing."""
+    world.lie("answer:nothing:{}")
+    assert world.push().exit == 0
+    assert read_tree(world.far) == TREE
+
+
+@pytest.mark.parametrize("name", LISTING_LIES)
+def test_a_lie_in_the_targets_listing(world: World, name: str) -> None:
+    world.lie(name)
+    answer = world.push()
+    if name == "below-a-link" and answer.exit == 0:
+        return  # in order and counted; what it invents is not there to be deleted, and nothing outside changed
+    assert answer.exit in (DISCONNECTED if "hang-up" in name else HONEST), str(answer)
+    world.check(world.far)
+
+
+@pytest.mark.parametrize("name", LISTING_LIES)
+def test_a_lie_in_the_sources_listing(world: World, name: str) -> None:
+    world.lie(name)
+    answer = world.pull()
+    assert answer.exit in (DISCONNECTED if "hang-up" in name else HONEST), str(answer)
+    world.check(world.near)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", FRAME_LIES)
+def test_frames_that_nobody_asked_for_and_frames_too_large(world: World, name: str) -> None:
+    world.lie(name)
+    answer = world.push()
+    assert answer.exit in HONEST, str(answer)
+    world.check(world.far)
+
+
+DATA_LIES = (
+    "field:data:unit:99", "field:data:sizes:[-3,9,9,9]", "field:data:sizes:[1]", "field:data:sizes:[]",
+    "field:data:sizes:[4,2,5,4]", "field:data:digests:[]", 'field:data:problems:{"99":["x","y",false]}',
+    'field:data:problems:{"-1":["x","y",false]}', 'field:data:problems:{"x":["x","y",false]}',
+    'field:data:problems:{"0":["x"]}', 'field:data:problems:{"0":1}',
+    f'field:data:digests:["{"0" * 64}","{"1" * 64}","{"2" * 64}","{"3" * 64}"]',
+    "field:data:digests:[1,2,3,4]", "answer:data:{}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DATA_LIES)
+def test_a_source_that_lies_about_what_it_sends(world: World, name: str) -> None:
+    world.lie(name)
+    answer = world.pull()
+    assert answer.exit in HONEST, str(answer)
+    world.check(world.near)
+
+
+LANDED_LIES = (
+    "field:landed:unit:99", "field:landed:done:[99]", "field:landed:done:[0,0]", "field:landed:done:[]",
+    'field:landed:failed:[[99,["x","y",false]]]', "field:landed:failed:[[0]]", "field:landed:failed:[1]",
+    "field:landed:done:[[0]]", 'field:landed:done:["0"]', "answer:landed:{}", 'answer:landed:{"unit":null}',
+    'answer:landed:{"unit":"x"}', 'field:landed:failed:[[0,["a","b",true]]]',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LANDED_LIES)
+def test_a_target_that_lies_about_what_landed(world: World, name: str) -> None:
+    world.lie(name)
+    answer = world.push()
+    assert answer.exit in HONEST, str(answer)
+    world.check(world.far)
+
+
+FIELDS = (
+    "greeting:protocol", "expand:path", "stat:found", "lstat:found", "open:path", "list:count",
+    "list:problems", "list:orphans", "space:bytes", "space:inodes", "remove:problems", "landed:done",
+    "landed:failed", "landed:unit", "data:sizes", "data:digests", "data:problems", "data:unit",
+    "digest:digest", "digest:problem",
+)  # fmt: skip
+# Where a wrong value is a right one (an empty list of problems, a count of inodes), exit 0 is honest, too.
+WORDS = sorted({field.partition(":")[0] for field in FIELDS} | {"lock", "unlock", "land", "landed"})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", WORDS)
+def test_empty_answers_are_no_bug(world: World, word: str) -> None:
+    world.lie(f"answer:{word}:{{}}")
+    for answer in (world.push("--checksum"), world.pull()):
+        assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("value", WRONG_VALUES)
+@pytest.mark.parametrize("field", FIELDS)
+def test_wrong_values_are_no_bug(world: World, field: str, value: str) -> None:
+    world.lie(f"field:{field}:{value}")
+    for answer in (world.push("--checksum"), world.pull()):
+        assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)

@@ -1,0 +1,203 @@
+"""Nothing is deleted unasked, and what is asked stays within its limits and comes last."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.transfers import Transfers, counts, failed
+from tests.support.trees import Folder, read_tree
+
+
+def named(count: int, start: int = 0) -> dict[bytes, bytes]:
+    return {b"folder/%04d" % number: b"%d" % number for number in range(start, start + count)}
+
+
+def refused(there: Transfers, code: str, *words: str) -> Any:
+    """The push is refused with 8 and this code, and nothing there was touched."""
+    before = there.state_there()
+    answer = there.push(*words, exit=8)
+    assert answer.last["kind"] == "error"
+    assert answer.last["code"] == code
+    assert answer.last["hint"]
+    assert there.state_there() == before
+    return answer
+
+
+def test_nothing_is_deleted_without_delete(there: Transfers) -> None:
+    there.place.plant("data", {b"theirs": b"1", b"sub/theirs": b"2"})
+    there.make({b"ours": b"3"})
+    assert counts(there.push())["files_deleted"] == 0
+    assert there.there() == {b"theirs": b"1", b"sub/theirs": b"2", b"ours": b"3"}
+
+
+def test_delete_makes_the_target_the_same(there: Transfers) -> None:
+    there.make(named(20))
+    there.push()
+    there.place.plant("data", {b"extra": b"1", b"gone/with/folders": b"2", b"folder/extra": b"3"})
+    for number in range(5):
+        (there.source / f"folder/{number:04}").unlink()
+    receipt = counts(there.push("--delete"))
+    assert (receipt["files_deleted"], receipt["files_moved"], receipt["files_kept"]) == (8, 0, 15)
+    assert there.there() == named(15, 5)
+    if there.place.holds_folders:
+        assert there.tree_there() == read_tree(there.source)
+
+
+def test_empty_folders_go_too(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"empty/deep": Folder(), b"stays": Folder()})
+    there.make({b"stays": Folder(), b"file": b"1"})
+    assert counts(there.push("--delete"))["files_deleted"] == 0
+    assert there.tree_there() == {b"stays": Folder(), b"file": b"1"}
+    assert not (there.root / "empty").exists()
+
+
+def test_a_limit_is_a_number_or_a_share(there: Transfers) -> None:
+    there.place.plant("data", named(10))
+    there.make({b"folder/0000": b"0"})
+    answer = refused(there, "delete-limit", "--delete", "--max-delete", "8")
+    assert "9 of 10" in answer.last["message"]
+    refused(there, "delete-limit", "--delete", "--max-delete", "80%")
+    refused(there, "delete-limit", "--delete", "--max-delete", "0")
+    assert counts(there.push("--delete", "--max-delete", "90%"))["files_deleted"] == 9
+    assert there.there().keys() == {b"folder/0000"}
+
+
+def test_a_limit_by_number_lets_exactly_so_many_go(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", named(10))
+    there.make({b"folder/0000": b"0"})
+    assert counts(there.push("--delete", "--max-delete", "9"))["files_deleted"] == 9
+
+
+def test_without_a_limit_it_is_fifty_files(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", named(52))
+    there.make({b"folder/0000": b"0"})
+    refused(there, "delete-limit", "--delete")
+    there.make({b"folder/0001": b"1"})
+    assert counts(there.push("--delete"))["files_deleted"] == 50
+
+
+def test_or_a_tenth_where_that_is_more(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", named(700))
+    there.make(named(629))
+    refused(there, "delete-limit", "--delete")
+    there.make(named(630))
+    assert counts(there.push("--delete"))["files_deleted"] == 70
+
+
+@pytest.mark.parametrize("limit", ["many", "-1", "101%", "1.5", "%"])
+def test_a_limit_that_is_none_is_a_usage_error(local_there: Transfers, limit: str) -> None:
+    local_there.make({b"a": b"1"})
+    answer = local_there.hibali(
+        "push", local_there.source, "there:data", "--delete", f"--max-delete={limit}", exit=2
+    )
+    assert limit in answer.err.decode()
+
+
+def test_an_empty_source_does_not_empty_the_target(there: Transfers) -> None:
+    there.place.plant("data", {b"precious": b"1"})
+    there.source.mkdir()
+    refused(there, "empty-source", "--delete", "--max-delete", "100%")
+    (there.source / "only/folders").mkdir(parents=True)
+    refused(there, "empty-source", "--delete", "--max-delete", "100%")
+    assert counts(there.push("--delete", "--allow-empty-source"))["files_deleted"] == 1
+    assert there.there() == {}
+
+
+def test_nothing_is_deleted_when_not_all_else_succeeded(there: Transfers) -> None:
+    there.place.plant("data", {b"extra": b"1"})
+    there.make({b"file": b"2"})
+    os.mkfifo(there.source / "fifo")
+    answer = there.push("--delete", exit=6)
+    assert counts(answer)["files_deleted"] == 0
+    assert there.there() == {b"extra": b"1", b"file": b"2"}
+    assert counts(there.push("--delete", "--specials", "skip"))["files_deleted"] == 1
+
+
+def test_what_a_filter_leaves_out_is_not_deleted(there: Transfers) -> None:
+    there.place.plant("data", {b"x.log": b"1", b"sub/y.log": b"2", b"z.txt": b"3", b"keep/me": b"4"})
+    there.make({b"a.txt": b"5", b"b.log": b"6"})
+    receipt = counts(there.push("--delete", "--exclude", "*.log", "--exclude", "/keep/"))
+    assert receipt["files_deleted"] == 1
+    assert there.there() == {b"x.log": b"1", b"sub/y.log": b"2", b"a.txt": b"5", b"keep/me": b"4"}
+
+
+def test_a_folder_that_still_holds_what_is_left_out_stays(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"sub/y.log": b"2", b"sub/z.txt": b"3"})
+    there.make({b"a.txt": b"5"})
+    there.push("--delete", "--exclude", "*.log")
+    assert there.tree_there() == {b"sub/y.log": b"2", b"a.txt": b"5"}
+
+
+def test_delete_on_the_way_back_keeps_the_same_limits(there: Transfers, tmp_path: Path) -> None:
+    there.place.plant("data", {b"a": b"1"})
+    back = tmp_path / "back"
+    there.pull(back)
+    (back / "extra").write_bytes(b"2")
+    assert counts(there.pull(back))["files_deleted"] == 0
+    assert counts(there.pull(back, "--delete"))["files_deleted"] == 1
+    assert read_tree(back) == {b"a": b"1"}
+
+
+def test_delete_has_no_meaning_for_one_file(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.hibali("push", local_there.source / "a", "there:data/", "--delete", exit=2)
+
+
+# One name, two kinds.
+
+
+def test_a_folder_in_a_files_way_is_named(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"name/below": b"theirs", b"name-x": b"1"})
+    there.make({b"name": b"ours", b"other": b"2"})
+    answer = there.push(exit=6)
+    assert failed(answer).keys() == {b"name"}
+    assert there.tree_there() == {b"name/below": b"theirs", b"name-x": b"1", b"other": b"2"}
+
+
+def test_with_delete_it_makes_room_within_the_limit(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {**{b"name/%d" % number: b"1" for number in range(5)}, b"name-x": b"1"})
+    there.make({b"name": b"ours"})
+    refused(there, "delete-limit", "--delete", "--max-delete", "5")
+    assert counts(there.push("--delete", "--max-delete", "6"))["files_deleted"] == 6
+    assert there.tree_there() == {b"name": b"ours"}
+    there.nothing_of_ours_there()
+    assert counts(there.push("--delete"))["files_moved"] == 0
+
+
+def test_a_file_in_a_folders_way_is_named(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"name": b"theirs"})
+    there.make({b"name/below": b"ours", b"name/deep/er": b"ours", b"other": b"2"})
+    answer = there.push(exit=6)
+    assert {b"name/below", b"name/deep/er"} <= failed(answer).keys()
+    assert there.tree_there() == {b"name": b"theirs", b"other": b"2"}
+
+
+def test_with_delete_the_file_goes_and_counts(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"name": b"theirs", b"name-x": b"1"})
+    there.make({b"name/below": b"ours", b"name/deep/er": b"ours", b"name-x": b"1"})
+    refused(there, "delete-limit", "--delete", "--max-delete", "0")
+    assert counts(there.push("--delete"))["files_deleted"] == 1
+    assert there.tree_there() == read_tree(there.source)
+    there.nothing_of_ours_there()
+
+
+def test_a_folder_that_holds_what_a_filter_leaves_out_makes_no_room(folder_there: Transfers) -> None:
+    there = folder_there
+    there.place.plant("data", {b"name/kept.log": b"1", b"name/other": b"2"})
+    there.make({b"name": b"ours"})
+    answer = there.push("--delete", "--exclude", "*.log", exit=6)
+    assert b"name" in failed(answer)
+    assert there.tree_there() == {b"name/kept.log": b"1", b"name/other": b"2"}

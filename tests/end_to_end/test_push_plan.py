@@ -1,0 +1,123 @@
+"""The plan is seen before it acts: dry runs, filters, and exit codes that tell whether there is anything to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.transfers import Transfers, actions, counts
+from tests.support.trees import Folder, state_of
+
+TREE = {
+    b"a.txt": b"1",
+    b"b.log": b"22",
+    b"sub/c.txt": b"333",
+    b"sub/d.log": b"4444",
+    b"sub/deep/e.txt": b"55555",
+    b"other/f.txt": b"666666",
+}
+
+
+def test_a_dry_run_prints_the_plan_and_changes_nothing(there: Transfers) -> None:
+    there.place.plant("data", {b"extra": b"1", b"same": b"2", b"changed": b"3"})
+    there.pull(there.source)
+    odd = b"odd" if there.place.word == "s3" else b"odd \xff\n"
+    there.make({b"new": b"4", b"changed": b"33", odd: b"5"})
+    (there.source / "extra").unlink()
+    before, ledger = there.whole_state(), state_of(there.hibali.home.state)
+    answer = there.push("--dry-run", "--delete")
+    assert actions(answer) == {b"new": "copy", b"changed": "replace", odd: "copy", b"extra": "delete"}
+    assert answer.lines[-1] == {"schema": 1, "kind": "end", "count": 5, "exit": 0}
+    planned = answer.lines[-2]
+    assert planned["kind"] == "planned"
+    assert (planned["files_to_move"], planned["files_to_delete"], planned["files_kept"]) == (3, 1, 1)
+    assert there.whole_state() == before
+    assert state_of(there.hibali.home.state) == ledger
+    receipt = counts(there.push("--delete"))
+    assert (receipt["files_moved"], receipt["files_deleted"], receipt["files_kept"]) == (3, 1, 1)
+
+
+def test_a_dry_run_makes_not_even_the_folder(there: Transfers) -> None:
+    there.make(TREE)
+    before = there.whole_state()
+    there.push("-n")
+    assert there.whole_state() == before
+
+
+def test_people_see_the_plan_on_stdout(local_there: Transfers) -> None:
+    local_there.make({b"new": b"1", b"with\nnewline \x1b[31m": b"2"})
+    answer = local_there.hibali("push", local_there.source, "there:data", "-n", exit=0)
+    lines = answer.out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].split()[:2] == [b"copy", b"new"]
+    assert b"\x1b" not in answer.out
+    assert b"Nothing was changed" in answer.err
+
+
+def test_detailed_exit_code_tells_whether_there_are_changes(there: Transfers) -> None:
+    there.make(TREE)
+    words = ("push", there.source, "there:data", "--dry-run", "--detailed-exit-code")
+    there.hibali(*words, exit=10)
+    there.push()
+    there.hibali(*words, exit=0)
+    there.hibali("push", there.source, "there:data", "--dry-run", exit=0)
+
+
+def test_a_dry_run_refuses_what_the_push_would(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", {b"%d" % number: b"1" for number in range(60)})
+    there.make({b"a": b"1"})
+    there.push("-n", "--delete", exit=8)
+    (there.source / ("." + "hibali-" + "0123456789abcdef" * 2)).write_bytes(b"mine")
+    there.push("-n", exit=8)
+
+
+def test_exclude_leaves_out_what_matches(there: Transfers) -> None:
+    there.make(TREE)
+    receipt = counts(there.push("--exclude", "*.log", "--exclude", "/sub/deep/"))
+    assert (receipt["files"], receipt["files_moved"]) == (3, 3)
+    assert there.there().keys() == {b"a.txt", b"sub/c.txt", b"other/f.txt"}
+
+
+def test_include_takes_only_what_matches(there: Transfers) -> None:
+    there.make(TREE)
+    there.push("--include", "*.txt", "--include", "d.log", "--exclude", "sub/deep")
+    assert there.there().keys() == {b"a.txt", b"sub/c.txt", b"sub/d.log", b"other/f.txt"}
+
+
+def test_an_exclusion_can_be_taken_back(there: Transfers) -> None:
+    there.make(TREE)
+    there.push("--exclude", "*.log", "--exclude", "!d.log")
+    assert there.there().keys() == TREE.keys() - {b"b.log"}
+
+
+def test_filters_make_no_folders_for_nothing(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({**TREE, b"empty": Folder()})
+    there.push("--exclude", "sub/", "--exclude", "empty/")
+    assert there.tree_there().keys() == {b"a.txt", b"b.log", b"other/f.txt"}
+    assert not (there.root / "sub").exists()
+
+
+def test_a_pattern_that_cannot_be_read_is_a_usage_error(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.hibali("push", local_there.source, "there:data", "--exclude", "!", exit=2)
+
+
+def test_a_weaker_proof_than_required_is_6_and_an_impossible_one_is_usage(local_there: Transfers) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.push("--require-proof", "digest")
+    local_there.hibali("push", local_there.source, "there:data", "--require-proof", "oath", exit=2)
+
+
+def test_sync_goes_between_two_places(there: Transfers, tmp_path: Path) -> None:
+    there.make(TREE)
+    there.push()
+    target = tmp_path / "third"
+    receipt = there.hibali("sync", "there:data/sub", target, "--json", exit=0).last
+    # a bucket does not hash what it sends: there it is an earlier digest that was met again
+    proof = "recorded" if there.place.word == "s3" else "digest"
+    assert (receipt["operation"], receipt["files_moved"], receipt["proof_moved"]) == ("sync", 3, proof)
+    assert (target / "deep/e.txt").read_bytes() == b"55555"
+    receipt = there.hibali("sync", "there:data", "there:copy", "--json", exit=0).last
+    assert receipt["files_moved"] == len(TREE)
+    assert there.place.files("copy") == TREE

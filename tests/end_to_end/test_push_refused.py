@@ -1,0 +1,269 @@
+"""What stops a push, with the exit code that tells a script what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.processes import free_port
+from tests.support.transfers import Transfers, counts, failed, path_of
+from tests.support.trees import File
+
+
+def stopped(there: Transfers, code: int, *words: Any) -> Any:
+    """The command ends with this exit code and an error record, without a traceback."""
+    answer = there.hibali(*words, "--json", exit=code)
+    assert (answer.last["kind"], answer.last["exit"]) == ("error", code)
+    assert b"Traceback" not in answer.err
+    return answer.last
+
+
+def site(there: Transfers, name: str, text: str) -> None:
+    config = there.hibali.home.config
+    config.write_text(config.read_text() + f"[sites.{name}]\n{text}\n")
+
+
+def test_a_missing_source_is_3(there: Transfers) -> None:
+    error = stopped(there, 3, "push", there.source, "there:data")
+    assert str(there.source) in error["about"]
+    stopped(there, 3, "pull", "there:nowhere", there.folder / "back")
+    stopped(there, 3, "ls", "there:nowhere")
+    assert there.place.names("") == set()
+    assert not (there.folder / "back").exists()
+
+
+def test_an_unknown_site_is_2_and_never_a_local_file(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    error = stopped(there, 2, "push", there.source, "thare:data")
+    assert "there" in error["hint"]
+    assert not (there.hibali.home.folder / "thare:data").exists()
+    there.hibali("push", there.source, "./thare:data", exit=0)
+    assert (there.hibali.home.folder / "thare:data/a").exists()
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "~other/x", "@nothing/x"])
+def test_a_path_that_climbs_or_is_somebody_elses_is_2(folder_there: Transfers, path: str) -> None:
+    folder_there.make({b"a": b"1"})
+    stopped(folder_there, 2, "push", folder_there.source, f"there:{path}")
+
+
+def test_a_read_only_root_is_8(transfers_to: Any, tmp_path: Path) -> None:
+    there = transfers_to("local")
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    site(
+        there,
+        "vault",
+        f'kind = "local"\nread_only = ["archive"]\n[sites.vault.roots]\narchive = {json.dumps(str(archive))}',
+    )
+    there.make({b"a": b"1"})
+    stopped(there, 8, "push", there.source, "vault:@archive/x")
+    stopped(there, 8, "push", there.source, f"vault:{archive}/x")
+    stopped(there, 8, "push", there.source, "vault:@archive/x", "--dry-run")
+    assert list(archive.iterdir()) == []
+    (archive / "b").write_bytes(b"2")
+    there.hibali("pull", "vault:@archive", tmp_path / "back", exit=0)
+
+
+def test_a_host_that_nobody_answers_for_is_5(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    site(
+        there,
+        "gone",
+        f'kind = "ssh"\n[sites.gone.ssh]\nhost = "127.0.0.1"\ncommand = ["ssh", "-F", "none", "-p", "{free_port()}"]\n'
+        '[sites.gone.limits]\nlogin_interval = "0s"',
+    )
+    error = stopped(there, 5, "push", there.source, "gone:data")
+    assert "127.0.0.1" in error["about"]
+
+
+def test_an_object_store_that_nobody_answers_for_is_5(bucket_there: Transfers) -> None:
+    there = bucket_there
+    there.make({b"a": b"1"})
+    site(
+        there,
+        "gone",
+        f'kind = "s3"\n[sites.gone.s3]\nendpoint = "http://127.0.0.1:{free_port()}"\nbucket = "b"\nregion = "us-east-1"',
+    )
+    stopped(there, 5, "push", there.source, "gone:data")
+
+
+def test_a_refused_login_is_4_and_is_not_tried_again(transfers_to: Any, ssh_server: Any) -> None:
+    there = transfers_to("ssh")
+    there.make({b"a": b"1"})
+    key = there.folder / "other_key"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, stdin=subprocess.DEVNULL
+    )
+    config = there.folder / "ssh_config"
+    config.write_text(ssh_server.config.read_text().replace(f"{ssh_server.folder}/login_key", str(key)))
+    words = json.dumps(["ssh", "-F", str(config), "-v"])
+    site(there, "closed", f'kind = "ssh"\n[sites.closed.ssh]\nhost = "far"\ncommand = {words}')
+    answer = there.hibali("push", there.source, "closed:data", "--json", exit=4)
+    assert answer.last["code"] == "login-refused"
+    assert "ssh" in answer.last["hint"]
+    assert not [line for line in answer.lines if line["kind"] == "retried"]
+
+
+def test_an_unknown_host_key_is_4(transfers_to: Any, ssh_server: Any) -> None:
+    there = transfers_to("ssh")
+    there.make({b"a": b"1"})
+    config = there.folder / "ssh_config"
+    config.write_text(ssh_server.config.read_text().replace(f"{ssh_server.folder}/known_hosts", "/dev/null"))
+    words = json.dumps(["ssh", "-F", str(config)])
+    site(there, "strange", f'kind = "ssh"\n[sites.strange.ssh]\nhost = "far"\ncommand = {words}')
+    assert stopped(there, 4, "push", there.source, "strange:data")["code"] == "host-key"
+
+
+def test_a_wrong_key_to_a_bucket_is_4_and_is_told_to_nobody(bucket_there: Transfers) -> None:
+    there = bucket_there
+    there.make({b"a": b"1"})
+    there.hibali.env["AWS_SECRET_ACCESS_KEY"] = "planted-secret-planted-secret"
+    answer = there.hibali("push", there.source, "there:data", "--json", exit=4)
+    assert b"planted-secret" not in answer.out + answer.err
+    for file in there.hibali.home.state.rglob("*"):
+        assert not file.is_file() or b"planted-secret" not in file.read_bytes()
+
+
+def test_a_bucket_that_does_not_exist_is_3(bucket_there: Transfers) -> None:
+    there = bucket_there
+    there.make({b"a": b"1"})
+    site(
+        there,
+        "other",
+        f'kind = "s3"\n[sites.other.s3]\nendpoint = "{there.place.endpoint}"\nbucket = "no-such-bucket"\nregion = "us-east-1"',  # type: ignore[attr-defined]
+    )
+    stopped(there, 3, "push", there.source, "other:data")
+
+
+@pytest.mark.parametrize("words", [("--json",), ("-n",), ("-n", "--json")])
+def test_a_closed_stdout_is_never_0(local_there: Transfers, words: tuple[str, ...]) -> None:
+    there = local_there
+    there.make({b"%d" % number: b"1" for number in range(20)})
+    line = there.hibali.command("push", there.source, "there:data", *words)
+    quoted = ["sh", "-c", 'exec "$@" >&-', "sh", *line]
+    ended = subprocess.run(
+        quoted, env=there.hibali.env, check=False, capture_output=True, cwd=there.folder, timeout=60
+    )
+    assert ended.returncode == 6
+    assert b"Traceback" not in ended.stderr
+    full = subprocess.run(
+        ["sh", "-c", 'exec "$@" >/dev/full', "sh", *line],
+        env=there.hibali.env,
+        check=False,
+        capture_output=True,
+        cwd=there.folder,
+        timeout=60,
+    )
+    assert full.returncode == 6
+    assert b"Traceback" not in full.stderr
+
+
+def test_without_a_ledger_nothing_starts(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    operations = there.hibali.home.state / "operations"
+    operations.write_text("no folder")
+    stopped(there, 8, "push", there.source, "there:data")
+    assert there.place.names("") == set()
+    operations.unlink()
+    operations.mkdir(mode=0o777)
+    operations.chmod(0o777)
+    stopped(there, 8, "push", there.source, "there:data")
+    assert there.place.names("") == set()
+
+
+def test_the_receipt_is_in_the_ledger(there: Transfers) -> None:
+    there.make({b"a": b"1", b"b": b"2"})
+    receipt = there.push().last
+    journal = there.hibali.home.state / "operations" / f"{receipt['id']}.jsonl"
+    records = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    assert records[-1] == receipt
+    moved = {path_of(record) for record in records if record["kind"] == "moved"}
+    assert moved == {b"a", b"b"}
+    assert journal.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stopped_push_has_its_receipt_too(folder_there: Transfers) -> None:
+    there = folder_there
+    stopped(there, 3, "push", there.source, "there:data")
+    (journal,) = (there.hibali.home.state / "operations").iterdir()
+    assert json.loads(journal.read_bytes().splitlines()[-1])["exit"] == 3
+
+
+# As another account: root may read everything.
+
+
+@pytest.fixture
+def as_nobody(local_there: Transfers) -> Any:
+    """Run hibali as an account for which permissions hold."""
+    if os.geteuid() != 0:
+        return local_there.hibali
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is missing")
+    none = ("--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--securebits=+noroot")
+
+    def run(*words: Any, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+        with local_there.under("setpriv", *none):
+            return local_there.hibali(*words, exit=exit)
+
+    return run
+
+
+def test_an_unreadable_file_is_named_and_the_rest_arrives(local_there: Transfers, as_nobody: Any) -> None:
+    there = local_there
+    there.make({b"readable": b"1", b"secret": b"2", b"sub/readable": b"3"})
+    there.place.plant("data", {b"extra": b"4"})
+    (there.source / "secret").chmod(0)
+    answer = as_nobody("push", there.source, "there:data", "--delete", "--json", exit=6)
+    assert failed(answer)[b"secret"] == "denied"
+    assert counts(answer)["files_deleted"] == 0
+    assert there.there() == {b"readable": b"1", b"sub/readable": b"3", b"extra": b"4"}
+
+
+def test_an_unreadable_folder_forbids_every_deletion(local_there: Transfers, as_nobody: Any) -> None:
+    there = local_there
+    there.make({b"readable": b"1", b"closed/inside": b"2"})
+    there.place.plant("data", {b"closed/inside": b"2", b"extra": b"4"})
+    (there.source / "closed").chmod(0)
+    answer = as_nobody("push", there.source, "there:data", "--delete", "--json", exit=6)
+    assert b"closed" in failed(answer)
+    assert there.there() == {b"readable": b"1", b"closed/inside": b"2", b"extra": b"4"}
+    (there.source / "closed").chmod(0o700)
+
+
+def test_a_target_that_may_not_be_written_is_4_or_named(local_there: Transfers, as_nobody: Any) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    there.place.plant("data", {b"b": b"2"})
+    there.root.chmod(0o500)
+    answer = as_nobody("push", there.source, "there:data", "--json", exit=4)
+    assert answer.last["code"] == "denied"
+    assert there.there() == {b"b": b"2"}
+    there.root.chmod(0o700)
+
+
+def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers) -> None:
+    """A large file that grows all the time: never a wrong content under the right name."""
+    there = local_there
+    there.make({b"growing": File(b"x" * (48 << 20)), b"still": b"1"})
+    process = there.hibali.start("push", there.source, "there:data", "--json")
+    with (there.source / "growing").open("ab") as stream:
+        while process.poll() is None:
+            stream.write(b"y" * 4096)
+            stream.flush()
+    lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
+    assert process.returncode == 6
+    assert {path_of(line): line["code"] for line in lines if line["kind"] == "failed"} == {
+        b"growing": "source-changed"
+    }
+    assert there.there() == {b"still": b"1"}
+    there.nothing_of_ours_there()

@@ -1,0 +1,254 @@
+"""Runs on this machine: a process that survives our exit, and everything a user asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_local_site()
+    return made
+
+
+def test_a_run_goes_from_answers_to_verified_outputs(bench: Bench) -> None:
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    assert ended["kind"] == "run"
+    assert ended["state"] == "SUCCEEDED"
+    assert [task["exit_code"] for task in ended["tasks"]] == [0]
+    receipt = bench.hibali("runs", "collect", ended["id"], "results", "--json", exit=0).last
+    assert (receipt["operation"], receipt["files"], receipt["proof_moved"]) == ("collect", 1, "digest")
+    assert (bench.folder / "results" / "out.txt").read_text() == "hello\n"
+    shown = bench.hibali("runs", "show", ended["id"], "--json", exit=0).last
+    assert (shown["state"], shown["collected"]) == ("SUCCEEDED", True)
+
+
+def test_the_process_survives_our_exit(bench: Bench) -> None:
+    run_id = bench.hibali(*bench.line(bench.answers(sleep=1)), exit=0).out.decode().strip()
+    assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
+    ended = bench.hibali("runs", "wait", run_id, "--json", exit=0).last
+    assert ended["state"] == "SUCCEEDED"
+
+
+@pytest.mark.heavy  # it waits for the site's interval between logins
+def test_a_process_at_an_ssh_site_survives_the_login(hibali: Any, ssh_server: Any) -> None:
+    bench = Bench(hibali)
+    words = ", ".join(f'"{word}"' for word in ssh_server.command)
+    bench.add_site(
+        "login",
+        f'kind = "ssh"\nwork = "{bench.folder}/far"\n[sites.login.ssh]\nhost = "{ssh_server.host}"\n'
+        f'command = [{words}]\npersist = "no"\n[sites.login.limits]\npoll = "1s"',
+    )
+    run_id = hibali(*bench.line(bench.answers(sleep=2)), exit=0).out.decode().strip()
+    assert hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"
+    hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
+
+
+def test_a_failed_tool_is_exit_7_and_its_logs_can_be_read(bench: Bench) -> None:
+    failed = bench.run(bench.answers(code=3, say="it's $(broken)"), "--wait", exit=7)
+    assert failed.last["code"] == "run-failed"
+    run_id = failed.lines[-2]["id"]
+    assert bench.hibali("runs", "logs", run_id, exit=0).out == b"counted\n"
+    assert bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out == b"it's $(broken)\n"
+    assert bench.hibali("runs", "collect", run_id, "--json", exit=7).last["kind"] == "receipt"
+    assert (bench.folder / run_id / "out.txt").read_text() == "hello\n"
+
+
+def test_a_failed_tool_is_7_even_when_outputs_are_missing(hibali: Any) -> None:
+    bench = Bench(hibali, doing("false [IN]"))
+    bench.add_local_site()
+    run_id = bench.run(bench.answers(), "--wait", exit=7).lines[-2]["id"]
+    hibali("runs", "collect", run_id, exit=7)
+
+
+def test_a_missing_output_is_named(hibali: Any) -> None:
+    bench = Bench(hibali, doing("true [IN]"))
+    bench.add_local_site()
+    run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=0).last["id"]
+    collected = hibali("runs", "collect", run_id, "--json", exit=6)
+    assert collected.last["exit"] == 6
+    assert any(line.get("path") == "gone.nii" for line in collected.lines), collected
+    shown = hibali("runs", "show", run_id, "--json").last
+    assert (shown["state"], shown["collected"]) == ("SUCCEEDED", False)
+
+
+def test_a_symlink_as_output_is_named_and_not_followed(hibali: Any) -> None:
+    bench = Bench(hibali, doing("ln -s /etc/passwd [OUT]"))
+    bench.add_local_site()
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    collected = hibali("runs", "collect", run_id, "results", exit=6)
+    assert b"out.txt" in collected.err
+    assert not (bench.folder / "results" / "out.txt").exists()
+
+
+def test_the_same_line_continues_a_run_until_its_end_was_told(bench: Bench) -> None:
+    line = bench.line(bench.answers(sleep=1))
+    first = bench.hibali(*line, exit=0).out.decode().strip()
+    assert bench.hibali(*line, exit=0).out.decode().strip() == first
+    assert bench.hibali(*line, "--new", exit=0).out.decode().strip() != first
+    assert bench.hibali(*line, "--name", "other", exit=0).out.decode().strip() != first
+    bench.hibali("runs", "wait", *bench.run_ids(), exit=0)
+    assert bench.hibali(*line, exit=0).out.decode().strip() not in {first, ""}
+
+
+def test_another_answer_or_another_content_is_another_run(bench: Bench) -> None:
+    bench.hibali(*bench.line(bench.answers(sleep=2)), exit=0)
+    bench.hibali(*bench.line(bench.answers(sleep=2, say="else")), exit=0)
+    answers = bench.answers(sleep=2)
+    (bench.folder / "input.txt").write_text("other\n")
+    bench.hibali(*bench.line(answers), exit=0)
+    assert len(bench.run_ids()) == 3
+
+
+def test_lines_typed_at_the_same_moment_are_one_run(bench: Bench) -> None:
+    line = bench.line(bench.answers(sleep=1), "--wait")
+    running = [bench.hibali.start(*line) for _ in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    work = bench.folder / "work-here" / "runs"
+    started = [path.name for path in work.iterdir() if (path / "exit.json").exists()]
+    assert sorted(started) == bench.run_ids()
+    assert len(started) < 3  # one after another may see the end told; never one each
+
+
+def test_a_run_can_be_cancelled(bench: Bench) -> None:
+    run_id = bench.hibali(*bench.line(bench.answers(sleep=60)), exit=0).out.decode().strip()
+    bench.hibali("runs", "cancel", run_id, exit=0)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"
+    bench.hibali("runs", "cancel", run_id, exit=0)
+
+
+def test_waiting_can_be_cut_short(bench: Bench) -> None:
+    answers = bench.answers(sleep=60)
+    assert bench.run(answers, "--wait", "--max-time", "2s", exit=5).last["code"] == "max-time"
+    [run_id] = bench.run_ids()
+    bench.hibali("runs", "cancel", run_id, exit=0)
+
+
+def test_a_dry_run_shows_the_script_and_touches_nothing(bench: Bench) -> None:
+    shown = bench.run(bench.answers(say="; touch x;"), "--dry-run", exit=0).last
+    assert shown["files"]["job.sh"].startswith("#!/bin/sh\n")
+    assert "'; touch x;'" in shown["files"]["command"]
+    assert "touch" not in shown["files"]["job.sh"] + shown["files"]["start"]
+    assert not (bench.folder / "work-here").exists()
+    assert bench.run_ids() == []
+
+
+def test_a_work_folder_that_others_can_write_is_refused(bench: Bench) -> None:
+    work = bench.folder / "work-here"
+    work.mkdir()
+    work.chmod(0o777)
+    assert bench.run(bench.answers(), exit=8).last["code"] == "not-private"
+    work.chmod(0o755)
+    bench.run(bench.answers(), "--wait", exit=0)
+
+
+def test_without_consent_nothing_runs_bare(hibali: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    (hibali.home.state / "trust.jsonl").unlink()
+    refused = bench.run(bench.answers(), exit=8).last
+    assert refused["code"] == "not-trusted"
+    assert f"hibali pipelines trust {bench.reference}" in refused["hint"]
+    assert bench.run_ids() == []
+
+
+def test_everything_wrong_is_told_before_anything_happens(bench: Bench) -> None:
+    answers = bench.answers(sleep="soon", code=1.5)
+    told = bench.run(answers, exit=2).last["message"]
+    assert "sleep" in told
+    assert "code" in told
+    (bench.folder / "missing.json").write_text(
+        json.dumps({"in": "no-such", "more": ["neither", "input.txt"]})
+    )
+    missing = bench.run("missing.json", exit=3).last
+    assert "no-such" in missing["message"]
+    assert "neither" in missing["message"]
+    bench.hibali("run", bench.reference, answers, "--site", "nowhere", exit=2)
+    bench.hibali("runs", "show", "../x", exit=3)
+    assert bench.run_ids() == []
+
+
+def test_hostile_names_and_values_reach_the_tool_as_they_are(bench: Bench) -> None:
+    hostile = "-n $(touch pwned) 'a\"b\n*.txt"
+    (bench.folder / hostile).write_text("strange\n")
+    (bench.folder / "hard").mkdir()
+    said = "`touch pwned`; [OUT] \\ é"
+    answers = bench.answers(more=[hostile, "input.txt"], say=said, out="-o [IN].txt")
+    run_id = bench.run(answers, "--wait", exit=0).last["id"]
+    assert bench.hibali("runs", "logs", run_id, "--stderr").out.decode() == said + "\n"
+    bench.hibali("runs", "collect", run_id, "hard", exit=0)
+    assert [path.name for path in (bench.folder / "hard").iterdir()] == ["-o [IN].txt"]
+    assert (bench.folder / "hard" / "-o [IN].txt").read_text() == "hello\nstrange\nhello\n"
+    assert not list(bench.folder.rglob("pwned"))
+
+
+def test_an_input_at_the_site_is_used_in_place_and_a_second_run_moves_nothing(bench: Bench) -> None:
+    there = bench.folder / "there.txt"
+    there.write_text("in place\n")
+    answers = bench.answers(more=[f"here:{there}"])
+    first = bench.run(answers, "--wait", exit=0).last["id"]
+    cached = [path for path in (bench.folder / "work-here" / "cache").rglob("*") if path.is_file()]
+    assert [path.read_text() for path in cached if len(path.name) == 64] == ["hello\n"]
+    operations = set((bench.hibali.home.state / "operations").iterdir())
+    second = bench.run(answers, "--wait", exit=0).last["id"]
+    assert second != first
+    assert set((bench.hibali.home.state / "operations").iterdir()) == operations
+    command = bench.folder / "work-here" / "runs" / second / "command"
+    assert str(there) in command.read_text()
+
+
+def test_a_tool_cannot_write_through_to_the_cache(hibali: Any) -> None:
+    bench = Bench(hibali, doing("echo more >>[IN]; cp [IN] [OUT]"))
+    bench.add_local_site()
+    for expected in ("SUCCEEDED", "SUCCEEDED"):
+        ended = bench.run(bench.answers(), "--wait", exit=0).last
+        assert ended["state"] == expected
+        hibali("runs", "collect", ended["id"], exit=0)
+        assert (bench.folder / ended["id"] / "out.txt").read_text() == "hello\nmore\n"
+    assert (bench.folder / "input.txt").read_text() == "hello\n"
+
+
+def test_an_input_of_another_site_is_cached_once_and_damage_there_is_mended(bench: Bench) -> None:
+    far = bench.folder / "far"
+    (far / "tree").mkdir(parents=True)
+    (far / "tree" / "a").write_text("first\n")
+    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{far}" }}\ndefault_root = "data"')
+    bench.site = "here"
+    (bench.folder / "there.json").write_text(json.dumps({"in": "store:tree/a"}))
+    operations = bench.hibali.home.state / "operations"
+    for moved in (1, 0):
+        before = set(operations.glob("*")) if operations.exists() else set()
+        bench.run("there.json", "--wait", exit=0)
+        assert len(set(operations.glob("*")) - before) == moved
+    [cached] = [path for path in (bench.folder / "work-here").rglob("origin/*/*") if path.is_file()]
+    times = (cached.stat().st_atime_ns, cached.stat().st_mtime_ns)
+    cached.write_text("FIRST\n")
+    os.utime(cached, ns=times)
+    run_id = bench.run("there.json", "--wait", exit=0).last["id"]
+    bench.hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "first\n"
+
+
+def test_folders_go_in_and_come_out(hibali: Any) -> None:
+    bench = Bench(hibali, doing("mkdir -p [OUT]; cp -R [IN]/. [OUT]/"))
+    bench.add_local_site()
+    tree = bench.folder / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "deep" / "a b").write_text("1")
+    (tree / "deep" / "new\nline").write_text("2")
+    (bench.folder / "folder.json").write_text(json.dumps({"in": "tree", "out": "result"}))
+    bench.run("folder.json", "--wait", exit=0)
+    operations = len(list((bench.hibali.home.state / "operations").iterdir()))
+    run_id = bench.run("folder.json", "--wait", exit=0).last["id"]
+    assert len(list((bench.hibali.home.state / "operations").iterdir())) == operations
+    bench.hibali("runs", "collect", run_id, "back", exit=0)
+    found = {path.name: path.read_text() for path in (bench.folder / "back").rglob("*") if path.is_file()}
+    assert found == {"a b": "1", "new\nline": "2"}

@@ -1,0 +1,158 @@
+"""Runs on a real Slurm, by ssh: submitted once, whatever dies in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+
+
+@pytest.fixture
+def bench(hibali: Any, slurm: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_slurm_site(slurm)
+    return made
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def jobs_of(slurm: Any, run_id: str) -> int:
+    """The jobs of a run in Slurm's own log, once it is written."""
+    wait_until(lambda: slurm.jobs_ended(run_id) > 0)
+    return int(slurm.jobs_ended(run_id))
+
+
+def test_a_run_goes_through_the_queue_to_verified_outputs(bench: Bench, slurm: Any) -> None:
+    there = bench.folder / "there.txt"
+    there.write_text("in place\n")
+    answers = bench.answers(more=[f"cluster:{there}"])
+    run = bench.run(answers, exit=0).last
+    assert run["state"] == "SUBMITTED"
+    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
+    assert (ended["state"], ended["tasks"][0]["native"]) == ("SUCCEEDED", "COMPLETED")
+    receipt = bench.hibali("runs", "collect", run["id"], "back", "--json", exit=0).last
+    assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\nin place\n"
+    assert jobs_of(slurm, run["id"]) == 1
+
+
+def test_a_failing_tool_is_exit_7(bench: Bench) -> None:
+    failed = bench.run(bench.answers(code=4), "--wait", exit=7)
+    assert failed.lines[-2]["tasks"][0]["exit_code"] == 4
+
+
+def test_the_same_line_killed_at_five_points_is_one_job(bench: Bench, slurm: Any) -> None:
+    line = bench.line(bench.answers(sleep=3), "--wait")
+
+    def reached(point: str) -> bool:
+        ids = bench.run_ids()
+        return bool(ids) and any(
+            point in {record["kind"], record.get("state")} for record in bench.records(ids[0])
+        )
+
+    for point in ("prepared", "staged", "submitting", "submitted", "RUNNING"):
+        process = bench.hibali.start(*line)
+        wait_until(lambda point=point: reached(point))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(bench.run_ids()) == 1
+    ended = bench.hibali(*line, "--json", exit=0).last
+    [run_id] = bench.run_ids()
+    assert (ended["id"], ended["state"]) == (run_id, "SUCCEEDED")
+    assert jobs_of(slurm, run_id) == 1
+
+    again = bench.hibali(*line, "--json", exit=0).last["id"]  # its end was told: a new one
+    another = bench.hibali(*line, "--new", "--json", exit=0).last["id"]
+    assert len({run_id, again, another}) == 3
+    assert [jobs_of(slurm, each) for each in (run_id, again, another)] == [1, 1, 1]
+
+
+@pytest.fixture
+def killing_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
+    """A site on this machine whose sbatch submits and then kills who called it, once."""
+    real = shutil.which("sbatch")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    wrapper = programs / "sbatch"
+    wrapper.write_text(
+        f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
+    )
+    wrapper.chmod(0o755)
+    hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
+    made = Bench(hibali)
+    made.add_site(
+        "here",
+        f'kind = "local"\nwork = "{made.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
+    )
+    return made
+
+
+def test_an_answer_lost_after_the_submission_is_looked_up(killing_bench: Bench, slurm: Any) -> None:
+    line = killing_bench.line(killing_bench.answers(), "--wait")
+    killing_bench.hibali(*line, exit=5)
+    killing_bench.hibali(*line, exit=0)
+    [run_id] = killing_bench.run_ids()
+    assert jobs_of(slurm, run_id) == 1
+
+
+def test_a_refused_submission_says_why_and_the_corrected_site_goes_on(bench: Bench, slurm: Any) -> None:
+    config = bench.hibali.home.config
+    right = config.read_text()
+    config.write_text(right.replace('name = "slurm"', 'name = "slurm"\npartition = "nowhere"'))
+    refused = bench.run(bench.answers(), "--wait", exit=2).last
+    assert refused["code"] == "submission-rejected"
+    assert "nowhere" in refused["message"]
+    config.write_text(right)
+    bench.run("answers.json", "--wait", exit=0)
+    [run_id] = bench.run_ids()
+    assert jobs_of(slurm, run_id) == 1
+
+
+def test_a_requeued_job_does_nothing_and_is_never_called_a_success(bench: Bench, slurm: Any) -> None:
+    run_id = bench.run(bench.answers(sleep=60), exit=0).last["id"]
+    folder = bench.folder / "work-cluster" / "runs" / run_id
+    wait_until((folder / "started" / "job").exists)
+    job = (folder / "started" / "job").read_text().strip()
+    environment = {**os.environ, **slurm.env}
+    subprocess.run(["scontrol", "update", f"JobId={job}", "Requeue=1"], env=environment, check=True)
+    subprocess.run(["scontrol", "requeue", job], env=environment, check=True)
+    wait_until((folder / "exit.json").exists)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
+    subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], env=environment, check=True)
+    wait_until((folder / "again").exists, 150.0)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
+
+
+def test_cancelling_ends_the_job(bench: Bench, slurm: Any) -> None:
+    run_id = bench.run(bench.answers(sleep=60), exit=0).last["id"]
+    bench.hibali("runs", "cancel", run_id, exit=0)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"
+    assert jobs_of(slurm, run_id) == 1
+
+
+@pytest.mark.heavy
+def test_accounting_knows_what_the_queue_forgot(hibali: Any, slurm_with_accounting: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm_with_accounting)
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    question = f"sacct -n -P -X --name={ended['id']} -o State,ExitCode"
+    # slurmctld tells slurmdbd when it gets round to it.
+    deadline = time.monotonic() + 60
+    while not (found := slurm_with_accounting.run(question).stdout.split()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert found == [b"COMPLETED|0:0"]

@@ -1,0 +1,214 @@
+"""What users of a bucket rely on: nothing moved twice, records that survive, folders and files of one name, foreign objects."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.locations import read_location
+from hibali.settings import load_sites
+from tests.support.payloads import file_entry, items_of, payloads_of, put
+from tests.support.places import add_site, make_place
+from transfers.places import open_store
+from transfers.store import Payload
+from transfers.stores.s3_probe import Honours, recall, remember
+from transfers.stores.s3_store import S3Store
+
+MIB = 1 << 20
+LARGE = bytes(range(256)) * 4096 * 20 + b"end"
+
+
+@dataclass
+class Study:
+    """A bucket as the site `bucket`, hibali's command line, a source folder."""
+
+    place: Any
+    hibali: Any
+    source: Path
+
+    def make(self, tree: dict[str, bytes]) -> None:
+        for name, content in tree.items():
+            path = self.source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def push(self, *words: str, source: str = "", target: str = "t") -> dict[str, Any]:
+        answer = self.hibali("push", self.source / source, f"bucket:{target}", "--json", *words, exit=0)
+        return answer.last
+
+    def names(self) -> set[str]:
+        return set(self.place.bucket.keys())
+
+    def open(self, path: str = "t") -> S3Store:
+        return open_store(read_location(f"bucket:{path}", load_sites(str(self.hibali.home.config))))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def study(
+    hibali: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Study]:
+    place = make_place("s3", tmp_path, request.getfixturevalue)
+    add_site(hibali.home.config, "bucket", place)
+    hibali.env.update(place.env)
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    source = tmp_path / "source"
+    source.mkdir()
+    return Study(place, hibali, source)
+
+
+def test_the_server_is_tried_and_nothing_is_left_of_it(study: Study) -> None:
+    facts = study.hibali("sites", "check", "bucket", "--json", exit=0).last["facts"]
+    assert facts["writable"]
+    assert facts["checks checksum"], "SeaweedFS compares x-amz-checksum-sha256"
+    assert not facts["checks sha256"], (
+        "SeaweedFS does not compare x-amz-content-sha256; if it does now, all the better"
+    )
+    assert facts["conditional create"]
+    assert facts["conditional replace"]
+    assert study.names() == set()
+    seen = recall("bucket", study.place.bucket.name, study.place.endpoint)
+    assert seen is not None
+    assert seen.locks
+    assert seen.proves
+
+
+def test_without_manifest_and_cache_nothing_is_moved_twice(study: Study) -> None:
+    study.make({f"d/{number}": b"%d" % number for number in range(30)} | {"large": LARGE})
+    (study.source / "d/7").chmod(0o755)
+    first = study.push()
+    assert (first["files_moved"], first["proof_moved"]) == (31, "digest")
+    study.place.remove("t", b".hibali/manifest.jsonl")
+    shutil.rmtree(study.hibali.home.state / "sites")
+    for _ in range(2):
+        again = study.push()
+        assert (again["files_moved"], again["bytes_sent"]) == (0, 0)
+    listed = {entry.path: entry for entry in study.open().list()}
+    assert listed[b"d/7"].mode & 0o100
+    assert not listed[b"d/8"].mode & 0o100
+
+
+def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
+    study.make({"large": LARGE})
+    study.push()
+    found = study.place.bucket.client.head_object(Bucket=study.place.bucket.name, Key="t/large")
+    assert "-" in found["ETag"]
+    assert study.place.read("t", b"large") == LARGE
+    (entry,) = study.open().list()
+    assert entry.digest is not None
+
+    def given_up() -> Iterator[Payload]:
+        yield from list(payloads_of(items_of([file_entry(b"other", LARGE)]), {b"other": LARGE}))[:-1]
+        raise KeyError
+
+    store = study.open()
+    with pytest.raises(KeyError):
+        list(store.write(given_up()))
+    store.close()
+    uploads = study.place.bucket.client.list_multipart_uploads(Bucket=study.place.bucket.name)
+    assert uploads.get("Uploads", []) == []
+
+
+def test_manifests_above_and_below_agree(study: Study) -> None:
+    study.make({"x/a": b"1", "x/b": b"2", "c": b"3"})
+    study.push()
+    os.utime(study.source / "x/a", (1000, 1000))
+    assert study.push(source="x", target="t/x")["files_moved"] == 1
+    assert "t/x/.hibali/manifest.jsonl" in study.names()
+    assert study.push()["files_moved"] == 0
+    os.utime(study.source / "x/a", (2000, 2000))
+    assert study.push()["files_moved"] == 1
+    assert study.push()["files_moved"] == 0
+    assert study.push(source="x", target="t/x")["files_moved"] == 0
+    assert {entry.path for entry in study.open().list()} == {b"x/a", b"x/b", b"c"}
+
+
+def test_a_line_of_the_manifest_counts_only_for_that_very_object(study: Study) -> None:
+    study.make({"a": b"12", "b": b"34"})
+    study.push()
+    study.place.bucket.put("t/a", b"21")
+    listed = {entry.path: entry for entry in study.open().list()}
+    assert listed[b"a"].digest is None
+    assert listed[b"b"].digest is not None
+    assert study.push()["files_moved"] == 1
+
+
+def test_deleted_files_leave_the_manifest_too(study: Study) -> None:
+    study.make({"a": b"1", "b": b"2"})
+    study.push()
+    (study.source / "a").unlink()
+    assert study.push("--delete")["files_deleted"] == 1
+    content = study.place.read("t", b".hibali/manifest.jsonl")
+    assert b'"b"' in content
+    assert b'"a"' not in content
+
+
+def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
+    study.make({"a/b": b"1", "a/c/d": b"2", "z": b"3"})
+    study.push()
+    shutil.rmtree(study.source / "a")
+    study.make({"a": b"a file"})
+    study.push("--delete")
+    assert study.place.files("t") == {b"a": b"a file", b"z": b"3"}
+    (study.source / "a").unlink()
+    study.make({"a/b": b"1"})
+    study.push("--delete")
+    assert study.place.files("t") == {b"a/b": b"1", b"z": b"3"}
+    assert study.push("--delete")["files_moved"] == 0
+
+
+def test_foreign_objects_are_pulled_once_and_no_more_is_claimed_than_known(
+    study: Study, tmp_path: Path
+) -> None:
+    study.place.plant("t", {b"a": b"1", b"d/b": b"2"})
+    for moved, proof in ((2, "claimed"), (0, None)):
+        receipt = study.hibali("pull", "bucket:t", tmp_path / "back", "--json", exit=0).last
+        assert (receipt["files_moved"], receipt["proof_moved"]) == (moved, proof)
+    assert (tmp_path / "back/d/b").read_bytes() == b"2"
+
+
+def test_a_server_that_cannot_lock_says_so_and_is_written_to(study: Study) -> None:
+    weak = Honours(writable=True, md5_etags=True, metadata=True)
+    remember("bucket", study.place.bucket.name, study.place.endpoint, weak)
+    study.make({"a": b"1", "large": LARGE})
+    receipt = study.push()
+    assert (receipt["files_moved"], receipt["proof_moved"], receipt["exit"]) == (2, "claimed", 0)
+    assert study.push()["files_moved"] == 0
+
+
+@pytest.mark.parametrize("change", [("AWS_SECRET_ACCESS_KEY", 4), ("AWS_ACCESS_KEY_ID", 4)])
+def test_wrong_keys_are_told_without_showing_them(study: Study, change: tuple[str, int]) -> None:
+    name, code = change
+    answer = study.hibali("ls", "bucket:t", "--json", env={name: "planted-key"}, exit=code)
+    assert b"planted-key" not in answer.out + answer.err
+    assert answer.last["code"] == "bad-credentials"
+
+
+def test_a_bucket_that_is_not_there_is_not_found(study: Study) -> None:
+    text = study.hibali.home.config.read_text().replace(study.place.bucket.name, "no-such-bucket-here")
+    study.hibali.home.config.write_text(text)
+    assert study.hibali("ls", "bucket:t", "--json", exit=3).last["code"] == "no-such-bucket"
+
+
+def test_a_key_no_path_can_be_is_named_and_nothing_moves(study: Study) -> None:
+    study.make({"back\\slash": b"1", "a": b"2"})
+    answer = study.hibali("push", study.source, "bucket:t", "--json", exit=8)
+    assert "back" in answer.last["message"]
+    assert study.names() == set()
+
+
+def test_many_readers_and_a_writer_of_one_store_object(study: Study) -> None:
+    store = study.open()
+    contents = {b"%03d" % number: b"%d" % number * 1000 for number in range(200)}
+    assert not [one for one in put(store, contents) if one.problem]
+    found = {entry.path: digest for entry, digest, _ in store.digest(store.list())}
+    assert len(found) == 200
+    assert all(found.values())
+    store.close()
+    store.close()

@@ -1,0 +1,141 @@
+"""Secrets are in no argument, log, ledger, config or error text, whatever goes wrong (S16)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.transfers import Transfers
+from tests.support.trees import many_files
+
+WRONG = "PLANTED0secret0that0is0wrong0000000000000"
+
+
+@contextmanager
+def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
+    """Look at the arguments of every process, again and again; what held a secret."""
+    found: list[str] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            for process in Path("/proc").iterdir():
+                if process.name.isdigit():
+                    try:
+                        words = (process / "cmdline").read_bytes().decode("latin-1")
+                    except OSError:
+                        continue
+                    found.extend(words for secret in secrets if secret in words)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+
+
+def nowhere(secrets: list[str], hibali: Any, *answers: Any) -> None:
+    for answer in answers:
+        for secret in secrets:
+            assert secret.encode() not in answer.out + answer.err
+    for folder in (hibali.home.folder, hibali.home.runtime):
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                content = path.read_bytes()
+                for secret in secrets:
+                    assert secret.encode() not in content, path
+
+
+@pytest.fixture
+def bucket(transfers_to: Any) -> Transfers:
+    there: Transfers = transfers_to("s3")
+    return there
+
+
+def test_keys_of_the_environment_stay_there(bucket: Transfers, tmp_path: Path) -> None:
+    there = bucket
+    secrets = [there.hibali.env["AWS_SECRET_ACCESS_KEY"]]
+    there.make(many_files(100, 2000))
+    with watching_arguments(secrets) as found:
+        answers = [
+            there.hibali("push", there.source, "there:data", "-v", "--json", exit=0),
+            there.hibali("ls", "there:data", "-v", exit=0),
+            there.hibali("pull", "there:data", tmp_path / "back", "-v", exit=0),
+            there.hibali("verify", "there:data", "-v", exit=0),
+            there.hibali("sites", "check", "there", "-v"),
+            there.hibali("pull", "there:nothing", tmp_path / "back2", "-v", "--json", exit=3),
+        ]
+    assert found == []
+    nowhere(secrets, there.hibali, *answers)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"AWS_SECRET_ACCESS_KEY": WRONG},
+        {"AWS_ACCESS_KEY_ID": "UNKNOWNKEY", "AWS_SECRET_ACCESS_KEY": WRONG},
+        {"AWS_SECRET_ACCESS_KEY": WRONG, "AWS_SESSION_TOKEN": "PLANTEDtoken"},
+    ],
+)
+def test_refused_keys_are_4_and_not_repeated(bucket: Transfers, changes: dict[str, str]) -> None:
+    there = bucket
+    there.make({b"a": b"1"})
+    answers = [
+        there.hibali("push", there.source, "there:data", "-v", "--json", env=changes, exit=4),
+        there.hibali("ls", "there:data", env=changes, exit=4),
+    ]
+    assert answers[0].last["hint"]
+    nowhere([WRONG, "PLANTEDtoken"], there.hibali, *answers)
+
+
+def test_no_keys_at_all_is_4_with_a_hint(bucket: Transfers) -> None:
+    there = bucket
+    there.make({b"a": b"1"})
+    del there.hibali.env["AWS_SECRET_ACCESS_KEY"], there.hibali.env["AWS_ACCESS_KEY_ID"]
+    answer = there.hibali("push", there.source, "there:data", "--json", exit=4)
+    assert answer.last["hint"]
+
+
+def test_keys_from_a_command_stay_there(bucket: Transfers, tmp_path: Path) -> None:
+    there = bucket
+    key, secret = (there.hibali.env.pop(f"AWS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    vault = tmp_path / "vault"
+    vault.mkdir(mode=0o700)
+    (vault / "keys.json").write_text(
+        f'{{"Version": 1, "AccessKeyId": "{key}", "SecretAccessKey": "{secret}"}}'
+    )
+    config = there.hibali.home.config
+    config.write_text(config.read_text() + f'credentials_command = ["cat", "{vault}/keys.json"]\n')
+    there.make({b"a": b"1"})
+    with watching_arguments([secret]) as found:
+        answers = [there.hibali("push", there.source, "there:data", "-v", "--json", exit=0)]
+        (vault / "keys.json").write_text(f'{{"Version": 1, "SecretAccessKey": "{secret}", broken')
+        answers.append(there.hibali("push", there.source, "there:data", "-v", "--json"))
+        assert answers[-1].exit in {2, 4}, str(answers[-1])
+        (vault / "keys.json").unlink()
+        answers.append(there.hibali("push", there.source, "there:data", "-v", "--json"))
+        assert answers[-1].exit in {2, 4}, str(answers[-1])
+    assert found == []
+    nowhere([secret], there.hibali, *answers)
+
+
+def test_what_hibali_keeps_is_private(there: Transfers) -> None:
+    """Folders 0700 and files 0600, under any umask (S4)."""
+    there.make({b"a": b"1"})
+    before = os.umask(0)
+    try:
+        there.push()
+    finally:
+        os.umask(before)
+    for folder in (there.hibali.home.state, there.hibali.home.runtime):
+        for path in folder.rglob("*"):
+            if not path.is_symlink():
+                assert path.stat().st_mode & 0o077 == 0, f"{path} {path.stat().st_mode:o}"

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
+# `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root.
+set -eu
+cd "$(dirname "$0")/.."
+
+prepare_environment() {
+    ready=.venv/.ready
+    if [ "$ready" -nt requirements.lock ] && [ "$ready" -nt pyproject.toml ] && .venv/bin/python -c ''; then
+        return
+    fi
+    python=${PYTHON:-python3}
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "$python is missing or older than 3.11 (Debian 12 has 3.11: apt-get install python3)" >&2
+        exit 1
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "$python cannot make virtual environments; as root: apt-get install python3-venv" >&2
+        exit 1
+    fi
+    echo "making .venv from requirements.lock ..." >&2
+    "$python" -m venv --clear .venv
+    # the lock names every package, and byte code is written when a module is first used
+    install=".venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile"
+    $install --requirement requirements.lock
+    $install --no-build-isolation --editable .
+    touch "$ready"
+}
+
+missing_packages() {
+    sed -n '/^[a-z]/p' tests/packages.txt | while read -r package; do
+        status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) || status=absent
+        [ "$status" = installed ] || printf '%s ' "$package"
+    done
+}
+
+prepare_packages() {
+    command -v dpkg-query >/dev/null || return 0
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ]; then
+        echo "not root: tests that need these Debian packages will be skipped by name: $missing" >&2
+        return 0
+    fi
+    echo "installing Debian packages: $missing" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    # the tests start servers of their own: Debian's are not to start as well
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    # shellcheck disable=SC2086 - a list of words
+    apt-get update -qq >&2 &&
+        apt-get install -y -qq --no-install-recommends --no-remove $missing >&2 </dev/null ||
+        echo "apt-get did not install all of: $missing" >&2
+}
+
+for part in "$@"; do
+    case $part in
+    environment) prepare_environment ;;
+    packages) prepare_packages ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages]" >&2 && exit 2 ;;
+    esac
+done

@@ -1,0 +1,212 @@
+"""Values reach the tool as those very strings, or are refused; nothing in them is ever run (S8)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from hibali.errors import UsageError
+from registry.command_line import build_command_line
+from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
+from tests.properties.descriptors import make_tool, question
+
+SHELLS = ("sh", "bash")
+HOSTILE = (
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned;",
+    "' ; touch pwned ; '",
+    '" ; touch pwned ; "',
+    "\\' ; touch pwned ; \\'",
+    "\ntouch pwned\n",
+    "\nE\ntouch pwned\n",
+    "E",
+    "|touch pwned",
+    "&& touch pwned",
+    "> pwned",
+    ")touch pwned",
+    "}; touch pwned",
+    "[B]",
+    "${IFS}",
+    "-n",
+    "--help",
+    "~",
+    "*",
+    "a b",
+    "",
+    "a=b",
+    "é\u202e\U0001f600",
+    "\t",
+    "!!",
+    "if",
+    "2",
+)
+VALUES = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
+    st.text(alphabet=" '\"`$(){}\\;&|<>\n#=!*?[]ABE-~", max_size=12),
+)
+# Author's texts around one key, with the tool receiving the value as its last argument where it is accepted.
+QUOTED_TEMPLATES = (
+    "printf '%s\\0' '[A]'",
+    "printf '%s\\0' \"[A]\"",
+    "printf '%s\\0' \"$(printf %s. [A] | sed 's/\\.$//')\"",
+    "x=[A]\nprintf '%s\\0' \"$x\"",
+    "printf '%s\\0' \"${unset_name:-[A]}\"",
+    "# don't [A]\nprintf '%s\\0' [A]",
+    "cat > /dev/null <<E\n[A]\nE\nprintf '%s\\0' [A]",
+    "cat > /dev/null <<-'E'\n\t[A]\n\tE\nprintf '%s\\0' [A]",
+)
+AUTHOR_TOKENS = st.lists(
+    st.sampled_from(
+        [
+            "'",
+            '"',
+            "`",
+            "$(",
+            ")",
+            "(",
+            "\\",
+            "#",
+            "\n",
+            " ",
+            "a",
+            "$",
+            "$'",
+            "${x:-",
+            "}",
+            "<<E",
+            "<<-'E'",
+            "\nE\n",
+            "E",
+            "<",
+            "=",
+            "echo ",
+        ]
+    ),
+    max_size=10,
+).map("".join)
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def run_line(pipeline: Pipeline, values: dict[str, object], shell: str) -> list[str]:
+    """The arguments the tool received, in an empty folder in which nothing may appear."""
+    script = build_command_line(pipeline, check_invocation(pipeline, values)).script
+    with tempfile.TemporaryDirectory() as folder:
+        done = _run(script, shell, folder)
+        assert os.listdir(folder) == [], script  # noqa: PTH208  # names alone
+    assert done.returncode == 0, (script, done.stderr)
+    return done.stdout.decode("utf-8").split("\0")[:-1]
+
+
+def _run(script: str, shell: str, folder: str) -> subprocess.CompletedProcess[bytes]:
+    Path(folder, "script").write_text(script, encoding="utf-8", newline="")
+    done = subprocess.run(
+        [shell, "script"],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        timeout=20,
+    )
+    Path(folder, "script").unlink()
+    return done
+
+
+@quick
+@given(VALUES, VALUES, st.lists(VALUES, max_size=3), st.sampled_from(SHELLS))
+@example("$(touch /tmp/pwned)", "[A]", ["; touch x;"], "sh")
+def test_a_value_arrives_as_it_is(first: str, second: str, several: list[str], shell: str) -> None:
+    tool = make_tool(
+        "printf '%s\\0' [A] --second=[B] [LIST] end",
+        question("a"),
+        question("b", command_line_flag="-b", command_line_flag_separator="="),
+        question("list", list=True, optional=True),
+    )
+    expected = [first, f"--second=-b={second}", *several, "end"]
+    assert run_line(tool, {"a": first, "b": second, "list": several}, shell) == expected
+
+
+@quick
+@given(
+    VALUES,
+    VALUES,
+    st.sampled_from([",", ";", " ; ", "\n", "|", "&", "\\;", "' '", "::"]),
+    st.sampled_from(SHELLS),
+)
+def test_a_separator_never_ends_the_command(first: str, second: str, separator: str, shell: str) -> None:
+    tool = make_tool("printf '%s\\0' [LIST]", question("list", list=True, list_separator=separator))
+    [arrived] = run_line(tool, {"list": [first, second]}, shell)
+    meant = {"\\;": ";", "' '": " "}.get(separator, separator)
+    assert arrived == first + meant + second
+
+
+@quick
+@given(st.sampled_from(QUOTED_TEMPLATES), VALUES, st.sampled_from(SHELLS))
+def test_inside_the_authors_quotes_a_value_arrives_or_is_refused(
+    template: str, value: str, shell: str
+) -> None:
+    tool = make_tool(template, question("a"))
+    refusal = None
+    arrived = [value]
+    try:
+        arrived = run_line(tool, {"a": value}, shell)
+    except UsageError as refused:
+        refusal = refused.code
+    assert refusal in {None, "unquotable-value"}
+    assert arrived == [value]
+
+
+@settings(quick, max_examples=150)
+@given(AUTHOR_TOKENS, AUTHOR_TOKENS, st.sampled_from(HOSTILE), st.sampled_from(SHELLS))
+@example("echo <<", " ", "E", "sh")
+@example("cat <<E\n", "\ntouch pwned\nE\n", "E", "sh")
+def test_however_odd_the_template_no_value_is_run(before: str, after: str, value: str, shell: str) -> None:
+    """Templates that are no sensible shell at all: the value may be refused, the shell may complain, no more."""
+    tool = make_tool(f"{before}[A]{after}", question("a"))
+    try:
+        script = build_command_line(tool, check_invocation(tool, {"a": value})).script
+    except UsageError:
+        return
+    if "touch" in before + after:
+        pytest.fail(f"a value ended the author's here-document: {script!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        _run(script, shell, folder)
+        assert not Path(folder, "pwned").exists(), script
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_value_that_is_another_key_is_not_looked_at_again(shell: str) -> None:
+    tool = make_tool("printf '%s\\0' [A] [B]", question("a"), question("b"))
+    assert run_line(tool, {"a": "[B]", "b": "[A]"}, shell) == ["[B]", "[A]"]
+
+
+@pytest.mark.parametrize("value", ["A=1", "if", "then", "~root"])
+def test_a_value_in_the_place_of_a_command_is_a_word(value: str) -> None:
+    """Neither an assignment nor a reserved word: a command that is not found, and the next words its arguments."""
+    tool = make_tool("[A] true", question("a"))
+    with tempfile.TemporaryDirectory() as folder:
+        done = _run(build_command_line(tool, check_invocation(tool, {"a": value})).script, "sh", folder)
+    assert done.returncode == 127
+
+
+@quick
+@given(VALUES)
+def test_a_value_in_an_output_path_cannot_leave_the_work_folder(value: str) -> None:
+    tool = make_tool(
+        "touch [OUT]",
+        question("a"),
+        output_files=[{"id": "out", "name": "Out", "value-key": "[OUT]", "path-template": "[A]/x.txt"}],
+    )
+    for hostile in (f"../{value}", f"/{value}", f"a/../../{value}"):
+        with pytest.raises(UsageError) as refused:
+            build_command_line(tool, check_invocation(tool, {"a": hostile}))
+        assert refused.value.code == "output-outside-work-folder"

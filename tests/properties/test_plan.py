@@ -1,0 +1,231 @@
+"""A plan, carried out, makes the target hold the source, deletes nothing unasked, and leaves nothing to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
+from transfers.entry import Entry, Kind, Proof
+from transfers.plan import Action, Conflict, Verb, decide
+from transfers.rules import Rules, selector
+from transfers.store import Facts
+from transfers.survey import Survey, survey
+
+POSIX = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
+BUCKET = Facts(
+    kind="s3",
+    proof_read=Proof.DIGEST,
+    proof_write=Proof.DIGEST,
+    folders=False,
+    links=False,
+    utf8_names=True,
+    refuses=(b"\n",),
+)
+DELETING = Rules(delete=True)
+PATTERNS = st.sampled_from(("*.log", "a", "/a/", "a/**", "a-x/", "!a0", "x.log/"))
+patient = settings(deadline=None, max_examples=60)
+
+
+@contextmanager
+def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[Survey]:
+    found = survey(source, target, rules, target_exists=True)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def after(source: Model, target: Model, rules: Rules) -> tuple[Model, set[bytes]]:
+    """The target of two filesystems afterwards, and the names in conflict; a second plan finds nothing to do."""
+    with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), rules) as found:
+        result = carried_out(source, target, found)
+        conflicts = {(conflict.entry.path, conflict.code) for conflict in found.conflicts}
+    with planned(ModelSide(source, POSIX), ModelSide(result, POSIX), rules) as again:
+        assert [action for action in again.moves if action.entry.path not in dict(conflicts)] == []
+        assert list(again.deletions) == []
+        assert {(conflict.entry.path, conflict.code) for conflict in again.conflicts} == conflicts
+        assert not again.changes
+    return result, set(dict(conflicts))
+
+
+@patient
+@given(trees(), trees())
+def test_with_delete_the_target_becomes_the_source(source: Model, target: Model) -> None:
+    result, conflicts = after(source, target, DELETING)
+    assert conflicts == set()
+    assert _shown(result) == _shown(source)
+
+
+@patient
+@given(trees(), trees())
+def test_without_delete_nothing_goes_and_the_rest_arrives(source: Model, target: Model) -> None:
+    result, conflicts = after(source, target, Rules())
+    for path, node in source.items():
+        assert (path in conflicts) or _shown({path: result[path]}) == _shown({path: node})
+    for path, node in target.items():
+        if path not in source or path in conflicts:
+            assert result[path] == node, "it was nobody's to touch"
+
+
+@patient
+@given(trees(), trees())
+def test_what_is_in_conflict_is_what_has_another_kind_in_its_way(source: Model, target: Model) -> None:
+    _, conflicts = after(source, target, Rules())
+    expected = set()
+    for path, node in source.items():
+        above = (one for one in (*parents(path), path) if source.get(one, FOLDER).kind is Kind.FOLDER)
+        blocked = any(target[one].kind is not Kind.FOLDER for one in above if one in target)
+        over = node.kind is not Kind.FOLDER and path in target and target[path].kind is Kind.FOLDER
+        if blocked or over:
+            expected.add(path)
+    assert conflicts == expected
+
+
+@patient
+@given(trees(any_time=True), trees(any_time=True), st.booleans())
+def test_with_checksum_only_content_counts(source: Model, target: Model, delete: bool) -> None:
+    result, conflicts = after(source, target, Rules(checksum=True, delete=delete))
+    for path, node in source.items():
+        if path not in conflicts:
+            assert (result[path].kind, result[path].content) == (node.kind, node.content)
+    if delete:
+        assert result.keys() == source.keys()
+
+
+@patient
+@given(trees(), trees(), st.lists(PATTERNS, max_size=2), st.lists(PATTERNS, max_size=2))
+def test_what_is_left_out_is_neither_moved_nor_deleted(
+    source: Model, target: Model, exclude: list[str], include: list[str]
+) -> None:
+    rules = Rules(delete=True, exclude=tuple(exclude), include=tuple(include))
+    takes = selector(rules)
+    with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), rules) as found:
+        touched = [action.entry for action in (*found.moves, *found.deletions)]
+        for entry in (*touched, *(conflict.entry for conflict in found.conflicts)):
+            assert takes(entry), entry
+        gone = {
+            action.entry.path
+            for action in found.moves
+            if action.verb is Verb.RETYPE and action.entry.kind is Kind.FILE
+        }
+        for path, node in target.items():
+            if not takes(_entry(path, node)):
+                assert not gone.intersection(parents(path)), "it lies in a folder that makes room"
+
+
+@patient
+@given(trees(), trees(), st.sampled_from(("*.log", "a0", "/a/a", "-d")))
+def test_a_folder_with_something_left_out_stays(source: Model, target: Model, pattern: str) -> None:
+    rules = Rules(delete=True, exclude=(pattern,))
+    takes = selector(rules)
+    result, conflicts = after(source, target, rules)
+    for path, node in target.items():
+        if not takes(_entry(path, node)):
+            assert result[path] == node
+    for path, node in source.items():
+        if takes(_entry(path, node)) and path not in conflicts:
+            assert _shown({path: result[path]}) == _shown({path: node})
+
+
+@patient
+@given(trees(), trees())
+def test_the_counts_are_those_of_what_happens(source: Model, target: Model) -> None:
+    with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), DELETING) as found:
+        result = carried_out(source, target, found)
+        moved = [action.entry for action in found.moves if action.entry.kind is not Kind.FOLDER]
+        gone = [
+            path
+            for path, node in target.items()
+            if node.kind is not Kind.FOLDER and result.get(path, FOLDER).kind is Kind.FOLDER
+        ]
+        assert found.files == sum(node.kind is not Kind.FOLDER for node in source.values())
+        assert found.bytes == sum(len(node.content) for node in source.values())
+        assert (found.files_to_move, found.files_kept) == (len(moved), found.files - len(moved))
+        assert found.bytes_to_move == sum(entry.size for entry in moved)
+        assert found.files_to_delete == len(gone)
+        assert found.target_files == sum(node.kind is not Kind.FOLDER for node in target.values())
+
+
+@patient
+@given(trees(), buckets())
+def test_a_bucket_becomes_the_source_but_for_what_it_cannot_hold(source: Model, target: Model) -> None:
+    sides = ModelSide(source, POSIX), ModelSide(target, BUCKET)
+    holdable = {
+        path: node
+        for path, node in source.items()
+        if node.kind is Kind.FILE and b"\xff" not in path and b"\n" not in path
+    }
+    with planned(*sides, DELETING) as found:
+        result = carried_out(source, target, found, folders=False)
+        conflicts = {conflict.entry.path: conflict for conflict in found.conflicts}
+    lost = {path for path, node in source.items() if node.kind is not Kind.FOLDER} - set(holdable)
+    assert set(conflicts) == lost, "whatever cannot be held is named, and nothing else"
+    for path, conflict in conflicts.items():
+        assert conflict.refuse == (source[path].kind is not Kind.LINK)
+    kept = {path: node for path, node in result.items() if path not in lost}
+    assert {path: node.content for path, node in kept.items()} == {
+        path: node.content for path, node in holdable.items()
+    }
+
+
+@patient
+@given(buckets(), trees(), st.booleans())
+def test_keys_that_a_folder_cannot_hold_together_are_refused(
+    source: Model, target: Model, delete: bool
+) -> None:
+    with planned(ModelSide(source, BUCKET), ModelSide(target, POSIX), Rules(delete=delete)) as found:
+        refused = {conflict.entry.path for conflict in found.conflicts if conflict.refuse}
+        moved = {action.entry.path for action in found.moves}
+    assert refused == {path for path in source if any(above in source for above in parents(path))}
+    assert not refused & moved
+
+
+@patient
+@given(buckets(), trees())
+def test_a_folder_becomes_what_a_bucket_holds(source: Model, target: Model) -> None:
+    """But for folders, which a bucket cannot miss: they are left standing."""
+    possible = {path: node for path, node in source.items() if not set(parents(path)) & source.keys()}
+    with planned(ModelSide(possible, BUCKET), ModelSide(target, POSIX), DELETING) as found:
+        result = carried_out(possible, target, found)
+        assert found.conflicts == []
+    assert {path: node for path, node in result.items() if node.kind is not Kind.FOLDER} == possible
+    with planned(ModelSide(possible, BUCKET), ModelSide(result, POSIX), DELETING) as again:
+        assert not again.changes
+
+
+@patient
+@given(trees(), trees(), st.booleans())
+def test_every_source_name_gets_one_decision_and_folders_come_first(
+    source: Model, target: Model, delete: bool
+) -> None:
+    sides = ModelSide(source, POSIX), ModelSide(target, POSIX)
+    rules = Rules(delete=delete)
+    decisions = list(decide(sides[0].list(), sides[1].list(), rules, selector(rules), POSIX, POSIX))
+    decided = [
+        one.entry.path for one in decisions if isinstance(one, Conflict) or one.verb is not Verb.DELETE
+    ]
+    assert sorted(decided) == sorted(source)
+    deleted = [one for one in decisions if isinstance(one, Action) and one.verb is Verb.DELETE]
+    assert delete or not deleted
+    assert len({one.entry.path for one in deleted}) == len(deleted)
+    assert {one.entry.path for one in deleted} <= set(target)
+    position = {path: number for number, path in enumerate(decided)}
+    for path in source:
+        for above in parents(path):
+            assert position[above] < position[path], "a folder is made before what it holds"
+
+
+def _entry(path: bytes, node: object) -> Entry:
+    from tests.properties.trees import Node, entry_of
+
+    assert isinstance(node, Node)
+    return entry_of(path, node)
+
+
+def _shown(tree: Model) -> dict[bytes, tuple[object, ...]]:
+    """What a plan promises of each name; a folder is only a folder."""
+    return {path: (node.kind,) if node.kind is Kind.FOLDER else tuple(node) for path, node in tree.items()}

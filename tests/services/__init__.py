@@ -1,0 +1,1 @@
+"""Real servers on loopback: started once for a test session or by hand, gone when it ends."""

@@ -1,0 +1,292 @@
+"""Fixtures: real servers, a private home for hibali, and hibali itself as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schemas import check_line
+from tests.services.object_store import ObjectStore
+from tests.services.podman import Podman
+from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
+from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.services.slurm import Slurm
+from tests.services.sshd import SshServer
+
+SESSION = "HIBALI_TEST_SESSION"  # how the workers of one session learn of its folder
+_DROPPED = ("AWS_", "GLOBUS_", "SSH_", "SLURM_", "CONTAINERS_", "HIBALI_", "XDG_", "S3_", "BOTO")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that was started by the user owns the session's folder."""
+    if not hasattr(config, "workerinput"):
+        os.environ[SESSION] = str(new_session())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """It also ends all servers, whatever became of the tests."""
+    if not hasattr(config, "workerinput"):
+        end_session(Path(os.environ.pop(SESSION)))
+
+
+def _session() -> Path:
+    return Path(os.environ[SESSION])
+
+
+def _server(name: str) -> Any:
+    """The running server; without it the test is skipped by name, or fails where servers are required."""
+    try:
+        return ensure(_session(), name)
+    except (MissingPackageError, ServiceError) as problem:
+        reason = f"{name}: {problem}"
+    if os.environ.get("CI") == "true" or os.environ.get("HIBALI_REQUIRE_SERVICES") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def ssh_server() -> SshServer:
+    """A plain sshd: `.config` for `ssh -F`, `.host`, `.home`, `.port`, `.command`, `.run(line)`."""
+    return _server("ssh")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Slurm:
+    """An sshd where sbatch works, without accounting: also `.env` for here and `.jobcomp`, Slurm's own log."""
+    return _server("slurm")
+
+
+@pytest.fixture(scope="session")
+def slurm_with_accounting() -> Slurm:
+    """The same with slurmdbd, so that sacct answers; tests with it are `heavy`."""
+    return _server("slurm-accounting")
+
+
+@pytest.fixture(scope="session")
+def podman() -> Podman:
+    """Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
+    return _server("podman")
+
+
+@pytest.fixture(params=["sh", "bash", "tcsh", "fish"])
+def chatty_server(request: pytest.FixtureRequest) -> SshServer:
+    """An sshd whose account has this login shell and start-up files that print on stdout and stderr."""
+    return _server(f"shell-{request.param}")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A fresh bucket, and a client to look into it."""
+
+    name: str
+    store: ObjectStore
+    client: Any
+
+    def put(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        with self.client.get_object(Bucket=self.name, Key=key)["Body"] as body:
+            return body.read()
+
+    def keys(self) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+
+class Buckets:
+    """The object store as one test sees it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.endpoint = store.endpoint
+        self.access_key = store.access_key
+        self.secret_key = store.secret_key
+        self.region = store.region
+        self.env = store.env
+        self.client = store.client()
+        self._made: list[str] = []
+
+    def bucket(self) -> Bucket:
+        """A new, empty bucket, removed when the test ends."""
+        name = f"test-{secrets.token_hex(6)}"
+        self.client.create_bucket(Bucket=name)
+        self._made.append(name)
+        return Bucket(name, self.store, self.client)
+
+    def close(self) -> None:
+        for name in self._made:
+            self.client.delete_bucket(Bucket=name)  # SeaweedFS deletes what it holds with it
+        self.client.close()
+
+
+@pytest.fixture
+def object_store() -> Iterator[Buckets]:
+    """S3: `.endpoint`, `.access_key`, `.secret_key`, `.env`, `.client`, and `.bucket()` for a fresh one."""
+    buckets = Buckets(_server("object-store"))
+    yield buckets
+    buckets.close()
+
+
+@dataclass(frozen=True)
+class HibaliHome:
+    """Where one test's hibali keeps everything; `env` is the whole environment of its commands."""
+
+    folder: Path
+    home: Path
+    state: Path
+    config: Path
+    runtime: Path
+    env: dict[str, str]
+
+
+@pytest.fixture
+def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HibaliHome]:
+    """A home, state, config and runtime folder of this test alone, in this process's environment too.
+
+    Whatever the test's commands leave running, such as ssh masters, ends with it.
+    """
+    runtime = Path(tempfile.mkdtemp(dir=_session() / "r", prefix=""))
+    folder = tmp_path / "hibali"
+    home, state = folder / "home", folder / "state"
+    home.mkdir(parents=True)
+    state.mkdir(mode=0o700)
+    for name in list(os.environ):
+        if name.startswith(_DROPPED) and name != SESSION:
+            monkeypatch.delenv(name)
+    private = {
+        "HOME": home,
+        "HIBALI_STATE": state,
+        "HIBALI_CONFIG": folder / "config.toml",
+        "XDG_RUNTIME_DIR": runtime,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        MARK: f"{runtime}/",
+    }
+    for name, value in private.items():
+        monkeypatch.setenv(name, str(value))
+    env = {name: value for name, value in os.environ.items() if name != SESSION}
+    yield HibaliHome(folder, home, state, folder / "config.toml", runtime, env)
+    end_all(runtime)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one hibali command did: its exit code, both outputs as bytes, and stdout's JSON lines."""
+
+    exit: int
+    out: bytes
+    err: bytes
+    command: tuple[str | bytes, ...] = ()
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last JSON line: the receipt or the error."""
+        assert self.lines, self
+        return self.lines[-1]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.command} ended with {self.exit}\n"
+            f"stdout: {self.out.decode(errors='backslashreplace')}\nstderr: {self.err.decode(errors='backslashreplace')}"
+        )
+
+
+class Hibali:
+    """Calls hibali as a subprocess: `hibali("push", a, b, "--json")`."""
+
+    def __init__(self, home: HibaliHome) -> None:
+        self.home = home
+        self.env = dict(home.env)
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __call__(
+        self,
+        *words: str | bytes | Path,
+        exit: int | None = None,  # noqa: A002 - the word users know it by
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        cwd: Path | None = None,
+        timeout: float = 120,
+    ) -> Answer:
+        """Run it to its end; with `exit` given, assert that exit code."""
+        command = self.command(*words)
+        ended = subprocess.run(
+            command,
+            env={**self.env, **(env or {})},
+            input=stdin,
+            cwd=cwd or self.home.folder,
+            capture_output=True,
+            check=False,
+            timeout=timeout,
+        )
+        answer = Answer(ended.returncode, ended.stdout, ended.stderr, command, _json_lines(ended.stdout))
+        if exit is not None:
+            assert answer.exit == exit, str(answer)
+        return answer
+
+    def start(
+        self, *words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start it in a process group of its own, to be killed half-way; outputs go to files in the test's folder."""
+        number = len(self._running)
+        with (
+            (self.home.folder / f"{number}.out").open("wb") as out,
+            (self.home.folder / f"{number}.err").open("wb") as err,
+        ):
+            process = subprocess.Popen(
+                self.command(*words),
+                env={**self.env, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=cwd or self.home.folder,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return process
+
+    @staticmethod
+    def command(*words: str | bytes | Path) -> tuple[str | bytes, ...]:
+        """The whole command line, in this very interpreter's environment."""
+        given = (str(word) if isinstance(word, Path) else word for word in words)
+        return (sys.executable, "-P", "-m", "hibali_cli", *given)
+
+    def end(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def hibali(hibali_home: HibaliHome) -> Iterator[Callable[..., Answer]]:
+    """hibali's command line as a user has it: `hibali("sites", "list", "--json", exit=0).lines`."""
+    command = Hibali(hibali_home)
+    command.env["PYTHONPATH"] = str(REPOSITORY)
+    yield command
+    command.end()
+
+
+def _json_lines(out: bytes) -> list[dict[str, Any]]:
+    """The lines of stdout that are JSON objects, all of them or none: text for people has none."""
+    try:
+        found = [json.loads(line) for line in out.splitlines()]
+    except ValueError:
+        return []
+    if not all(isinstance(line, dict) for line in found):
+        return []
+    for line in found:
+        if "kind" in line:
+            check_line(line)
+    return found

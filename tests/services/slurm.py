@@ -1,0 +1,181 @@
+"""Slurm on one node with munge, reached through an sshd of its own; accounting where asked."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.processes import (
+    MARK,
+    SYSTEM_PATH,
+    answers,
+    free_port,
+    program,
+    server_environment,
+    start,
+    succeeds,
+    wait_until,
+)
+from tests.services.sshd import SshServer, start_sshd
+
+PROCESSORS = 8  # slots that Slurm believes in, whatever the machine has
+
+
+@dataclass(frozen=True)
+class Slurm(SshServer):
+    """A running Slurm: `sbatch` works for `ssh -F config host` and, with `env`, here."""
+
+    conf: str = ""
+    accounting: bool = False
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a command on this machine needs to speak to it."""
+        return {"SLURM_CONF": self.conf, MARK: f"{Path(self.conf).parent}/"}
+
+    @property
+    def jobcomp(self) -> Path:
+        """Slurm's own log of ended jobs, one line each."""
+        return Path(self.conf).parent / "jobcomp.txt"
+
+    def jobs_ended(self, name: str) -> int:
+        """How many jobs of that name Slurm's own log knows."""
+        return sum(f"Name={name} " in line for line in self.jobcomp.read_text().splitlines())
+
+
+def start_slurm(session: Path, folder: Path, *, accounting: bool = False) -> Slurm:
+    """Start munge, slurmctld, slurmd and an sshd; with `accounting` also MariaDB and slurmdbd."""
+    programs = _programs()
+    folder.mkdir(mode=0o711)
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    conf = folder / "slurm.conf"
+    known = {**server_environment(session), "SLURM_CONF": str(conf)}
+    munge = _start_munge(session, folder)
+    controller, node = free_port(), free_port()
+    storage = "AccountingStorageType=accounting_storage/none\n"
+    if accounting:
+        from tests.services.slurmdbd import start_slurmdbd
+
+        port = start_slurmdbd(session, folder, munge)
+        storage = (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
+            f"AccountingStoragePort={port}\nAccountingStoragePass={munge}\n"
+        )
+    conf.write_text(_configuration(folder, munge, controller, node) + storage)
+    (folder / "jobcomp.txt").touch()
+    if accounting:
+        _add_account(known)
+    slurmctld = start(
+        session, [programs["slurmctld"], "-D"], folder / "slurmctld.log", {"SLURM_CONF": str(conf)}
+    )
+    wait_until(lambda: answers(controller), slurmctld, folder / "slurmctld.log")
+    words = [programs["slurmd"], "-D", "-N", socket.gethostname().partition(".")[0]]
+    slurmd = start(session, words, folder / "slurmd.log", {"SLURM_CONF": str(conf)})
+    wait_until(lambda: _node_is_idle(known), slurmd, folder / "slurmd.log")
+    ssh = start_sshd(session, folder / "ssh", {"SLURM_CONF": str(conf)})
+    return Slurm(folder=ssh.folder, port=ssh.port, user=ssh.user, conf=str(conf), accounting=accounting)
+
+
+def _programs() -> dict[str, str]:
+    packages = {
+        "munge": "munge",
+        "slurmctld": "slurmctld",
+        "slurmd": "slurmd",
+        "sbatch": "slurm-client",
+        "sinfo": "slurm-client",
+        "sshd": "openssh-server",
+    }
+    return {name: program(name, package) for name, package in packages.items()}
+
+
+def _start_munge(session: Path, folder: Path) -> Path:
+    """munged with a key of its own; its socket."""
+    own = folder / "munge"
+    own.mkdir(mode=0o711)
+    key, sock, log = own / "key", own / "socket", own / "munged.log"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1024))
+    words = [program("munged", "munge"), "--foreground", f"--key-file={key}", f"--socket={sock}"]
+    files = [
+        f"--pid-file={own}/pid",
+        f"--log-file={own}/own.log",
+        f"--seed-file={own}/seed",
+        "--num-threads=4",
+    ]
+    pid = start(session, [*words, *files], log)
+    ask = [program("munge", "munge"), "-n", "-S", str(sock)]
+    wait_until(lambda: succeeds(ask, server_environment(session)), pid, log)
+    return sock
+
+
+def _configuration(folder: Path, munge: Path, controller: int, node: int) -> str:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    host = socket.gethostname().partition(".")[0]
+    return f"""ClusterName=hibali
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+SlurmUser={me}
+SlurmdUser={me}
+AuthType=auth/munge
+AuthInfo=socket={munge}
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+# control groups are not delegated to us
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=5
+MpiDefault=none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+MailProg=/bin/true
+MinJobAge=300
+KillWait=2
+BatchStartTimeout=30
+MessageTimeout=20
+InactiveLimit=0
+MaxArraySize=10001
+MaxJobCount=20000
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2
+PriorityType=priority/basic
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/jobcomp.txt
+NodeName={host} NodeAddr=127.0.0.1 Port={node} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE DefaultTime=60 OverSubscribe=NO State=UP
+PartitionName=share Nodes={host} Default=NO MaxTime=INFINITE DefaultTime=60 OverSubscribe=FORCE:4 State=UP
+"""
+
+
+def _node_is_idle(environment: dict[str, str]) -> bool:
+    answer = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True, check=False, timeout=20
+    )
+    return answer.stdout.split() == ["idle"] * 2 or answer.stdout.split() == ["idle"]
+
+
+def _add_account(environment: dict[str, str]) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    for words in (["cluster", "hibali"], ["account", "hibali"], ["user", me, "account=hibali"]):
+        subprocess.run(
+            ["sacctmgr", "-i", "-Q", "add", *words],
+            env={**environment, "PATH": SYSTEM_PATH},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=30,
+        )

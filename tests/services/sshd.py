@@ -1,0 +1,186 @@
+"""OpenSSH's server for the current account, with a home of its own and, where asked, another login shell."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.podman import podman_environment
+from tests.services.processes import (
+    MARK,
+    MissingPackageError,
+    answers,
+    free_port,
+    program,
+    start,
+    wait_until,
+)
+
+HOST = "far"
+
+
+@dataclass(frozen=True)
+class SshServer:
+    """A running sshd: `ssh -F config host` logs in, and finds `home` there."""
+
+    folder: str
+    port: int
+    user: str
+    host: str = HOST
+
+    @property
+    def config(self) -> Path:
+        return Path(self.folder) / "config"
+
+    @property
+    def home(self) -> Path:
+        return Path(self.folder) / "home"
+
+    @property
+    def log(self) -> Path:
+        return Path(self.folder) / "sshd.log"
+
+    @property
+    def command(self) -> list[str]:
+        """The words of a site's `command`: the user's ssh, told of our config."""
+        return ["ssh", "-F", str(self.config)]
+
+    def run(self, line: str) -> subprocess.CompletedProcess[bytes]:
+        """Run one line in the login shell there."""
+        return subprocess.run(
+            [*self.command, self.host, line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+
+
+def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | None = None) -> SshServer:
+    """Start sshd; `environment` is set for every command there."""
+    server = _prepared(folder)
+    home = {"HOME": str(server.home)}
+    # Without PAM sshd starts a command in the passwd entry's home; Debian's bash reads this file under sshd.
+    (server.home / ".bashrc").write_text('cd "$HOME"\n')
+    _configure(session, server, {**home, **(environment or {})})
+    return _started(session, server, [program("sshd", "openssh-server")])
+
+
+def start_sshd_with_shell(session: Path, folder: Path, shell: str) -> SshServer:
+    """Start sshd whose account has the login shell `shell`, and start-up files that talk on stdout and stderr.
+
+    As root, sshd alone sees a passwd file with another shell and home. An ordinary account gets
+    the shell through ForceCommand, after its own.
+    """
+    path = program(shell, shell if shell != "sh" else "dash")
+    sshd = program("sshd", "openssh-server")
+    server = _prepared(folder)
+    write_chatter(server.home)
+    if os.geteuid() == 0 and _may_unshare():
+        _configure(session, server, {})
+        passwd = folder / "passwd"
+        passwd.write_text(_passwd_with(server, path))
+        enter = [program("unshare", "util-linux"), "--mount", "--propagation", "slave", "/bin/sh", "-c"]
+        return _started(
+            session,
+            server,
+            [*enter, 'mount --bind "$1" /etc/passwd; shift; exec "$@"', "sh", str(passwd), sshd],
+        )
+    wrapper = folder / "shell"
+    wrapper.write_text(
+        f'#!/bin/sh\ncd "$HOME"\nexport SHELL={path}\nexec {path} -c "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    wrapper.chmod(0o755)
+    _configure(session, server, {"HOME": str(server.home)}, f"ForceCommand {wrapper}\n")
+    return _started(session, server, [sshd])
+
+
+def write_chatter(home: Path) -> None:
+    """Start-up files of sh, bash, tcsh and fish, and sshd's own, which print before any command runs."""
+    out, err = 'Welcome!  "$HOME" is 99% full \\ ``$(date)', "\x1b[31mModules based on Lua\x1b[0m"
+    shown = f"cat {home}/motd; cat {home}/warning "
+    (home / "motd").write_bytes(f"{out}\n{{not json\n\x00\x01".encode() + b"\xff\xfe\n")
+    (home / "warning").write_text(f"{err}\n")
+    for name in (".bashrc", ".profile", ".bash_profile", ".ssh/rc"):
+        _write(home / name, f"{shown}>&2\n")
+    _write(home / ".tcshrc", f"{shown}> /dev/stderr\n")
+    _write(home / ".config/fish/config.fish", f"{shown}>&2\n")
+
+
+def _prepared(folder: Path) -> SshServer:
+    folder.mkdir(mode=0o700, parents=True)
+    server = SshServer(folder=str(folder), port=free_port(), user=pwd.getpwuid(os.geteuid()).pw_name)
+    server.home.mkdir()
+    for name in ("host_key", "login_key"):
+        words = [program("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", name]
+        subprocess.run([*words, "-f", folder / name], check=True, stdin=subprocess.DEVNULL)
+    (folder / "authorized_keys").write_bytes((folder / "login_key.pub").read_bytes())
+    key = (folder / "host_key.pub").read_text().rsplit(" ", 1)[0]
+    (folder / "known_hosts").write_text(f"{HOST},[127.0.0.1]:{server.port},127.0.0.1 {key}\n")
+    server.config.write_text(
+        f"Host {HOST}\n"
+        "  HostName 127.0.0.1\n"
+        f"  Port {server.port}\n"
+        f"  User {server.user}\n"
+        f"  IdentityFile {folder}/login_key\n"
+        "  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {folder}/known_hosts\n"
+        "  StrictHostKeyChecking yes\n"
+    )
+    return server
+
+
+def _configure(session: Path, server: SshServer, environment: Mapping[str, str], more: str = "") -> None:
+    folder = server.folder
+    known = {MARK: f"{session}/", **podman_environment(session / "podman"), **environment}
+    (Path(folder) / "sshd_config").write_text(
+        f"Port {server.port}\n"
+        "ListenAddress 127.0.0.1\n"
+        f"HostKey {folder}/host_key\n"
+        f"PidFile {folder}/sshd.pid\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\n"
+        "AuthenticationMethods publickey\n"
+        "PasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\n"
+        "PermitRootLogin prohibit-password\n"
+        "UsePAM no\n"
+        # the folders above ours belong to root or are sticky
+        "StrictModes no\n"
+        f"AllowUsers {server.user}\n"
+        # many tests log in at the same moment; the sessions of one login stay at OpenSSH's own limit of 10
+        "MaxStartups 100:30:200\n"
+        "UseDNS no\n"
+        f"SetEnv {' '.join(f'{name}={value}' for name, value in known.items())}\n"
+        f"Subsystem sftp internal-sftp -d {folder}/home\n{more}"
+    )
+
+
+def _started(session: Path, server: SshServer, words: list[str]) -> SshServer:
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd changes its root there
+    pid = start(session, [*words, "-D", "-e", "-f", f"{server.folder}/sshd_config"], server.log)
+    wait_until(lambda: answers(server.port), pid, server.log)
+    return server
+
+
+def _passwd_with(server: SshServer, shell: str) -> str:
+    lines = Path("/etc/passwd").read_text().splitlines()
+    mine = [line.split(":") for line in lines if line.startswith(f"{server.user}:")]
+    if not mine:
+        raise MissingPackageError(f"the account {server.user} is not in /etc/passwd")
+    others = [line for line in lines if not line.startswith(f"{server.user}:")]
+    return "\n".join([":".join([*mine[0][:5], str(server.home), shell]), *others, ""])
+
+
+def _may_unshare() -> bool:
+    words = [program("unshare", "util-linux"), "--mount", "true"]
+    return subprocess.run(words, check=False, capture_output=True).returncode == 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

@@ -1,0 +1,179 @@
+"""The servers themselves: each does what the tests built on it rely on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.services.fixtures import Buckets, Hibali, HibaliHome
+from tests.services.podman import Podman
+from tests.services.processes import MARK, SYSTEM_PATH, end_all, is_alive
+from tests.services.session import REPOSITORY
+from tests.services.slurm import Slurm
+from tests.services.sshd import SshServer
+
+
+def test_ssh_runs_a_command_in_a_private_home(ssh_server: SshServer) -> None:
+    answer = ssh_server.run('pwd; echo "$HOME"; echo aside >&2; exit 3')
+    assert (answer.returncode, answer.stderr) == (3, b"aside\n")
+    assert answer.stdout.decode().split() == [str(ssh_server.home)] * 2
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_all_workers_share_one_server(ssh_server: SshServer, number: int) -> None:
+    listeners = ssh_server.home.parent.parent / "started"
+    assert sum(1 for _ in ssh_server.home.parent.parent.glob("ssh.json")) == 1, (listeners, number)
+
+
+def test_a_chatty_login_shell_talks_before_the_command(
+    chatty_server: SshServer, request: pytest.FixtureRequest
+) -> None:
+    shell = request.node.callspec.params["chatty_server"]
+    answer = chatty_server.run("echo $0; echo $HOME; pwd")
+    assert b"Welcome!" in answer.stdout
+    assert b"Modules" in answer.stderr
+    told = answer.stdout.decode(errors="replace").split()
+    if shell != "fish":  # fish has no $0
+        assert any(Path(word).name == shell for word in told), told
+    assert told[-2:] == [str(chatty_server.home)] * 2
+
+
+def _submit(slurm: Slurm, name: str, script: str) -> str:
+    answer = subprocess.run(
+        [*slurm.command, slurm.host, f"sbatch --parsable --job-name={name} --output={name}.out"],
+        input=f"#!/bin/sh\n{script}\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return answer.stdout.strip()
+
+
+def _wait_for_end(slurm: Slurm, name: str) -> None:
+    deadline = time.monotonic() + 60
+    while not slurm.jobs_ended(name):
+        assert time.monotonic() < deadline, "the job did not end"
+        time.sleep(0.1)
+
+
+def test_a_batch_job_runs_and_is_logged(slurm: Slurm) -> None:
+    number = _submit(slurm, "first", "echo done in $SLURM_JOB_ID; pwd; exit 3")
+    _wait_for_end(slurm, "first")
+    assert (slurm.home / "first.out").read_text().splitlines() == [f"done in {number}", str(slurm.home)]
+    asked = subprocess.run(
+        ["scontrol", "show", "job", number],
+        env={"PATH": SYSTEM_PATH, **slurm.env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "ExitCode=3:0" in asked.stdout
+
+
+@pytest.mark.heavy
+def test_accounting_remembers_a_job(slurm_with_accounting: Slurm) -> None:
+    number = _submit(slurm_with_accounting, "counted", "exit 3")
+    _wait_for_end(slurm_with_accounting, "counted")
+    deadline = time.monotonic() + 30
+    told = b""
+    while b"FAILED|3:0" not in told and time.monotonic() < deadline:
+        told = slurm_with_accounting.run(f"sacct -nPX -j {number} -o State,ExitCode").stdout
+    assert told == b"FAILED|3:0\n"
+
+
+def test_objects_are_kept_in_a_fresh_bucket(object_store: Buckets) -> None:
+    bucket, other = object_store.bucket(), object_store.bucket()
+    bucket.put("a/b", b"content")
+    assert bucket.get("a/b") == b"content"
+    assert (bucket.keys(), other.keys()) == (["a/b"], [])
+
+
+def test_many_buckets_find_room(object_store: Buckets) -> None:
+    for _ in range(20):
+        object_store.bucket().put("key", b"content")
+
+
+def test_podman_runs_the_tiny_image(podman: Podman) -> None:
+    answer = podman.run("run", "--rm", "--network=none", podman.image, "echo", "hi")
+    assert (answer.returncode, answer.stdout) == (0, "hi\n"), answer.stderr
+    assert podman.archive.stat().st_size > 0
+    assert podman.digest.startswith("sha256:")
+
+
+def test_podman_works_over_ssh_and_inside_a_job(podman: Podman, slurm: Slurm) -> None:
+    line = f"podman run --rm --network=none {podman.image} echo hi"
+    assert slurm.run(line).stdout == b"hi\n"
+    _submit(slurm, "contained", line)
+    _wait_for_end(slurm, "contained")
+    assert (slurm.home / "contained.out").read_text() == "hi\n"
+
+
+def test_the_image_is_the_same_each_time(tmp_path: Path) -> None:
+    from tests.services.image import write_image
+
+    first, second = (write_image(tmp_path / name, "x:1", {"bin/a": b"1"}, {"bin/b": "a"}) for name in "ab")
+    assert first == second
+    assert (
+        hashlib.sha256((tmp_path / "a").read_bytes()).digest()
+        == hashlib.sha256((tmp_path / "b").read_bytes()).digest()
+    )
+
+
+def test_hibali_runs_with_a_home_of_its_own(hibali: Hibali, hibali_home: HibaliHome) -> None:
+    answer = hibali("--version", exit=0)
+    assert answer.out.startswith(b"hibali")
+    assert hibali.env["HOME"] == str(hibali_home.home)
+    assert len(str(hibali_home.runtime)) < 40
+
+
+def test_a_master_left_by_a_test_ends_with_it(ssh_server: SshServer, hibali_home: HibaliHome) -> None:
+    socket = hibali_home.runtime / "master"
+    subprocess.run(
+        [*ssh_server.command, "-M", "-S", socket, "-o", "ControlPersist=60", "-f", "-N", ssh_server.host],
+        env=hibali_home.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    ask = [*ssh_server.command, "-S", str(socket), "-O", "check", ssh_server.host]
+    assert subprocess.run(ask, capture_output=True, check=False).returncode == 0
+    end_all(hibali_home.runtime)
+    assert subprocess.run(ask, capture_output=True, check=False).returncode != 0
+
+
+def test_servers_end_when_the_session_is_killed(tmp_path: Path) -> None:
+    own = tmp_path / "test_own.py"
+    own.write_text(
+        "import os\n"
+        "def test_it(ssh_server):\n"
+        "    print(os.environ['HIBALI_TEST_SESSION'], flush=True)\n"
+        "    import time; time.sleep(100)\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-p", "tests.services.fixtures", "-s", "-q", "-c", "/dev/null"]
+    # what was said to the session around us (PYTEST_ADDOPTS) is not for this one
+    ours = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HIBALI_", MARK))
+    }
+    with subprocess.Popen(
+        [*words, "--rootdir", tmp_path, own], cwd=REPOSITORY, env=ours, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            folder = Path(process.stdout.readline().strip())
+            pids = [int(line.split()[0]) for line in (folder / "started").read_text().splitlines()]
+            assert json.loads((folder / "ssh.json").read_text())["port"]
+        finally:
+            process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while folder.exists() or any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, "servers outlived their session"
+        time.sleep(0.05)

@@ -1,0 +1,186 @@
+"""Proxies on loopback between hibali and a server: one that cuts a TCP line, one that spoils HTTP requests."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_EXPECT = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
+SLOW_DOWN = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 98\r\nConnection: close\r\n\r\n"
+    b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please slow down.</Message></Error>     \n\n"
+)
+
+
+@dataclass
+class Exchange:
+    """One HTTP request on its way, and what becomes of it: a fault sets these."""
+
+    method: str
+    target: str
+    number: int
+    content: bytes
+    refuse: bool = False  # 503, and the server never hears of it
+    lose_answer: bool = False  # the server does it, and the line is cut before the answer
+    flip_request: bool = False
+    flip_answer: bool = False
+    cut_answer: bool = False  # half of the body, then the end
+
+
+class _Listener:
+    """A listening socket with a thread for each connection."""
+
+    def __init__(self, port: int) -> None:
+        self.server_port = port
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        self._open.add(client)
+        try:
+            with client, socket.create_connection(("127.0.0.1", self.server_port)) as server:
+                self._open.add(server)
+                self.relay(client, server)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._open.discard(client)
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """End every connection now."""
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+        self.cut()
+
+
+class CuttingProxy(_Listener):
+    """Passes bytes on, and cuts all lines once `cut_after` bytes went to the server; None for never."""
+
+    def __init__(self, port: int, cut_after: int | None = None) -> None:
+        self.cut_after = cut_after
+        self.sent = 0
+        super().__init__(port)
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
+        back.start()
+        while content := client.recv(65536):
+            self.sent += len(content)
+            if self.cut_after is not None and self.sent > self.cut_after:
+                self.cut()
+                return
+            server.sendall(content)
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_WR)
+        back.join()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := source.recv(65536):
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+
+class FaultyHttpProxy(_Listener):
+    """Passes HTTP/1.1 on; `fault` looks at every exchange and may spoil it."""
+
+    def __init__(self, port: int, fault: Callable[[Exchange], None]) -> None:
+        self.fault = fault
+        self.exchanges: list[Exchange] = []
+        self._lock = threading.Lock()
+        super().__init__(port)
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        with client.makefile("rb") as asks, server.makefile("rb") as answers:
+            while self._exchange(client, server, asks, answers):
+                pass
+
+    def _exchange(
+        self, client: socket.socket, server: socket.socket, asks: BinaryIO, answers: BinaryIO
+    ) -> bool:
+        head = _read_head(asks)
+        if not head:
+            return False
+        if _EXPECT.search(head):
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            head = _EXPECT.sub(b"", head)
+        content = b"".join(_body(asks, head, has_body=True))
+        method, target = head.split(b" ", 2)[:2]
+        with self._lock:
+            exchange = Exchange(method.decode(), target.decode("latin-1"), len(self.exchanges), content)
+            self.exchanges.append(exchange)
+            self.fault(exchange)
+        if exchange.refuse:
+            client.sendall(SLOW_DOWN)
+            return False
+        server.sendall(head + (_flipped(content) if exchange.flip_request else content))
+        answer = _read_head(answers)
+        while answer.split(b" ", 2)[1] == b"100":
+            answer = _read_head(answers)
+        empty = method == b"HEAD" or answer.split(b" ", 2)[1] in {b"204", b"304"}
+        body = b"".join(_body(answers, answer, has_body=not empty))
+        if exchange.lose_answer or not answer:
+            return False
+        if exchange.flip_answer:
+            body = _flipped(body)
+        if exchange.cut_answer:
+            client.sendall(answer + body[: len(body) // 2])
+            return False
+        client.sendall(answer + body)
+        return b"\r\nconnection: close" not in answer.lower()
+
+
+def _flipped(content: bytes) -> bytes:
+    if not content:
+        return content
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    return bytes(changed)
+
+
+def _read_head(stream: BinaryIO) -> bytes:
+    lines = []
+    while line := stream.readline():
+        lines.append(line)
+        if line == b"\r\n":
+            return b"".join(lines)
+    return b""
+
+
+def _body(stream: BinaryIO, head: bytes, *, has_body: bool) -> Iterator[bytes]:
+    """A body as it came, chunks with their frames."""
+    if not has_body:
+        return
+    found = _LENGTH.search(head)
+    if found:
+        yield stream.read(int(found.group(1)))
+    elif _CHUNKED.search(head):
+        while True:
+            size = stream.readline()
+            yield size
+            yield stream.read(int(size.split(b";")[0], 16) + 2)
+            if int(size.split(b";")[0], 16) == 0:
+                return

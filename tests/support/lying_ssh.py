@@ -1,0 +1,285 @@
+"""A drop-in for ssh(1) whose far end lies: `lying_ssh.py LIE [ssh's own words]`, a real agent behind it.
+
+What the agent answers passes through here frame by frame, and the lie changes it. A lie is a word below,
+or `answer:REQUEST:JSON`, which replaces the header of every answer to that request, or
+`field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `landed` stand for the frames of those kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+from transfers.agent import frames, records
+from transfers.agent.frames import Frame
+from transfers.bundle import BOOTSTRAP
+
+Told = Iterable[Frame | bytes]
+Lie = Callable[["Liar", Frame], Told]
+
+LIES: dict[str, Lie] = {}
+HUGE = 1 << 62
+
+
+class HangUpError(Exception):
+    """The liar closes the line."""
+
+
+def lie(function: Lie) -> Lie:
+    """Name a lie by its function."""
+    LIES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+class Liar:
+    """Stands between hibali and an honest agent."""
+
+    def __init__(self, name: str, agent: subprocess.Popen[bytes]) -> None:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        self.name = name
+        self.asked: list[str] = []
+        self.told = 0
+        self._to_agent: BinaryIO = agent.stdin
+        self._from_agent: BinaryIO = agent.stdout
+        self._from_client: BinaryIO = os.fdopen(0, "rb", 0)
+        self._to_client: BinaryIO = os.fdopen(1, "wb", 0)
+
+    @property
+    def word(self) -> str:
+        """What was asked last."""
+        return self.asked[-1] if self.asked else ""
+
+    def open(self) -> None:
+        """Pass the agent on, and learn the nonce that it will say."""
+        length = self._from_client.read(8)
+        packed = b""
+        while len(packed) < int(length):
+            packed += self._from_client.read(int(length) - len(packed))
+        self._to_agent.write(length + packed)
+        found = re.search(rb"main\('([0-9a-f]+)'\)\s*\Z", zlib.decompress(packed))
+        assert found is not None
+        nonce = found.group(1)
+        seen = b""
+        while not seen.endswith(nonce):
+            seen += self._from_agent.read(1)
+        self._to_client.write(nonce)
+
+    def listen(self) -> None:
+        """Pass on what hibali says; a thread."""
+        try:
+            while (frame := frames.read_frame(self._from_client)) is not None:
+                if frame.kind == frames.REQUEST:
+                    self.asked.append(str(frame.header.get("do")))
+                frames.write_frame(self._to_agent, *frame)
+        except (OSError, frames.FrameError):
+            pass
+        self._to_agent.close()
+
+    def speak(self) -> None:
+        """Pass on what the agent says, or something else."""
+        while (frame := frames.read_frame(self._from_agent)) is not None:
+            for told in self._changed(frame):
+                self.told += 1
+                if isinstance(told, bytes):
+                    self._to_client.write(told)
+                else:
+                    frames.write_frame(self._to_client, *told)
+
+    def _changed(self, frame: Frame) -> Told:
+        kind, _, rest = self.name.partition(":")
+        if kind not in {"answer", "field"}:
+            return LIES[self.name](self, frame)
+        word, _, rest = rest.partition(":")
+        if frame.kind == frames.ERROR or word != self._subject(frame):
+            return [frame]
+        if kind == "answer":
+            return [frame._replace(header=json.loads(rest))]
+        field, _, value = rest.partition(":")
+        return [frame._replace(header={**frame.header, field: json.loads(value)})]
+
+    def _subject(self, frame: Frame) -> str:
+        if not self.asked:
+            return "greeting"
+        return {frames.DATA: "data", frames.LANDED: "landed"}.get(frame.kind, self.word)
+
+    def listed(self, frame: Frame) -> list[records.Record] | None:
+        """The records of the last message of a listing; the listings of these tests fit one message."""
+        if self.word != "list" or frame.kind != frames.END:
+            return None
+        return list(records.unpack_records(bytes(frame.body)))
+
+
+def packed(frame: Frame, found: list[records.Record], count: int | None = None) -> Frame:
+    body = b"".join(map(records.pack_record, found))
+    return frame._replace(header={**frame.header, "count": len(found) if count is None else count}, body=body)
+
+
+def _with_listing(change: Callable[[list[records.Record]], list[records.Record]], *, count: int = 0) -> Lie:
+    """A lie about a listing whose closing count is right, but for `count`."""
+
+    def tell(liar: Liar, frame: Frame) -> Told:
+        found = liar.listed(frame)
+        if found is None:
+            return [frame]
+        changed = change(found)
+        return [packed(frame, changed, len(changed) + count)]
+
+    return tell
+
+
+def _added(path: bytes, kind: bytes = records.FILE, **fields: object) -> Lie:
+    def change(found: list[records.Record]) -> list[records.Record]:
+        model = next(record for record in found if record.kind == records.FILE)
+        one = model._replace(path=path, kind=kind, **fields)  # type: ignore[arg-type]
+        return sorted([*found, one], key=lambda r: r.path + (b"/" if r.kind == records.FOLDER else b""))
+
+    return _with_listing(change)
+
+
+LIES.update({
+    "out-of-order": _with_listing(lambda found: [*found[-1:], *found[:-1]]),
+    "backwards": _with_listing(lambda found: found[::-1]),
+    "duplicate": _with_listing(lambda found: [*found, found[-1]]),
+    "cut-short": _with_listing(lambda found: found[:-1], count=1),
+    "all-gone": lambda liar, frame: (
+        [frame] if (found := liar.listed(frame)) is None else [packed(frame, [], len(found))]
+    ),
+    "more-than-counted": _with_listing(lambda found: found, count=-1),
+    "climb": _added(b"../outside/evil"),
+    "climb-inside": _added(b"a/../../outside/evil"),
+    "climb-folder": _added(b"..", records.FOLDER),
+    "absolute": _added(b"/tmp/hibali-liar-was-here"),
+    "nul": _added(b"a\0b"),
+    "empty-component": _added(b"a//b"),
+    "empty-name": _added(b""),
+    "dot": _added(b"./evil"),
+    "negative-size": _added(b"negative", size=-1),
+})  # fmt: skip
+
+
+@lie
+def unknown_kind_of_record(liar: Liar, frame: Frame) -> Told:
+    found = liar.listed(frame)
+    if found is None:
+        return [frame]
+    return [frame._replace(body=bytes(frame.body).replace(b"f", b"?", 1))]
+
+
+@lie
+def half_a_record(liar: Liar, frame: Frame) -> Told:
+    if liar.listed(frame) is None:
+        return [frame]
+    return [frame._replace(body=bytes(frame.body)[:-7])]
+
+
+@lie
+def no_count(liar: Liar, frame: Frame) -> Told:
+    if liar.listed(frame) is None:
+        return [frame]
+    return [frame._replace(header={})]
+
+
+@lie
+def below_a_link(liar: Liar, frame: Frame) -> Told:
+    """A symlink out of the tree, and a file below it."""
+    found = liar.listed(frame)
+    if found is None:
+        return [frame]
+    model = next(record for record in found if record.kind == records.FILE)
+    outside = os.environ["LIAR_OUTSIDE"].encode()
+    link = model._replace(path=b"zz", kind=records.LINK, link=outside, size=0)
+    return [packed(frame, [*found, link, model._replace(path=b"zz/evil")])]
+
+
+@lie
+def hang_up_while_listing(liar: Liar, frame: Frame) -> Told:
+    found = liar.listed(frame)
+    if found is None:
+        return [frame]
+    return _then_hang_up([_raw(frames.REPLY, b"{}", body=10_000) + b"x" * 100])
+
+
+@lie
+def reply_then_hang_up(liar: Liar, frame: Frame) -> Told:
+    """Records without the end of the listing."""
+    if liar.listed(frame) is None:
+        return [frame]
+    return _then_hang_up([frame._replace(kind=frames.REPLY, header={})])
+
+
+def _then_hang_up(told: list[Frame | bytes]) -> Told:
+    yield from told
+    raise HangUpError
+
+
+def _instead(request: str, told: bytes) -> Lie:
+    """Raw bytes instead of the first answer to a request, and the line stays open."""
+
+    def tell(liar: Liar, frame: Frame) -> Told:
+        return [told] if liar.word == request else [frame]
+
+    return tell
+
+
+def _before(request: str, extra: Frame) -> Lie:
+    """A frame that nobody asked for, before each answer to a request."""
+
+    def tell(liar: Liar, frame: Frame) -> Told:
+        return [extra, frame] if liar.word == request else [frame]
+
+    return tell
+
+
+def _raw(kind: bytes, header: bytes, length: int | None = None, body: int = 0) -> bytes:
+    return struct.pack(">cIQ", kind, len(header) if length is None else length, body) + header
+
+
+_DEEP = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
+
+for _request in ("list", "lock", "land"):
+    LIES.update({
+        f"huge-header-at-{_request}": _instead(_request, _raw(frames.END, b"", (1 << 32) - 1)),
+        f"huge-body-at-{_request}": _instead(_request, _raw(frames.END, b"{}", body=HUGE)),
+        f"unknown-frame-at-{_request}": _instead(_request, _raw(b"!", b"{}")),
+        f"deep-header-at-{_request}": _instead(_request, _raw(frames.END, _DEEP)),
+        f"no-json-at-{_request}": _instead(_request, _raw(frames.END, b"\xff\xfe{")),
+        f"no-object-at-{_request}": _instead(_request, _raw(frames.END, b"[1]")),
+        f"data-at-{_request}": _before(_request, Frame(frames.DATA, {"unit": 0, "sizes": []}, b"evil")),
+        f"landed-at-{_request}": _before(_request, Frame(frames.LANDED, {"unit": 7, "done": [0, 1]}, b"")),
+        f"request-at-{_request}": _before(_request, Frame(frames.REQUEST, {"do": "put", "path": "/tmp/x"}, b"")),
+        f"unit-at-{_request}": _before(_request, Frame(frames.UNIT, {"unit": 1, "items": []}, b"")),
+        f"empty-end-at-{_request}": _before(_request, Frame(frames.END, {}, b"")),
+    })  # fmt: skip
+
+
+def main(name: str, words: list[str]) -> None:
+    """Be ssh: `-O check` and the like say that there is no login to share."""
+    if "-O" in words or "-N" in words:
+        sys.exit(255)
+    agent = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    liar = Liar(name, agent)
+    liar.open()
+    threading.Thread(target=liar.listen, daemon=True).start()
+    try:
+        liar.speak()
+    except (HangUpError, OSError, frames.FrameError):
+        agent.kill()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

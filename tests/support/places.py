@@ -1,0 +1,226 @@
+"""Places a test can push to, with a way in that is not hibali: plain files for local and ssh, botocore for S3."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
+
+OWN_KEYS = ".hibali/"
+PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
+
+
+def is_own_key(name: bytes) -> bool:
+    """Whether hibali keeps this beside data: each folder that was a target has a `.hibali/` of its own."""
+    return b"/.hibali/" in b"/" + name
+
+
+class Place(Protocol):
+    """One site with a fresh root; paths are bytes below the folder `path` of that root."""
+
+    word: str  # the kind of store: the name of its module
+    env: dict[str, str]  # what hibali needs to get in
+    holds_folders: bool
+    holds_links: bool
+
+    def table(self) -> str:
+        """TOML for `[sites.NAME]` and below, NAME being `{name}`."""
+
+    def names(self, path: str) -> set[bytes]:
+        """Every name there, hibali's own ones too; folders only where they exist by themselves."""
+
+    def files(self, path: str) -> dict[bytes, bytes]:
+        """Content of every file that is not hibali's own."""
+
+    def unfinished(self, path: str) -> set[bytes]:
+        """What is there in part: partial files, uploads that were not completed."""
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        """Something for each file that changes when the file does: inode and mtime, or ETag."""
+
+    def read(self, path: str, name: bytes) -> bytes | None:
+        """Content now, None when absent."""
+
+    def plant(self, path: str, tree: Tree) -> None:
+        """Put it there."""
+
+    def remove(self, path: str, name: bytes) -> None:
+        """Take it away."""
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        """Change one byte; size, and mtime where there is one, stay."""
+
+
+class FolderPlace:
+    """A folder of this machine, reached as a local site or through sshd."""
+
+    holds_folders = True
+    holds_links = True
+
+    def __init__(self, word: str, root: Path, server: Any = None) -> None:
+        self.word = word
+        self.root = root
+        self.env: dict[str, str] = {}
+        self.server = server
+        self.command = list(server.command) if server else []
+        root.mkdir(parents=True, exist_ok=True)
+
+    def table(self) -> str:
+        roots = f'default_root = "data"\n[sites.{{name}}.roots]\ndata = {json.dumps(str(self.root))}\n'
+        if self.server is None:
+            return f'kind = "local"\n{roots}'
+        return (
+            f'kind = "ssh"\n{roots}[sites.{{name}}.ssh]\nhost = "{self.server.host}"\n'
+            f"command = {json.dumps(self.command)}\n"
+            '[sites.{name}.limits]\nlogin_interval = "0s"\n'
+        )
+
+    def at(self, path: str) -> Path:
+        return self.root / path
+
+    def names(self, path: str) -> set[bytes]:
+        return {name for name, _ in walk_paths(self.at(path))}
+
+    def files(self, path: str) -> dict[bytes, bytes]:
+        return {name: leaf for name, leaf in self.tree(path).items() if isinstance(leaf, bytes)}
+
+    def tree(self, path: str) -> dict[bytes, Leaf]:
+        found = read_tree(self.at(path)) if self.at(path).exists() else {}
+        return {name: leaf for name, leaf in found.items() if not name.startswith(OWN_KEYS.encode())}
+
+    def unfinished(self, path: str) -> set[bytes]:
+        return {name for name in self.names(path) if PARTIAL.fullmatch(name)}
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        found: dict[bytes, object] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for name, status in walk_paths(self.at(path)):
+                if stat.S_ISREG(status.st_mode):
+                    found[name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return found
+
+    def read(self, path: str, name: bytes) -> bytes | None:
+        try:
+            return (self.at(path) / os.fsdecode(name)).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def plant(self, path: str, tree: Tree) -> None:
+        make_tree(self.at(path), tree)
+
+    def remove(self, path: str, name: bytes) -> None:
+        full = self.at(path) / os.fsdecode(name)
+        if full.is_dir() and not full.is_symlink():
+            shutil.rmtree(full)
+        else:
+            full.unlink()
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        flip_byte(self.at(path) / os.fsdecode(name))
+
+
+class BucketPlace:
+    """A bucket, and a prefix in it."""
+
+    word = "s3"
+    holds_folders = False
+    holds_links = False
+
+    def __init__(self, store: Any, bucket: Any) -> None:
+        self.store = store
+        self.bucket = bucket
+        self.env = dict(store.env)
+        self.endpoint = store.endpoint
+
+    def table(self) -> str:
+        return (
+            f'kind = "s3"\n[sites.{{name}}.s3]\nendpoint = "{self.endpoint}"\n'
+            f'bucket = "{self.bucket.name}"\nregion = "{self.store.region}"\n'
+        )
+
+    def _objects(self, path: str) -> dict[bytes, dict[str, Any]]:
+        prefix = f"{path}/" if path else ""
+        pages = self.bucket.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket.name, Prefix=prefix
+        )
+        return {
+            found["Key"][len(prefix) :].encode(): found
+            for page in pages
+            for found in page.get("Contents", ())
+        }
+
+    def _key(self, path: str, name: bytes) -> str:
+        return f"{path}/{name.decode()}" if path else name.decode()
+
+    def names(self, path: str) -> set[bytes]:
+        return set(self._objects(path))
+
+    def files(self, path: str) -> dict[bytes, bytes]:
+        names = [name for name in self._objects(path) if not is_own_key(name)]
+        with ThreadPoolExecutor(4) as pool:
+            contents = pool.map(lambda name: self.read(path, name), names)
+            return {
+                name: content for name, content in zip(names, contents, strict=True) if content is not None
+            }
+
+    def unfinished(self, path: str) -> set[bytes]:
+        found = self.bucket.client.list_multipart_uploads(Bucket=self.bucket.name, Prefix=path)
+        return {upload["Key"].encode() for upload in found.get("Uploads", ())}
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        return {name: found["ETag"] for name, found in self._objects(path).items()}
+
+    def read(self, path: str, name: bytes) -> bytes | None:
+        try:
+            return self.bucket.get(self._key(path, name))
+        except self.bucket.client.exceptions.NoSuchKey:
+            return None
+
+    def plant(self, path: str, tree: Tree) -> None:
+        def put(item: tuple[bytes, Leaf]) -> None:
+            name, leaf = item
+            assert not isinstance(leaf, Link), "a bucket holds no links"
+            if isinstance(leaf, (bytes, File)):
+                self.bucket.put(self._key(path, name), leaf if isinstance(leaf, bytes) else leaf.content)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put, tree.items()))
+
+    def remove(self, path: str, name: bytes) -> None:
+        self.bucket.client.delete_object(Bucket=self.bucket.name, Key=self._key(path, name))
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        key = self._key(path, name)
+        head = self.bucket.client.head_object(Bucket=self.bucket.name, Key=key)
+        content = bytearray(self.bucket.get(key))
+        content[len(content) // 2] ^= 1
+        self.bucket.client.put_object(
+            Bucket=self.bucket.name, Key=key, Body=bytes(content), Metadata=head["Metadata"]
+        )
+
+
+def add_site(config: Path, name: str, place: Place, more: str = "") -> None:
+    """Append the place to config.toml as the site `name`."""
+    text = config.read_text() if config.exists() else "version = 1\n"
+    config.write_text(f"{text}[sites.{name}]\n{place.table().replace('{name}', name)}{more}\n")
+    config.chmod(0o600)
+
+
+def make_place(word: str, folder: Path, ask: Any) -> Place:
+    """A fresh place of that kind; `ask` gives a pytest fixture by its name."""
+    if word == "local":
+        return FolderPlace(word, folder / "local-root")
+    if word == "ssh":
+        return FolderPlace(word, folder / "ssh-root", ask("ssh_server"))
+    if word == "s3":
+        store = ask("object_store")
+        return BucketPlace(store, store.bucket())
+    raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")

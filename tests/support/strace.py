@@ -1,0 +1,46 @@
+"""Killing or failing a command at its Nth system call, with strace(1)'s fault injection."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+# All the ways a kernel and a libc know to say the same thing.
+RENAME = "rename,renameat,renameat2"
+SYNC = "fsync,fdatasync,syncfs"
+MAKE_FOLDER = "mkdir,mkdirat"
+UNLINK = "unlink,unlinkat,rmdir"
+LINK = "link,linkat,symlink,symlinkat"
+TIMES = "utimensat,fchmod,fchmodat"
+
+
+def require_strace() -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is missing")
+
+
+def kill_at(calls: str, number: int) -> list[str]:
+    """The words before a command that kill any of its processes at its `number`th such call."""
+    return _strace(f"{calls}:signal=SIGKILL:when={number}")
+
+
+def fail_at(calls: str, error: str, when: str) -> list[str]:
+    """The words before a command whose such calls fail with `error`; `when` as strace(1) has it (`3`, `3+`)."""
+    return _strace(f"{calls}:error={error}:when={when}")
+
+
+def _strace(fault: str) -> list[str]:
+    # without --seccomp-bpf: with it some kernels inject nothing, and say so nowhere
+    calls = fault.partition(":")[0]
+    return [
+        "strace",
+        "-f",
+        "-qqq",
+        "-o",
+        "/dev/null",
+        "-e",
+        f"trace={calls}",
+        "-e",
+        f"inject={fault}",
+    ]

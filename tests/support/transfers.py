@@ -1,0 +1,133 @@
+"""Moving data as a user does, between folders of a test and the site `there`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.schemas import check_line
+from tests.services.session import REPOSITORY
+from tests.support.places import PARTIAL, Place
+from tests.support.trees import Leaf, Tree, make_tree, read_tree, state_of
+
+_FOLDER = REPOSITORY / "transfers" / "stores"
+STORES = tuple(word for word in ("local", "ssh", "s3") if (_FOLDER / f"{word}.py").exists())
+COUNTS = (
+    "files",
+    "bytes",
+    "files_moved",
+    "bytes_moved",
+    "bytes_sent",
+    "files_kept",
+    "files_deleted",
+    "files_failed",
+)
+
+
+class Transfers:
+    """hibali, a site `there` at some place, and a folder of this machine as the source."""
+
+    def __init__(self, hibali: Any, place: Place, folder: Path) -> None:
+        self.hibali = hibali
+        self.place = place
+        self.folder = folder
+        self.source = folder / "source"
+
+    @property
+    def root(self) -> Path:
+        """The folder `data` there, where the place is a filesystem."""
+        return self.place.at("data")  # type: ignore[attr-defined]
+
+    def make(self, tree: Tree) -> Path:
+        """Put files into the source."""
+        return make_tree(self.source, tree)
+
+    def push(self, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+        """`hibali push SOURCE there:data`, with `--json`; the exit code is asserted, and every line held to its schema."""
+        return self._move("push", self.source, "there:data", words, exit)
+
+    def pull(self, into: Path, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as above
+        """`hibali pull there:data INTO`."""
+        return self._move("pull", "there:data", into, words, exit)
+
+    def _move(self, word: str, source: Any, target: Any, words: Iterable[Any], code: int) -> Any:
+        answer = self.hibali(word, source, target, "--json", *words, exit=code)
+        assert answer.lines, str(answer)
+        assert b"Traceback" not in answer.err, str(answer)
+        check_line(answer.last)
+        assert answer.last["exit"] == code, str(answer)
+        return answer
+
+    @contextlib.contextmanager
+    def under(self, *prefix: str) -> Iterator[None]:
+        """Every hibali command meanwhile has these words before it."""
+        command = self.hibali.command
+        self.hibali.command = lambda *words: (*prefix, *command(*words))
+        try:
+            yield
+        finally:
+            self.hibali.command = command
+
+    def verify(self, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as above
+        """`hibali verify WORDS --json`; without words `there:data`."""
+        answer = self.hibali("verify", *(words or ("there:data",)), "--json", exit=exit)
+        assert b"Traceback" not in answer.err, str(answer)
+        return answer
+
+    def there(self) -> dict[bytes, bytes]:
+        """The content of every file below `data` there, not read by hibali."""
+        return self.place.files("data")
+
+    def landed(self) -> dict[bytes, bytes]:
+        """Only what stands there under final names."""
+        return {name: content for name, content in self.there().items() if not PARTIAL.fullmatch(name)}
+
+    def tree_there(self) -> dict[bytes, Leaf]:
+        """Links and empty folders too."""
+        return read_tree(self.root)
+
+    def state_there(self) -> Any:
+        """What differs when anything below `data` was touched; a lock taken and given back touches `data` itself."""
+        return self.place.versions("data") if self.place.word == "s3" else state_of(self.root)
+
+    def whole_state(self) -> Any:
+        """What differs when anything at all was touched there."""
+        return self.place.versions("") if self.place.word == "s3" else state_of(self.place.at(""))  # type: ignore[attr-defined]
+
+    def nothing_of_ours_there(self) -> None:
+        """hibali left nothing but, in a bucket, its manifest."""
+        ours = {name for name in self.place.names("data") if b".hibali" in name}
+        if self.place.word == "s3":
+            ours = {name for name in ours if not (b"/" + name).endswith(b"/.hibali/manifest.jsonl")}
+        assert not ours, ours
+        assert not self.place.unfinished("data")
+
+
+def contents(tree: Tree) -> dict[bytes, bytes]:
+    """Only the plain files."""
+    return {name: leaf for name, leaf in tree.items() if isinstance(leaf, bytes)}
+
+
+def counts(answer: Any) -> dict[str, int]:
+    """The numbers of a receipt."""
+    return {name: answer.last[name] for name in COUNTS}
+
+
+def path_of(line: dict[str, Any]) -> bytes:
+    """The bytes of the name a JSON line is about."""
+    if "path_base64" in line:
+        return base64.b64decode(line["path_base64"])
+    return line["path"].encode()
+
+
+def failed(answer: Any) -> dict[bytes, str]:
+    """Name to code of what was not done."""
+    return {path_of(line): line["code"] for line in answer.lines if line["kind"] == "failed"}
+
+
+def actions(answer: Any) -> dict[bytes, str]:
+    """Name to action of a dry run's plan."""
+    return {path_of(line): line["action"] for line in answer.lines if line["kind"] == "action"}

@@ -1,0 +1,81 @@
+"""A watcher that lists a target again and again and reads whatever changed: only whole files may ever be seen."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from tests.support.places import Place
+from tests.support.trees import sha256
+
+_PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}")
+
+
+class Watcher:
+    """Watches `path` of a place in a thread; `right` says which sha256 each name may have."""
+
+    def __init__(self, place: Place, path: str, right: Mapping[bytes, set[str]]) -> None:
+        self._place = place
+        self._path = path
+        self._right = right
+        self._seen: dict[bytes, object] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.wrong: list[str] = []
+        self.reads = 0
+        self.rounds = 0
+        self.problem: BaseException | None = None
+        self._waiting: tuple[int, Callable[[], None]] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.look()
+        assert self.problem is None, self.problem
+        assert not self.wrong, self.wrong[:5]
+        assert self.rounds > 1
+
+    def when(self, count: int, act: Callable[[], None]) -> None:
+        """Call `act` once, as soon as `count` files are seen under final names."""
+        self._waiting = (count, act)
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self.look()
+                time.sleep(0.02 + (time.monotonic() - began) / 2)  # what is watched needs the processor, too
+        except BaseException as problem:  # noqa: BLE001 - raised in the test's own thread
+            self.problem = problem
+
+    def look(self) -> int:
+        """One round: list, and read what is new or changed; how many files stand under final names."""
+        now = self._place.versions(self._path)
+        final = {
+            name: version
+            for name, version in now.items()
+            if not _PARTIAL.fullmatch(name) and not name.startswith(b".hibali/")
+        }
+        if self._waiting is not None and len(final) >= self._waiting[0]:
+            act = self._waiting[1]
+            self._waiting = None
+            act()
+        for name, version in final.items():
+            if self._seen.get(name) != version:
+                self._seen[name] = version
+                self._check(name)
+        self.rounds += 1
+        return len(final)
+
+    def _check(self, name: bytes) -> None:
+        content = self._place.read(self._path, name)
+        self.reads += 1
+        if content is not None and sha256(content) not in self._right.get(name, ()):
+            self.wrong.append(f"{name!r}: {len(content)} bytes that are not the file's")

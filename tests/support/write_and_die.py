@@ -1,0 +1,39 @@
+"""A process that writes to a store like hibali and is killed half-way: `CONFIG LOCATION FOLDER UNITS`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from hibali.locations import read_location
+from hibali.settings import load_sites
+from tests.support.payloads import file_entry, items_of, payloads_of
+from tests.support.trees import read_tree
+from transfers.places import open_store
+from transfers.store import Payload
+
+
+def main(config: str, location: str, folder: str, units: int) -> None:
+    """Write what `folder` holds; after `units` units wait a moment for them to arrive, and die by SIGKILL."""
+    contents = {path: leaf for path, leaf in read_tree(folder).items() if isinstance(leaf, bytes)}
+    store = open_store(read_location(location, load_sites(config)))
+    store.make_root()
+    if store.facts.locks:
+        store.lock("test")
+    items = items_of(file_entry(path, content) for path, content in sorted(contents.items()))
+
+    def until_death() -> Iterator[Payload]:
+        for number, payload in enumerate(payloads_of(items, contents)):
+            if number == units:
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield payload
+
+    for landed in store.write(until_death()):
+        assert landed.problem is None, landed
+
+
+main(*sys.argv[1:4], int(sys.argv[4]))

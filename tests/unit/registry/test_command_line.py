@@ -1,0 +1,258 @@
+"""What becomes of a template: words, environment, configuration files and the outputs to look for."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from hibali.errors import RefusedError, UsageError
+from registry.command_line import CommandLine, build_command_line
+from registry.invocation import check_invocation
+from registry.outputs import ConfigurationFile, ExpectedOutput
+from registry.pipeline import Pipeline
+from tests.properties.descriptors import make_tool, question
+
+
+def build(tool: Pipeline, values: dict[str, Any], **more: Any) -> CommandLine:
+    return build_command_line(tool, check_invocation(tool, values), **more)
+
+
+def output(path: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": "out",
+        "name": "Out",
+        "path-template": path,
+        **{k.replace("_", "-"): v for k, v in more.items()},
+    }
+
+
+def test_flags_separators_lists_and_what_is_absent() -> None:
+    tool = make_tool(
+        "tool [A] [B] [F] [G] [N] [L] [M] end",
+        question("a", command_line_flag="-a"),
+        question("b", optional=True, command_line_flag="--b", command_line_flag_separator="="),
+        question("f", "Flag", optional=True, command_line_flag="-f"),
+        question("g", "Flag", optional=True, command_line_flag="-g"),
+        question("n", "Number", command_line_flag="-n", command_line_flag_separator=""),
+        question("l", "Number", list=True, list_separator=","),
+        question("m", list=True, optional=True),
+    )
+    made = build(tool, {"a": "x y", "f": True, "g": False, "n": -0.5, "l": [1, 2.5], "m": []})
+    assert made.script == "tool -a 'x y' -f -n-0.5 1,2.5 end"
+    assert shlex.split(build(tool, {"a": "", "b": "q;", "n": 1, "l": [1]}).script) == [
+        "tool", "-a", "", "--b=q;", "-n1", "1", "end",
+    ]  # fmt: skip
+
+
+def test_files_stand_where_the_tool_will_find_them() -> None:
+    tool = make_tool(
+        "tool [F] [L] [OUT]",
+        question("f", "File"),
+        question("l", "File", list=True),
+        output_files=[
+            output("[F]_out.txt", value_key="[OUT]", path_template_stripped_extensions=[".nii.gz"])
+        ],
+    )
+    made = build(
+        tool, {"f": "here/t1.nii.gz", "l": ["a", "b"]}, paths={"f": "/cache/t1.nii.gz", "l": ["/c/a", "/c/b"]}
+    )
+    assert made.script == "tool /cache/t1.nii.gz /c/a /c/b t1_out.txt"
+    assert made.outputs == (ExpectedOutput("out", "t1_out.txt", False, False, False),)
+    assert build(tool, {"f": "here/t1.nii.gz", "l": []}).outputs[0].path == "here/t1_out.txt"
+
+
+def test_only_the_authors_wildcards_are_wildcards() -> None:
+    tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/*.txt", list=True, optional=True)])
+    [found] = build(tool, {"a": "x[1]*"}).outputs
+    assert found == ExpectedOutput("out", "x[[]1][*]/*.txt", True, True, True)
+    plain = make_tool("tool [A]", question("a"), output_files=[output("./[A]//y")])
+    assert build(plain, {"a": "x[1]*"}).outputs[0].path == "x[1]*/y"
+
+
+@pytest.mark.parametrize("value", ["/abs", "../up", "a/../..", "a\n/../../b"])
+def test_outputs_outside_the_work_folder_are_refused(value: str) -> None:
+    tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/x")])
+    with pytest.raises(UsageError) as refused:
+        build(tool, {"a": value})
+    assert refused.value.code == "output-outside-work-folder"
+
+
+def test_absolute_outputs_inside_the_work_folder_are_fine() -> None:
+    tool = make_tool(
+        "tool [A] [OUT]",
+        question("a"),
+        output_files=[output("[A]/x", value_key="[OUT]", uses_absolute_path=True)],
+    )
+    made = build(tool, {"a": "sub"}, work_folder="/scratch/run")
+    assert (made.script, made.outputs[0].path) == ("tool sub /scratch/run/sub/x", "sub/x")
+    with pytest.raises(UsageError) as refused:
+        build(tool, {"a": "sub"})
+    assert refused.value.code == "work-folder-unknown"
+
+
+def test_the_key_of_another_output_in_a_path_and_one_of_an_absent_input() -> None:
+    first = {"id": "dir", "name": "Dir", "path-template": "res-[A]", "value-key": "[DIR]"}
+    tool = make_tool(
+        "tool [A] [DIR] [OUT]",
+        question("a"),
+        question("b", optional=True),
+        output_files=[first, output("[DIR]/[B].txt", value_key="[OUT]")],
+    )
+    made = build(tool, {"a": "x y"})
+    assert shlex.split(made.script) == ["tool", "x y", "res-x y", "res-x y/[B].txt"]
+    assert made.outputs[1].path == "res-x y/[B].txt"
+
+
+def test_two_inputs_with_one_key() -> None:
+    pair = [question(each, optional=True, value_key="[K]", command_line_flag=f"-{each}") for each in "ab"]
+    group = {"id": "g", "name": "G", "members": ["a", "b"], "mutually-exclusive": True}
+    tool = make_tool("tool [K] end", *pair, groups=[group])
+    assert build(tool, {"b": "x"}).script == "tool -b x end"
+    assert build(tool, {}).script == "tool end"
+
+
+def test_configuration_files_hold_values_as_data() -> None:
+    template = ["# [A]", 'a = "[A]"', "gone = [B]", "flag = [F]", "l = [L]", "end"]
+    tool = make_tool(
+        "tool [OUT]",
+        question("a"),
+        question("b", optional=True),
+        question("f", "Flag", optional=True, command_line_flag="-f"),
+        question("l", "Number", list=True, list_separator=", "),
+        output_files=[
+            output("conf/x.toml", value_key="[OUT]", command_line_flag="-c", file_template=template)
+        ],
+    )
+    made = build(tool, {"a": "it's; $(x) [L]", "f": True, "l": [1, 2]})
+    assert made.script == "tool -c conf/x.toml"
+    assert made.outputs == ()
+    content = "# it's; $(x) [L]\na = \"it's; $(x) [L]\"\n\nflag = True\nl = 1, 2\nend"
+    assert made.configuration_files == (ConfigurationFile("out", "conf/x.toml", content),)
+    with pytest.raises(UsageError):
+        build(tool, {"a": "x\nb = evil", "l": []})
+
+
+@pytest.mark.parametrize(("path", "first"), [("x.sh", "echo"), ("x.PY", "print"), ("x", "#!/bin/sh")])
+def test_a_configuration_file_that_is_a_script_takes_only_quiet_values(path: str, first: str) -> None:
+    tool = make_tool(
+        "sh [OUT]",
+        question("a"),
+        output_files=[output(path, value_key="[OUT]", file_template=[first, "[A]"])],
+    )
+    assert build(tool, {"a": "a/b.c"}).configuration_files[0].content == f"{first}\na/b.c"
+    with pytest.raises(UsageError) as refused:
+        build(tool, {"a": "$(touch pwned)"})
+    assert refused.value.code == "unquotable-value"
+
+
+def test_environment() -> None:
+    variables = [
+        {"name": "PLAIN", "value": "a b"},
+        {"name": "WHOLE", "value": "[A]"},
+        {"name": "PART", "value": "x-[A]-[B]"},
+        {"name": "ABSENT", "value": "[B]"},
+    ]
+    tool = make_tool("tool", question("a"), question("b", optional=True), environment_variables=variables)
+    expected = {"PLAIN": "a b", "WHOLE": "$(x) [B]", "PART": "x-$(x) [B]-"}
+    assert build(tool, {"a": "$(x) [B]"}).environment == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD",
+        "BASH_ENV",
+        "ENV",
+        "PYTHONPATH",
+        "SLURM_JOB_ID",
+        "APPTAINER_BIND",
+        "SINGULARITYENV_X",
+        "DOCKER_HOST",
+        "HIBALI_STATE",
+        "a,b",
+        "A\n",
+        "1A",
+        "",
+    ],
+)
+def test_dangerous_variables_are_refused(name: str) -> None:
+    tool = make_tool("tool", environment_variables=[{"name": name, "value": "x"}])
+    with pytest.raises(RefusedError) as refused:
+        build(tool, {})
+    assert refused.value.exit == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "shell"), [(None, "sh"), ("/bin/bash", "bash"), ("sh", "sh"), ("/usr/bin/bash", "bash")]
+)
+def test_shells(given: str | None, shell: str) -> None:
+    assert build(make_tool("tool", **({"shell": given} if given else {})), {}).shell == shell
+
+
+@pytest.mark.parametrize("shell", ["/bin/zsh", "/bin/sh -c", "python3", "/tmp/sh/"])
+def test_other_shells_are_refused(shell: str) -> None:
+    with pytest.raises(UsageError):
+        build(make_tool("tool", shell=shell), {})
+
+
+def test_conditional_paths_are_refused_to_run() -> None:
+    conditional = {"id": "o", "name": "O", "optional": False, "conditional-path-template": [{"default": "x"}]}
+    with pytest.raises(UsageError) as refused:
+        build(make_tool("tool", output_files=[conditional]), {})
+    assert (refused.value.code, refused.value.exit) == ("conditional-path-template", 2)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "'[A]'",
+        '"[A]"',
+        "`[A]`",
+        "$([A])",
+        "${x:-[A]}",
+        "$'[A]'",
+        "# [A]",
+        "cat <<E\n[A]\nE\n",
+        "cat <<[A]",
+        "\\[A]",
+        "$[A]",
+        '"$(x "[A]")"',
+    ],
+)
+def test_inside_quotes_hostile_values_are_refused(template: str) -> None:
+    tool = make_tool(f"echo {template}", question("a"))
+    with pytest.raises(UsageError) as refused:
+        build(tool, {"a": "$(touch pwned)"})
+    assert (refused.value.code, refused.value.about) == ("unquotable-value", "a")
+
+
+def test_after_the_authors_quotes_all_values_are_fine() -> None:
+    tool = make_tool("x=`pwd`; y=\"$x\" 'it' # it's\necho [A]", question("a"))
+    assert build(tool, {"a": "$(x)"}).script.endswith("echo '$(x)'")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "x=$(( 1 << 2 ))\necho [A]",
+        "cat <<< [A]",
+        "( cd x; y [A] )",
+        "diff <( echo [A] ) >( cat )",
+        "y=$(echo hi # don't\n); z [A]",
+        "awk '{print $1}' [A]",
+        "x=${y%.*}; x=\"${y:-'q'}\"; z [A]",
+        "echo $# a#b [A]",
+        "case x in (a) z [A];; esac",
+        "if [ -f [A] ]; then true; fi",
+        'x=`echo "a"`; y [A]',
+        "echo $'it\\'s' [A]",
+        "cat <<E > f\nit's $y\nE\ny [A]",
+        "cat <<-'E'\n\tit's $y\n\tE\ny [A]",
+        'echo "it\'s \\" so" [A]',
+    ],
+)
+def test_ordinary_shell_leaves_values_free(template: str) -> None:
+    tool = make_tool(template, question("a"))
+    assert build(tool, {"a": "a b"}).script == template.replace("[A]", "'a b'")

@@ -1,0 +1,122 @@
+"""What an input is, and that it goes to a site once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import IncompleteError, NotFoundError, UsageError
+from hibali.events import Listener, Moved
+from hibali.locations import Location, parse_location
+from hibali.sites import local_site
+from runs.stage import Cache, identify_local
+from transfers.entry import Entry
+from transfers.far import Far
+from transfers.places import open_far
+
+
+def old(path: Path, content: str) -> Path:
+    """A file that has not changed for long."""
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_an_input_is_its_content(tmp_path: Path) -> None:
+    one, same, other = (old(tmp_path / n, c) for n, c in (("a", "x"), ("b", "x"), ("c", "y")))
+    assert identify_local(one) == identify_local(same)
+    assert identify_local(one).text != identify_local(other).text
+    (tmp_path / "link").symlink_to(one)
+    assert identify_local(tmp_path / "link") == identify_local(one)
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_a_folder_is_its_names_and_contents(tmp_path: Path) -> None:
+    seen = set()
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for change in (
+        lambda: None,
+        lambda: old(tree / "a", "1"),
+        lambda: old(tree / "b", "1"),
+        lambda: old(tree / "b", "2"),
+        lambda: (tree / "c").mkdir(mode=0o755),
+        lambda: (tree / "d").symlink_to("a"),
+        lambda: (tree / "a").rename(tree / "c" / "a"),
+    ):
+        change()
+        seen.add(identify_local(tree).text)
+    assert len(seen) == 7
+    os.mkfifo(tree / "fifo")
+    with pytest.raises(UsageError):
+        identify_local(tree)
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_what_is_missing_or_no_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        identify_local(tmp_path / "none")
+    with pytest.raises(UsageError):
+        identify_local(Path("/dev/null"))
+
+
+@pytest.fixture
+def far(hibali_home: object) -> Iterator[Far]:
+    del hibali_home
+    opened = open_far(local_site())
+    yield opened
+    opened.close()
+
+
+class Carrier:
+    """Brings files as `synchronise` would, and counts."""
+
+    def __init__(self) -> None:
+        self.carried = 0
+        self.damage = b""
+
+    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+        del checksum
+        self.carried += 1
+        content = Path(source.path).read_bytes() + self.damage
+        Path(target.path).write_bytes(content)
+        tell(Moved(target.name, "file", len(content), None, "size", 0))
+
+    def entries(self, location: Location) -> list[Entry]:
+        raise AssertionError(location)
+
+
+def place(path: Path) -> Location:
+    found = parse_location(str(path), {}, b"/")
+    assert found is not None
+    return found
+
+
+def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(far: Far, tmp_path: Path) -> None:
+    source = old(tmp_path / "input", "content")
+    identity = identify_local(source)
+    carrier = Carrier()
+    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    path = Path(os.fsdecode(cache.bring(identity, place(source))))
+    assert path.read_text() == "content"
+    assert path.name == identity.digest
+    cache.bring(identity, place(source))
+    assert carrier.carried == 1
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    path.write_text("CONTENT")
+    os.utime(path, ns=times)  # same size, same mtime
+    cache.bring(identity, place(source))
+    assert carrier.carried == 2
+    assert path.read_text() == "content"
+
+
+def test_an_input_that_changed_on_the_way_is_not_taken(far: Far, tmp_path: Path) -> None:
+    source = old(tmp_path / "input", "content")
+    carrier = Carrier()
+    carrier.damage = b"!"
+    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    with pytest.raises(IncompleteError):
+        cache.bring(identify_local(source), place(source))

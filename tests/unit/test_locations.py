@@ -1,0 +1,219 @@
+"""What SITE:PATH means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import RefusedError, UsageError
+from hibali.locations import Location, check_writable, parse_location, read_location, work_path
+from hibali.settings import Settings
+from hibali.sites import S3Settings, Site, SshSettings
+
+SITES = {
+    "juwels": Site(
+        "juwels",
+        "ssh",
+        default_root="project",
+        work="@scratch/hibali",
+        roots={"project": "/p/x", "scratch": "$SCRATCH/x/", "archive": "/arch"},
+        read_only=("archive",),
+        ssh=SshSettings("juwels"),
+    ),
+    "bare-site": Site("bare-site", "ssh", ssh=SshSettings("h")),
+    "bucket": Site("bucket", "s3", s3=S3Settings("aws", bucket="b", prefix="top")),
+    "store": Site("store", "s3", s3=S3Settings("aws")),
+}
+
+
+def parse(text: str) -> Location:
+    found = parse_location(text, SITES, b"/cwd")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("juwels:/a/b", "/a/b"),
+        ("juwels:/", "/"),
+        ("juwels:a/b", "/p/x/a/b"),
+        ("juwels:", "/p/x"),
+        ("juwels:~/a", "~/a"),
+        ("juwels:~", "~"),
+        ("juwels:@scratch/a", "$SCRATCH/x/a"),
+        ("juwels:@scratch", "$SCRATCH/x"),
+        ("juwels:./@scratch/a", "/p/x/@scratch/a"),
+        ("juwels:./~root/a", "/p/x/~root/a"),
+        ("juwels:a//b/./c/../d/", "/p/x/a/b/d"),
+        ("juwels:$HOME/*", "/p/x/$HOME/*"),
+        ("juwels:a:b", "/p/x/a:b"),
+        ("bare-site:a", "~/a"),
+        ("bare-site:", "~"),
+        ("a/b", "/cwd/a/b"),
+        ("./a:b", "/cwd/a:b"),
+        ("a/b:c", "/cwd/a/b:c"),
+        ("/a:b", "/a:b"),
+        ("~/a", "/cwd/~/a"),
+        (".", "/cwd"),
+        ("/", "/"),
+    ],
+)
+def test_paths_resolve_as_the_contract_says(text: str, path: str) -> None:
+    assert parse(text).path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket", "key"),
+    [
+        ("bucket:", "b", "top"),
+        ("bucket:a/b/", "b", "top/a/b"),
+        ("bucket:@a/~b", "b", "top/@a/~b"),
+        ("bucket:./@a", "b", "top/@a"),
+        ("store:other/k/e/y", "other", "k/e/y"),
+        ("store:other", "other", ""),
+        ("store:other/", "other", ""),
+    ],
+)
+def test_keys_of_object_stores(text: str, bucket: str, key: str) -> None:
+    found = parse(text)
+    assert (found.bucket, found.path) == (bucket, key)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "juwels:~root/a",
+        "juwels:../a",
+        "juwels:a/../../b",
+        "juwels:/..",
+        "juwels:@scratch/..",
+        "juwels:@nowhere/a",
+        "juwels:@",
+        "bucket:/a",
+        "bucket:a//b",
+        "bucket:a/../b",
+        "store:",
+        "store:/b/k",
+        "store:../k",
+    ],
+)
+def test_what_could_climb_or_guess_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert caught.value.exit == 2
+
+
+@pytest.mark.parametrize("text", ["nowhere:a", "C:/x", "C:", ":a", "JUWELS:a", "juwel:a"])
+def test_an_unknown_site_is_never_a_local_file(text: str, tmp_path: Path) -> None:
+    assert parse_location(text, SITES, b"/cwd") is None
+    with pytest.raises(UsageError) as caught:
+        read_location(text, Settings(tmp_path / "config.toml", SITES))
+    assert caught.value.code == "unknown-site"
+
+
+def test_a_near_miss_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_location("juwells:a", Settings(tmp_path / "config.toml", SITES))
+    assert "juwels" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "slash"),
+    [
+        ("juwels:a/", True),
+        ("juwels:a", False),
+        ("juwels:", True),
+        ("bucket:a/", True),
+        ("a/", True),
+        ("a", False),
+    ],
+)
+def test_a_trailing_slash_is_kept_as_a_flag(text: str, slash: bool) -> None:
+    assert parse(text).slash is slash
+
+
+@pytest.mark.parametrize("text", ["juwels:@archive/x", "juwels:@archive", "juwels:/arch/x", "juwels:/arch"])
+def test_a_read_only_root_is_known_however_it_is_written(text: str) -> None:
+    with pytest.raises(RefusedError):
+        check_writable(parse(text))
+
+
+def test_a_neighbour_of_a_read_only_root_is_writable() -> None:
+    check_writable(parse("juwels:/archive"))
+
+
+def test_work_folders_follow_their_root() -> None:
+    assert work_path(SITES["juwels"]) == "$SCRATCH/x/hibali"
+    assert work_path(SITES["bare-site"]) == "~/.hibali"
+
+
+def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path) -> None:
+    typed = os.fsdecode(b"juwels:/a/\xff\xfe")
+    assert read_location(typed, Settings(tmp_path / "config.toml", SITES)).raw == b"/a/\xff\xfe"
+
+
+def test_dots_of_a_local_path_mean_what_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/deep")
+    monkeypatch.chdir(tmp_path)
+    found = read_location("link/../x", Settings(tmp_path / "config.toml", {}))
+    assert found.path == str(tmp_path / "real" / "x")
+
+
+def test_children_are_named_below() -> None:
+    assert parse("juwels:a/").child(b"f\xff").raw == b"/p/x/a/f\xff"
+    assert parse("store:b").child(b"f").path == "f"
+    assert parse("/").child(b"f").path == "/f"
+
+
+def test_kinds_not_built_yet_answer_when_used(tmp_path: Path) -> None:
+    sites = {"web": Site("web", "url", url="https://example.org")}
+    with pytest.raises(UsageError) as caught:
+        read_location("web:a", Settings(tmp_path / "config.toml", sites))
+    assert caught.value.code == "not-built"
+
+
+NAMES = st.text(alphabet=st.characters(exclude_characters="\0"), max_size=30)
+
+
+@given(st.sampled_from(["juwels:", "bare-site:", ""]), NAMES)
+def test_no_path_ever_leaves_its_root(start: str, path: str) -> None:
+    text = start + path
+    try:
+        found = parse_location(text, SITES, b"/cwd")
+    except UsageError:
+        return
+    if found is None:
+        assert ":" in text.partition("/")[0]
+        return
+    if found.typed_local:
+        assert found.path.startswith("/")
+        return
+    assert ".." not in found.path.split("/")
+    assert found.path.startswith(("/", "~", "$SCRATCH"))
+    assert not found.path.startswith("~") or found.path == "~" or found.path.startswith("~/")
+
+
+@given(NAMES)
+def test_keys_stay_below_the_prefix(path: str) -> None:
+    try:
+        found = parse("bucket:" + path)
+    except UsageError:
+        return
+    assert found.path == "top" or found.path.startswith("top/")
+    assert not {"", ".", ".."} & set(found.path.split("/"))
+
+
+@given(st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name))
+def test_bytes_survive(name: bytes) -> None:
+    text = "juwels:/d/" + name.decode("utf-8", "surrogateescape")
+    if not {b"", b".", b".."} & set(name.split(b"/")):
+        assert parse(text).raw == b"/d/" + name

@@ -1,0 +1,215 @@
+"""An object store that lies, breaks off, is busy or sends elsewhere: nothing wrong is believed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
+from hibali.locations import Location
+from hibali.sites import S3Settings, Site
+from transfers.entry import Entry, Kind
+from transfers.store import Item, Unit
+from transfers.stores.s3 import open_store
+from transfers.stores.s3_store import S3Store
+
+STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
+
+
+class Server:
+    """Answers with what `answer` says: (status, headers, body) for a method, path and query."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[str, str, dict[str, list[str]]], tuple[int, dict[str, str], bytes]] | None = (
+            None
+        )
+        self.seen: list[tuple[str, str]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _do(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                parts = urlsplit(self.path)
+                server.seen.append((self.command, self.path))
+                assert server.answer is not None
+                status, headers, body = server.answer(self.command, parts.path, parse_qs(parts.query, True))
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+                if int(headers.get("Content-Length", len(body))) != len(body):
+                    self.close_connection = True
+
+            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _do  # noqa: N815 - http.server's names
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(server: Server, hibali_home: Any) -> Iterator[S3Store]:
+    assert hibali_home
+    site = Site("lab", "s3", s3=S3Settings(server.url, bucket="b", anonymous=True))
+    opened = open_store(Location(site, "root", "lab:root", bucket="b"))
+    yield opened
+    opened.close()
+
+
+def contents(*keys: str, size: int = 1, etag: str = "e") -> str:
+    return "".join(
+        f'<Contents><Key>{key}</Key>{STAMP}<ETag>"{etag}"</ETag><Size>{size}</Size></Contents>'
+        for key in keys
+    )
+
+
+def listing(inside: str, more: str = "") -> bytes:
+    return f"<ListBucketResult><EncodingType>url</EncodingType>{inside}{more}</ListBucketResult>".encode()
+
+
+def says(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
+    """That listing, no other object, no metadata."""
+
+    def answer(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+        assert path
+        if method == "GET" and "list-type" in query:
+            return 200, {}, body
+        return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "key", ["root/../out", "root/a//b", "root//etc", "root/a%00b", "root/./a", "root/a/", "root/.."]
+)
+def test_a_key_that_climbs_is_refused_by_name(server: Server, store: S3Store, key: str) -> None:
+    server.answer = says(listing(contents("root/aa", key)))
+    with pytest.raises(RefusedError) as told:
+        list(store.list())
+    assert told.value.code == "unsafe-name"
+
+
+def test_an_empty_folder_marker_is_passed_over(server: Server, store: S3Store) -> None:
+    server.answer = says(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
+    assert [entry.path for entry in store.list()] == [b"x/a"]
+
+
+def test_a_server_out_of_order_is_put_in_order(server: Server, store: S3Store) -> None:
+    names = ("a/b", "a/c", "a-x", "a.b", "a0", "a")
+    server.answer = says(listing(contents(*(f"root/{name}" for name in names))))
+    assert [entry.path for entry in store.list()] == [b"a", b"a-x", b"a.b", b"a/b", b"a/c", b"a0"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        listing(contents("root/a", "root/a")),
+        listing(contents("elsewhere/a")),
+        listing(contents("root/a"), "<KeyCount>2</KeyCount>"),
+        listing(contents("root/a"), "<IsTruncated>true</IsTruncated>"),
+        listing(
+            contents("root/a"),
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>",
+        ),
+        listing("<Contents><Key>root/a</Key><Size>-1</Size></Contents>"),
+        b"<Other/>",
+    ],
+)
+def test_a_listing_that_contradicts_itself_is_not_believed(
+    server: Server, store: S3Store, body: bytes
+) -> None:
+    server.answer = says(body)
+    with pytest.raises(IncompleteError) as told:
+        list(store.list())
+    assert told.value.code == "listing-violation"
+
+
+def test_a_listing_that_breaks_off_is_asked_again_and_then_given_up(server: Server, store: S3Store) -> None:
+    body = listing(contents("root/a"))
+    server.answer = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
+    with pytest.raises(TryLaterError):
+        list(store.list())
+    assert len(server.seen) > 1
+
+
+def test_busy_is_tried_again(server: Server, store: S3Store) -> None:
+    answers = iter([(503, {}, b"<Error><Code>SlowDown</Code></Error>")])
+    normal = says(listing(contents("root/a")))
+    server.answer = lambda *words: next(answers, None) or normal(*words)
+    assert [entry.path for entry in store.list()] == [b"a"]
+
+
+def test_nobody_is_followed_elsewhere(server: Server, store: S3Store) -> None:
+    other = Server()
+    other.answer = says(listing(contents("root/a")))
+    server.answer = lambda *_: (307, {"Location": f"{other.url}/b"}, b"")
+    with pytest.raises(UsageError) as told:
+        list(store.list())
+    assert told.value.code == "wrong-endpoint"
+    assert other.seen == []
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"ETag": '"other"'}, b"1234"),
+        ({"ETag": '"e"'}, b"12345"),
+        ({"ETag": '"e"'}, b""),
+    ],
+)
+def test_another_object_under_the_name_is_a_problem(
+    server: Server, store: S3Store, headers: dict[str, str], body: bytes
+) -> None:
+    stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
+    server.answer = lambda *_: (200, {**stamp, **headers}, body)
+    entry = Entry(b"a", Kind.FILE, 4, etag="e")
+    (payload,) = store.read([Unit((Item(0, entry),))])
+    assert payload.problems[0].code == "source-changed"
+    assert bytes(payload.data) == b""
+
+
+def test_bytes_that_are_not_those_on_record_are_corrupt(server: Server, store: S3Store) -> None:
+    stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
+    server.answer = lambda *_: (200, stamp, b"1234")
+    entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
+    (payload,) = store.read([Unit((Item(0, entry),))])
+    assert (payload.problems[0].code, payload.problems[0].again) == ("corrupt", True)
+
+
+def test_what_a_range_is_not_is_not_taken_for_it(server: Server, store: S3Store) -> None:
+    stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
+    server.answer = lambda *_: (206, {**stamp, "Content-Range": "bytes 0-3/8"}, b"1234")
+    entry = Entry(b"a", Kind.FILE, 8, etag="e")
+    (payload,) = store.read([Unit((Item(0, entry),), 4, 4, segment=True)])
+    assert 0 in payload.problems
+
+
+def test_no_answer_at_all_is_try_later(server: Server, store: S3Store) -> None:
+    server.close()
+    with pytest.raises(HibaliError) as told:
+        store.stat()
+    assert (told.value.code, told.value.transient) == ("unreachable", True)

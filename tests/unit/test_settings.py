@@ -1,0 +1,325 @@
+"""What config.toml means, and how its mistakes are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import RefusedError, UsageError
+from hibali.settings import (
+    Settings,
+    SettingsError,
+    load_sites,
+    parse_sites,
+    require_built,
+    require_built_for_runs,
+)
+from hibali.settings_values import read_duration, read_size, read_words
+from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSettings, Site, SshSettings
+
+CONTRACT = """
+version = 1
+
+[sites.juwels]
+kind = "ssh"                     # ssh | s3 | local | url
+default_root = "project"
+work = "@scratch/hibali"
+roots = { project = "/p/project1/x", scratch = "$SCRATCH/x", archive = "/arch/x" }
+read_only = ["archive"]
+[sites.juwels.ssh]
+host = "juwels"
+data_host = "judac"
+command = ["gsissh", "-p", "2222"]
+auth = "gsi"
+transport = "sftp"
+python = "python3.9"
+logins = 2
+channels = 4
+persist = "no"
+[sites.juwels.globus]
+collection = "a0a0a0a0-1111-2222-3333-444444444444"
+paths = { "/p/scratch" = "/scratch" }
+[sites.juwels.scheduler]
+name = "slurm"
+account = "brain"
+partition = "batch"
+time = "01:00:00"
+directives = ["--mail-type=NONE"]
+prologue = ["module load Apptainer"]
+[sites.juwels.container]
+name = "apptainer"
+[sites.juwels.limits]
+queued_jobs = 100
+array_size = 1000
+poll = "60s"
+login_interval = "10s"
+bandwidth = "500M"
+[sites.juwels.purge]
+root = "scratch"
+days = 90
+by = "mtime"
+refresh_times = false
+
+[sites.bucket]
+kind = "s3"
+[sites.bucket.s3]
+endpoint = "https://s3.example.org"
+bucket = "b"
+prefix = "top/"
+credentials_command = ["pass-helper", "b"]
+
+[sites.here]
+kind = "local"
+roots = { data = "/data" }
+
+[sites.web]
+kind = "url"
+url = "https://example.org/data"
+"""
+
+
+def parse(text: str) -> dict[str, Site]:
+    return parse_sites(text, Path("/c/config.toml"))
+
+
+def problems_of(text: str) -> list[tuple[int, str]]:
+    with pytest.raises(SettingsError) as caught:
+        parse(text)
+    assert caught.value.exit == 2
+    return [(found["line"], found["key"]) for found in caught.value.problems]
+
+
+def test_every_key_of_the_contract_is_read() -> None:
+    sites = parse(CONTRACT)
+    assert sites["juwels"] == Site(
+        name="juwels",
+        kind="ssh",
+        default_root="project",
+        work="@scratch/hibali",
+        roots={"project": "/p/project1/x", "scratch": "$SCRATCH/x", "archive": "/arch/x"},
+        read_only=("archive",),
+        ssh=SshSettings(
+            "juwels", "judac", ("gsissh", "-p", "2222"), "gsi", "sftp", "python3.9", 2, 4, persist_seconds=0
+        ),
+        globus=GlobusSettings("a0a0a0a0-1111-2222-3333-444444444444", {"/p/scratch": "/scratch"}),
+        scheduler=SchedulerSettings(
+            "slurm", "brain", "batch", "01:00:00", ("--mail-type=NONE",), ("module load Apptainer",)
+        ),
+        container="apptainer",
+        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2),
+        purge=Purge("scratch", 90),
+    )
+    assert sites["bucket"].s3 == S3Settings(
+        "https://s3.example.org", "b", "top", credentials_command=("pass-helper", "b")
+    )
+    assert sites["here"].roots == {"data": "/data"}
+    assert sites["web"].url == "https://example.org/data"
+
+
+def test_all_mistakes_are_named_at_once_with_their_lines() -> None:
+    text = """version = 1
+colour = "red"
+[sites.juwels]
+kind = "ssh"
+read_only = [
+  "d",
+]
+roots = { b = "relative" }
+default_root = "c"
+[sites.juwels.ssh]
+hosst = "x"
+logins = "two"
+[sites.juwels.limits]
+poll = "60 parsecs"
+[sites.here]
+kind = "lokal"
+"""
+    assert problems_of(text) == [
+        (2, "colour"),
+        (5, "sites.juwels.read_only"),
+        (8, "sites.juwels.roots.b"),
+        (9, "sites.juwels.default_root"),
+        (10, "sites.juwels.ssh"),
+        (11, "sites.juwels.ssh.hosst"),
+        (12, "sites.juwels.ssh.logins"),
+        (14, "sites.juwels.limits.poll"),
+        (16, "sites.here.kind"),
+    ]
+
+
+def test_a_misspelt_key_is_told_what_was_meant() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse('[sites.xx]\nkind = "local"\nrotos = {}\n')
+    assert "did you mean roots?" in caught.value.message
+
+
+def test_toml_that_does_not_parse_names_its_line() -> None:
+    assert problems_of('version = 1\n[sites.xx\nkind = "local"\n')[0][0] == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'secret_access_key = "x"',
+        'endpoint = "http://s3.example.org"',
+        'endpoint = "https://user:pw@s3.example.org"',
+        'endpoint = "ftp://s3.example.org"',
+        'endpoint = "https://[broken"',
+        'prefix = "/a"',
+        'bucket = "a/b"',
+        'profile = "p"\nanonymous = true',
+    ],
+)
+def test_object_stores_are_told_no_secret_and_reached_safely(line: str) -> None:
+    start = "" if line.startswith("endpoint") else 'endpoint = "aws"\n'
+    assert problems_of(f'[sites.xx]\nkind = "s3"\n[sites.xx.s3]\n{start}{line}\n')
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1:8333", "[::1]:80"])
+def test_plain_http_is_for_this_machine_alone(host: str) -> None:
+    assert parse(f'[sites.xx]\nkind = "s3"\n[sites.xx.s3]\nendpoint = "http://{host}"\n')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'host = "-oProxyCommand=x"',
+        'host = "a b"',
+        'host = "a"\ncommand = []',
+        'host = "a"\npython = "python3; rm"',
+        'host = "a"\npersist = "30d"',
+        'host = "a"\nlogins = 0',
+        'host = "a"\nlogins = true',
+    ],
+)
+def test_what_could_become_an_option_of_ssh_is_refused(line: str) -> None:
+    assert problems_of(f'[sites.xx]\nkind = "ssh"\n[sites.xx.ssh]\n{line}\n')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'account = "a\\n#SBATCH"',
+        'prologue = ["a\\nb"]',
+        'time = "soon"',
+        'partition = "-x"',
+        'name = "Slurm!"',
+    ],
+)
+def test_scheduler_values_are_single_words_and_lines(line: str) -> None:
+    start = "" if line.startswith("name") else 'name = "slurm"\n'
+    assert problems_of(f'[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\n{start}{line}\n')
+
+
+def test_tables_of_another_kind_do_not_belong() -> None:
+    assert problems_of('[sites.xx]\nkind = "local"\n[sites.xx.ssh]\nhost = "a"\n') == [(3, "sites.xx.ssh")]
+
+
+@pytest.mark.parametrize(
+    "text", ["version = 2\n", "version = true\n", "sites = 3\n", "[sites.X]\nkind='local'\n"]
+)
+def test_the_frame_of_the_file_is_checked(text: str) -> None:
+    assert problems_of(text)
+
+
+def test_without_a_file_there_are_no_sites(tmp_path: Path) -> None:
+    assert load_sites(str(tmp_path / "none.toml")).sites == {}
+
+
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("version = 1\n")
+    path.chmod(0o666)
+    with pytest.raises(RefusedError):
+        load_sites(str(path))
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text('[sites.here]\nkind = "local"\n')
+    path.chmod(0o600)
+    monkeypatch.setenv("HIBALI_CONFIG", str(path))
+    assert list(load_sites().sites) == ["here"]
+
+
+def test_a_file_that_is_not_text_is_a_usage_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xff\xfe")
+    path.chmod(0o600)
+    with pytest.raises(UsageError):
+        load_sites(str(path))
+
+
+def test_an_unknown_site_says_what_may_have_been_meant() -> None:
+    settings = Settings(Path("/c"), parse(CONTRACT))
+    with pytest.raises(UsageError) as caught:
+        settings.site("juwls")
+    assert "juwels" in caught.value.hint
+
+
+def test_what_is_not_built_answers_when_it_is_used() -> None:
+    sites = parse(CONTRACT)
+    for name in ("juwels", "web"):
+        with pytest.raises(UsageError) as caught:
+            require_built(sites[name])
+        assert (caught.value.code, caught.value.exit) == ("not-built", 2)
+    require_built(sites["bucket"])
+    podman = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="podman"\n')["xx"]
+    require_built_for_runs(podman)
+    charliecloud = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="no-such"\n')["xx"]
+    with pytest.raises(UsageError):
+        require_built_for_runs(charliecloud)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("90", 90), ("0.5s", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096),
+        ("500M", 500 * 1024**2),
+        ("2GiB", 2 * 1024**3),
+        ("1KB", 1000),
+        ("1.5k", 1536),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert read_size(text) == size
+
+
+@given(st.text(max_size=20), st.sampled_from([read_duration, read_size, read_words]))
+def test_quantities_and_words_fail_only_in_words(text: str, read: Callable[[str], object]) -> None:
+    with suppress(ValueError):
+        read(text)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    ["kind", "ssh", "s3", "roots", "limits", "scheduler", "purge", "work", "globus", "read_only"]
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=6))
+def test_any_table_is_read_or_refused_in_words(table: dict[str, object]) -> None:
+    from hibali.settings_sites import read_sites
+    from hibali.settings_table import Wrong
+
+    wrong: list[Wrong] = []
+    read_sites({"sites": {"xx": table}}, wrong)
+    assert all(found.message for found in wrong)

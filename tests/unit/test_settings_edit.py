@@ -1,0 +1,161 @@
+"""config.toml as `sites add` and `sites remove` leave it behind."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import RefusedError, UsageError
+from hibali.settings import load_sites
+from hibali.settings_edit import add_site, check_site_table, remove_site, render_site
+
+CLUSTER: dict[str, Any] = {
+    "kind": "ssh",
+    "roots": {"scratch": "$SCRATCH/x"},
+    "ssh": {"host": "login", "command": ["gsissh", "-p", "2222"]},
+    "scheduler": {"name": "slurm"},
+}
+FOLDER: dict[str, Any] = {"kind": "local", "roots": {"data": "/d"}, "default_root": "data"}
+WRITTEN = """# my sites
+version = 1
+
+# the big one
+[sites.cluster]  # since 2024
+kind = "ssh"
+roots = { scratch = "$SCRATCH/x" }
+[sites.cluster.ssh]
+host = "login"  # from ~/.ssh/config
+command = ["gsissh", "-p", "2222"]
+[sites.cluster.scheduler]
+name = "slurm"
+
+# the small one
+[sites.here]
+kind = "local"  # mine
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "deep" / "config.toml"
+    path.parent.mkdir(mode=0o700)
+    path.write_text(WRITTEN)
+    path.chmod(0o600)
+    return path
+
+
+def test_the_file_is_made_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "config.toml"
+    assert add_site(str(path), "cluster", CLUSTER)[0] == "added"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_sites(str(path)).site("cluster").ssh is not None
+
+
+def test_the_identical_site_changes_nothing(config: Path) -> None:
+    assert add_site(str(config), "cluster", CLUSTER)[0] == "same"
+    assert config.read_text() == WRITTEN
+
+
+def test_adding_keeps_every_letter_before_it(config: Path) -> None:
+    assert add_site(str(config), "other", FOLDER)[0] == "added"
+    assert config.read_text().startswith(WRITTEN)
+    assert set(load_sites(str(config)).sites) == {"cluster", "here", "other"}
+
+
+def test_a_different_site_is_refused(config: Path) -> None:
+    with pytest.raises(RefusedError):
+        add_site(str(config), "cluster", FOLDER)
+    assert config.read_text() == WRITTEN
+
+
+def test_replacing_keeps_comments(config: Path) -> None:
+    table = {
+        "kind": "ssh",
+        "roots": {"a": "/a", "b": "/b"},
+        "work": "@a/w",
+        "ssh": {"host": "new"},
+        "limits": {"array_size": 7},
+    }
+    assert add_site(str(config), "cluster", table, replace=True)[0] == "replaced"
+    text = config.read_text()
+    for comment in (
+        "# my sites",
+        "# the big one",
+        "# since 2024",
+        "# from ~/.ssh/config",
+        "# the small one",
+        "# mine",
+    ):
+        assert comment in text
+    site = load_sites(str(config)).site("cluster")
+    assert (site.work, site.scheduler, site.limits.array_size) == ("@a/w", None, 7)
+    assert text.index("array_size") < text.index("[sites.here]")
+
+
+def test_replacing_can_change_the_kind(config: Path) -> None:
+    add_site(str(config), "cluster", FOLDER, replace=True)
+    assert load_sites(str(config)).site("cluster").kind == "local"
+
+
+def test_removing_leaves_the_rest(config: Path) -> None:
+    remove_site(str(config), "cluster")
+    text = config.read_text()
+    assert "cluster" not in text
+    assert "# the small one\n[sites.here]" in text
+    remove_site(str(config), "here")
+    assert load_sites(str(config)).sites == {}
+    with pytest.raises(UsageError):
+        remove_site(str(config), "here")
+
+
+def test_a_site_that_is_wrong_is_never_written(config: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        add_site(
+            str(config), "bucket", {"kind": "s3", "s3": {"endpoint": "http://far.example", "bucket": "/"}}
+        )
+    assert caught.value.message.count("\n") == 2
+    assert config.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'sites = { here = { kind = "local" } }\n',
+        '[sites]\nhere = { kind = "local" }\n',
+        '[sites]\nhere.kind = "local"\n',
+        'sites.here.kind = "local"\n',
+    ],
+)
+@pytest.mark.parametrize("step", ["add", "replace", "remove"])
+def test_unusual_toml_is_changed_rightly_or_left_alone(tmp_path: Path, text: str, step: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    name = "other" if step == "add" else "here"
+    with suppress(UsageError):
+        if step == "remove":
+            remove_site(str(path), name)
+        else:
+            add_site(str(path), name, FOLDER, replace=True)
+    if path.read_text() != text:
+        site = load_sites(str(path)).sites.get(name)
+        assert site == (None if step == "remove" else check_site_table(name, FOLDER))
+
+
+def test_a_linked_file_stays_a_link(tmp_path: Path, config: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(config)
+    add_site(str(link), "other", FOLDER)
+    assert link.is_symlink()
+    assert "other" in config.read_text()
+
+
+def test_values_that_look_like_toml_stay_values() -> None:
+    text = render_site(
+        "cluster", {**CLUSTER, "scheduler": {"name": "slurm", "prologue": ['x = "]\n[sites.y]']}}
+    )
+    assert "\n[sites.y]" not in text

@@ -1,0 +1,63 @@
+"""The protocol's frames survive every byte and refuse what is malformed."""
+
+import contextlib
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfers.agent import frames
+from transfers.agent.records import Record, RecordError, pack_record, unpack_records
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_a_frame_comes_back_as_it_was(path: bytes, body: bytes) -> None:
+    stream = io.BytesIO()
+    frames.write_frame(stream, frames.DATA, {"path": frames.text_of(path)}, body)
+    stream.seek(0)
+    frame = frames.read_frame(stream)
+    assert frame is not None
+    assert (frame.kind, frames.bytes_of(frame.header["path"]), bytes(frame.body)) == (frames.DATA, path, body)
+    assert frames.read_frame(stream) is None
+
+
+@given(st.binary(min_size=1, max_size=60))
+def test_noise_is_never_taken_for_more_than_a_frame_error(noise: bytes) -> None:
+    with contextlib.suppress(frames.FrameError):
+        frames.read_frame(io.BytesIO(noise))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"?" + b"\0" * 12,
+        b"d" + b"\xff" * 12,
+        b"d" + b"\0\0\0\1" + b"\0" * 8 + b"{",
+        b"d" + b"\0\0\0\2" + b"\0" * 8 + b"[]",
+        b"d\0\0",
+    ],
+    ids=["unknown kind", "huge", "not JSON", "not an object", "cut short"],
+)
+def test_a_malformed_frame_is_refused(head: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.read_frame(io.BytesIO(head))
+
+
+numbers = st.integers(0, 2**63 - 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(min_size=1, max_size=50), numbers, st.integers(-(2**62), 2**62)), max_size=20
+    )
+)
+def test_records_come_back_as_they_were(values: list[tuple[bytes, int, int]]) -> None:
+    records = [Record(path, b"f", size, mtime, 0o644, 1, 2, 3, 4, b"", 0) for path, size, mtime in values]
+    assert list(unpack_records(b"".join(pack_record(record) for record in records))) == records
+
+
+@given(st.binary(max_size=200))
+def test_packed_noise_is_refused_or_harmless(noise: bytes) -> None:
+    with contextlib.suppress(RecordError):
+        list(unpack_records(noise))

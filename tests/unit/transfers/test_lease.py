@@ -1,0 +1,316 @@
+"""The lock of a target: a living holder is named, a dead one does not hold for ever, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.session import REPOSITORY
+from transfers.agent.beneath import Root, open_root
+from transfers.agent.lease import Lease, LockedError, LostLeaseError, boot_identifier, process_start
+from transfers.agent.problems import RefusedError
+from transfers.agent.walk import Walk
+
+HOLDER = """
+import os, sys, time
+sys.path.insert(0, sys.argv[2])
+from transfers.agent.beneath import open_root
+from transfers.agent.lease import Lease
+Lease(open_root(os.fsencode(sys.argv[1])), "the first push", "ada@login1 pid 7", 120)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    found = open_root(os.fsencode(tmp_path))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock."""
+    words = [sys.executable, "-c", HOLDER, str(tmp_path), str(REPOSITORY)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def take(root: Root, seconds: int = 120) -> Lease:
+    return Lease(root, "the second push", "bob@login2 pid 8", seconds)
+
+
+def lock_file(folder: Path) -> Path:
+    return folder / ".hibali" / "lock"
+
+
+def age(path: Path, seconds: float) -> None:
+    """Make the lock as old as if it had not been renewed for so long."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """What the lock says, otherwise; as fresh as before."""
+    times = path.stat()
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_lock_says_who_holds_it_and_is_private(root: Root, tmp_path: Path) -> None:
+    lease = take(root)
+    record = json.loads(lock_file(tmp_path).read_text())
+    assert record == {
+        "version": 1,
+        "operation": "the second push",
+        "client": "bob@login2 pid 8",
+        "host": socket.gethostname(),
+        "boot": boot_identifier(),
+        "pid": os.getpid(),
+        "start": process_start(os.getpid()),
+        "token": record["token"],
+        "lease": 120,
+    }
+    assert lock_file(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert lock_file(tmp_path).parent.stat().st_mode & 0o777 == 0o700
+    lease.release()
+
+
+def test_giving_it_back_leaves_nothing_and_may_happen_twice(root: Root, tmp_path: Path) -> None:
+    lease = take(root)
+    lease.release()
+    lease.release()
+    assert list(tmp_path.iterdir()) == []
+    take(root).release()
+
+
+def test_what_a_user_keeps_beside_the_lock_stays(root: Root, tmp_path: Path) -> None:
+    (tmp_path / ".hibali").mkdir(mode=0o700)
+    (tmp_path / ".hibali" / "notes.txt").write_text("mine")
+    take(root).release()
+    assert [path.name for path in (tmp_path / ".hibali").iterdir()] == ["notes.txt"]
+
+
+def test_a_living_holder_is_named_and_not_disturbed(
+    root: Root, tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(LockedError) as told:
+        take(root)
+    assert told.value.holder["operation"] == "the first push"
+    assert told.value.holder["client"] == "ada@login1 pid 7"
+    assert told.value.holder["pid"] == holder.pid
+    assert 0 <= told.value.age < 60
+    assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the try left something"
+
+
+def test_a_killed_holder_holds_nothing(root: Root, tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    lease = take(root)
+    assert json.loads(lock_file(tmp_path).read_text())["pid"] == os.getpid()
+    lease.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("holder")
+def test_another_process_under_an_old_pid_is_not_the_holder(root: Root, tmp_path: Path) -> None:
+    rewrite(lock_file(tmp_path), pid=os.getppid(), start="1")
+    take(root).release()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": "another-login-node", "pid": 2**22 + 1},
+        {"boot": "another-boot", "pid": 2**22 + 1},
+        {"boot": "", "pid": 2**22 + 1},
+    ],
+)
+@pytest.mark.usefixtures("holder")
+def test_a_pid_elsewhere_proves_nothing(root: Root, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Login nodes are many: only the lease decides over a holder on another host, or before another boot."""
+    rewrite(lock_file(tmp_path), **changes)
+    with pytest.raises(LockedError):
+        take(root)
+    age(lock_file(tmp_path), 119)
+    with pytest.raises(LockedError):
+        take(root)
+    age(lock_file(tmp_path), 125)
+    take(root).release()
+
+
+@pytest.mark.usefixtures("holder")
+def test_the_lease_is_the_one_its_holder_took(root: Root, tmp_path: Path) -> None:
+    rewrite(lock_file(tmp_path), lease=10)
+    age(lock_file(tmp_path), 15)
+    take(root, 1000).release()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not json",
+        '{"lease": NaN}',
+        '{"lease": 1e300}',
+        '{"lease": -1}',
+        "[]",
+        '"x"',
+        "{}",
+        "\u00e9",
+        '{"lease": "never", "pid": []}',
+    ],
+)
+def test_a_lock_that_cannot_be_understood_holds_until_its_time_is_up(
+    root: Root, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / ".hibali").mkdir(mode=0o700)
+    lock_file(tmp_path).write_text(text)
+    with pytest.raises(LockedError):
+        take(root)
+    age(lock_file(tmp_path), 500)
+    take(root).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_a_link_is_not_followed(root: Root, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("{}")
+    age(target, 500)
+    (tmp_path / ".hibali").mkdir(mode=0o700)
+    lock_file(tmp_path).symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        take(root)
+    assert target.read_text() == "{}"
+
+
+def test_a_folder_that_others_can_write_is_refused(root: Root, tmp_path: Path) -> None:
+    (tmp_path / ".hibali").mkdir()
+    (tmp_path / ".hibali").chmod(0o777)
+    with pytest.raises(RefusedError):
+        take(root)
+    assert list((tmp_path / ".hibali").iterdir()) == []
+
+
+def test_who_lost_the_lock_is_told_and_takes_nothing_from_the_next(root: Root, tmp_path: Path) -> None:
+    first = take(root)
+    first.check()
+    age(lock_file(tmp_path), 500)
+    second = take(root)
+    with pytest.raises(LostLeaseError):
+        first.check()
+    first.release()
+    second.check()
+    assert lock_file(tmp_path).exists()
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_that_slept_past_its_lease_stops_although_nobody_came(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = take(root)
+    now = time.monotonic()
+    monkeypatch.setattr("transfers.agent.lease.time.monotonic", lambda: now + 100)
+    with pytest.raises(LostLeaseError):
+        lease.check()
+    monkeypatch.undo()
+    lease.release()
+
+
+def test_a_lease_is_renewed_by_itself(root: Root, tmp_path: Path) -> None:
+    lease = take(root, 2)  # renewed every third of a second
+    age(lock_file(tmp_path), 1.5)
+    before = lock_file(tmp_path).stat().st_mtime
+    until = time.monotonic() + 10
+    while lock_file(tmp_path).stat().st_mtime == before:
+        assert time.monotonic() < until, "nothing renewed it"
+        time.sleep(0.05)
+    lease.release()
+
+
+def test_what_killed_takers_left_is_not_listed_and_goes_with_the_next_lock(
+    root: Root, tmp_path: Path
+) -> None:
+    own = tmp_path / ".hibali"
+    own.mkdir(mode=0o700)
+    for name in ("lock." + "0" * 32, "broken." + "f" * 32, "lock.txt"):
+        (own / name).write_text("{}")
+    assert [record.path for record in Walk(root)] == [b".hibali/lock.txt"]
+    take(root).release()
+    assert [path.name for path in own.iterdir()] == ["lock.txt"], "a user's own file stays"
+
+
+def test_many_who_come_and_go_only_ever_find_it_locked(root: Root, tmp_path: Path) -> None:
+    wrong: list[BaseException] = []
+    held: list[int] = []
+    taken = [0] * 4
+
+    def work(index: int) -> None:
+        for _ in range(40):
+            try:
+                lease = take(root)
+                held.append(index)
+                taken[index] += 1
+                if len(held) != 1:
+                    wrong.append(AssertionError("two hold it"))
+                held.pop()
+                lease.release()
+            except LockedError:
+                continue
+            except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
+                wrong.append(problem)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(taken))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert sum(taken) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_one_of_many_takes_a_dead_lock(root: Root, tmp_path: Path) -> None:
+    take(root)  # not given back: it looks dead below
+    age(lock_file(tmp_path), 500)
+    barrier = threading.Barrier(8)
+    taken: list[Lease] = []
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        barrier.wait()
+        try:
+            taken.append(take(root))
+        except LockedError:
+            pass
+        except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
+            wrong.append(problem)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(taken) == 1
+    taken[0].check()
+    taken[0].release()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,37 @@
+"""Partial names: found again by the same seed, and by no other."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfers.agent import own_names
+from transfers.store import is_own_name, is_partial_name
+
+seeds = st.binary(min_size=16, max_size=16)
+
+
+@given(seeds, seeds, st.binary(min_size=1, max_size=100))
+def test_a_partial_name_is_known_by_its_seed_alone(seed: bytes, other: bytes, path: bytes) -> None:
+    name = own_names.partial_name(seed, path)
+    assert is_partial_name(name)
+    assert own_names.has_partial_shape(name)
+    assert own_names.is_partial_of(seed, name)
+    assert own_names.partial_name(seed, path) == name
+    assert seed == other or not own_names.is_partial_of(other, name)
+
+
+def test_a_users_name_that_only_looks_similar_is_not_ours() -> None:
+    for name in (
+        b".hibali-x",
+        b".hibali-" + b"0" * 31,
+        b".hibali-" + b"G" * 32,
+        b".hibali-" + b"0" * 32 + b"\n",
+    ):
+        assert not is_partial_name(name)
+        assert not own_names.has_partial_shape(name)
+
+
+def test_own_names_are_exact() -> None:
+    assert is_own_name(b"x/.hibali/manifest.jsonl")
+    assert is_own_name(b".hibali/lock")
+    assert not is_own_name(b".hibali/notes.txt")
+    assert not is_own_name(b"my.hibali/lock")

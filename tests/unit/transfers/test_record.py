@@ -1,0 +1,71 @@
+"""What the ledger remembers of a place."""
+
+from pathlib import Path
+
+import pytest
+
+from hibali.ledger import Journal, ledger_folder
+from hibali.locations import Location
+from hibali.sites import Site
+from hibali.text import path_fields
+from transfers.record import recorded_digests
+
+HERE = Location(Site("here", "local"), "/data", "/data")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))
+
+
+def write(name: str, place: bytes, *records: dict[str, object], site: str = "here", at: str = "") -> None:
+    with Journal(ledger_folder("operations") / f"{name}.jsonl") as journal:
+        journal.append({"kind": "operation", "id": name, "at": at})
+        journal.append({"kind": "place", "site": site, "bucket": None, **path_fields(place, "place")})
+        for record in records:
+            journal.append(record)
+
+
+def test_operations_of_one_second_are_folded_in_the_order_they_began() -> None:
+    write("20260101-000000-ffffffff", b"/data", moved(b"a", "1"), at="2026-01-01T00:00:00.1Z")
+    write("20260101-000000-00000000", b"/data", moved(b"a", "2"), at="2026-01-01T00:00:00.2Z")
+    assert digests(b"/data") == {b"a": "2"}
+
+
+def moved(path: bytes, digest: str) -> dict[str, object]:
+    return {"kind": "moved", **path_fields(path), "entry": "file", "size": 1, "sha256": digest}
+
+
+def digests(where: bytes) -> dict[bytes, str]:
+    return {path: expected.digest for path, expected in recorded_digests(HERE, where).items()}
+
+
+def test_later_operations_win_and_deletions_are_forgotten() -> None:
+    write("1", b"/data", moved(b"a", "1"), moved(b"b", "1"))
+    write("2", b"/data", moved(b"a", "2"), {"kind": "deleted", **path_fields(b"b")})
+    assert digests(b"/data") == {b"a": "2"}
+
+
+def test_operations_above_and_below_the_place_count_by_their_paths() -> None:
+    write("1", b"/data", moved(b"sub/a", "1"), moved(b"other", "1"))
+    write("2", b"/data/sub/deep", moved(b"b", "2"))
+    assert digests(b"/data/sub") == {b"a": "1", b"deep/b": "2"}
+
+
+def test_a_neighbour_with_the_same_beginning_is_another_place() -> None:
+    write("1", b"/data2", moved(b"a", "1"))
+    write("2", b"/data", moved(b"a", "2"), site="elsewhere")
+    assert digests(b"/data") == {}
+
+
+def test_a_place_that_was_found_empty_has_no_past() -> None:
+    write("1", b"/data", moved(b"a", "1"))
+    write("2", b"/data", {"kind": "empty"}, moved(b"b", "2"))
+    assert digests(b"/data") == {b"b": "2"}
+
+
+def test_a_line_torn_by_a_crash_is_passed_over() -> None:
+    write("1", b"/data", moved(b"\xff", "1"))
+    with (ledger_folder("operations") / "1.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"moved","pa')
+    assert digests(b"/data") == {b"\xff": "1"}

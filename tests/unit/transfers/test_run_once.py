@@ -1,0 +1,96 @@
+"""A command that runs at most once for all time: who makes the folder runs it, everybody else reads the answer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transfers.agent import frames
+from transfers.agent.commands import COMMANDS
+
+
+def run_once(
+    marker: Path, *words: str | bytes, stdin: bytes = b"", folder: Path | None = None
+) -> dict[str, Any]:
+    answer, _ = COMMANDS["run_once"](
+        {
+            "marker": frames.text_of(os.fsencode(marker)),
+            "words": [frames.text_of(os.fsencode(word)) for word in words],
+            "stdin": frames.text_of(stdin),
+            "folder": frames.text_of(os.fsencode(folder)) if folder else None,
+            "timeout": 30,
+        }
+    )
+    return answer
+
+
+def test_the_first_runs_it_and_the_second_is_told_what_it_said(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    words = ("sh", "-c", 'echo x >> "$1"; echo "job 17"; echo careful >&2; exit 3', "sh", str(count))
+    first = run_once(tmp_path / "marker", *words)
+    assert (first["fresh"], first["answer"]["exit"]) == (True, 3)
+    second = run_once(tmp_path / "marker", *words)
+    assert second["fresh"] is False
+    assert second["answer"] == first["answer"]
+    assert frames.bytes_of(second["answer"]["stdout"]) == b"job 17\n"
+    assert frames.bytes_of(second["answer"]["stderr"]) == b"careful\n"
+    assert 0 <= second["age"] < 60
+    assert count.read_text() == "x\n"
+
+
+def test_exactly_one_of_many_callers_runs_it(tmp_path: Path) -> None:
+    count, callers = tmp_path / "count", 12
+    barrier = threading.Barrier(callers)
+
+    def call(_: int) -> dict[str, Any]:
+        barrier.wait()
+        return run_once(
+            tmp_path / "a" / "b" / "marker", "sh", "-c", 'echo x >> "$1"; sleep 0.1', "sh", str(count)
+        )
+
+    with ThreadPoolExecutor(callers) as pool:
+        answers = list(pool.map(call, range(callers)))
+    assert [answer["fresh"] for answer in answers].count(True) == 1
+    assert count.read_text() == "x\n"
+    for answer in answers:
+        assert answer["answer"] is None or answer["answer"]["exit"] == 0
+
+
+def test_begun_by_somebody_who_died_is_not_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "marker").mkdir()
+    answer = run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
+    assert (answer["fresh"], answer["answer"]) == (False, None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_marker_that_somebody_elses_file_occupies_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "marker").write_text("a file")
+    with pytest.raises(NotADirectoryError):
+        run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_that_is_not_there_was_still_the_one_try(tmp_path: Path) -> None:
+    first = run_once(tmp_path / "marker", "no-such-program-of-hibali")
+    assert (first["fresh"], first["answer"]["exit"]) == (True, 127)
+    assert run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))["answer"]["exit"] == 127
+    assert not (tmp_path / "ran").exists()
+
+
+def test_words_are_handed_over_as_they_are(tmp_path: Path) -> None:
+    nasty = [b"$(touch pwned)", b"; touch pwned", b"a\nb", b"\xff", b"'\"", b"", b"-x", b"*"]
+    answer = run_once(tmp_path / "marker", "printf", "%s\\0", *nasty, folder=tmp_path)
+    assert frames.bytes_of(answer["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_marker_and_the_answer_are_private(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    run_once(marker, "true")
+    assert marker.stat().st_mode & 0o777 == 0o700
+    assert [(path.name, path.stat().st_mode & 0o777) for path in marker.iterdir()] == [("answer.json", 0o600)]
