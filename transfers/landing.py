@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class LandingStream:
         self._stopped = False
         self._failure: BaseException | None = None
 
-    def run(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """Yield what became of each item; an error of either side ends it after the other side has stopped."""
         next(self._connection.ask_many("land"))
         sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)

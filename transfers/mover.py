@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol
 
 from hibali.events import Event
@@ -34,5 +34,10 @@ class Source(Side, Protocol):
 class Mover(Protocol):
     """A way of carrying: bytes through us, a copy by the server, a third party."""
 
-    def carry(self, source: Source, target: Store, items: Iterable[Item]) -> Iterator[Event | Landed]:
-        """Carry every item; a `Landed` for each, in any order, with `Carried` in between for progress."""
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Landed, None, None]:
+        """Carry every item; a `Landed` for each, in any order, with `Carried` in between for progress.
+
+        Closing it ends what is under way.
+        """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -143,7 +143,7 @@ class PosixStore:
                 raise self._connection.broken("answered with data that was not asked for")
             yield payload_of(unit, frame, self._connection)
 
-    def write(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()

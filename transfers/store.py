@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -175,10 +175,11 @@ class Store(Protocol):
         `Problem` of its item, never wrong bytes under a right name.
         """
 
-    def write(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """Land the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
 
         Nothing is seen under a final name before it is complete and its digest equals the source's.
+        Closing it ends what is under way: whoever gives back the lock closes it before.
         `payloads` is consumed in another thread. Folders above an item are made as needed.
         """
 

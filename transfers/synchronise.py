@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
@@ -232,12 +232,14 @@ class _Operation:
     def _carry(self, found: Survey) -> None:
         items = (_item(number, action) for number, action in enumerate(found.moves))
         answered = 0
-        for event in StreamMover().carry(self._source, self._target, items):
-            if isinstance(event, Landed):
-                answered += 1
-                self._landed(event)
-            else:
-                self.tell(event)
+        # closed before anything else unwinds: the lock is not given back while something still lands
+        with closing(StreamMover().carry(self._source, self._target, items)) as events:
+            for event in events:
+                if isinstance(event, Landed):
+                    answered += 1
+                    self._landed(event)
+                else:
+                    self.tell(event)
         if answered < found.moves.count:
             self.tell(Failed(b"", "not-tried", f"{found.moves.count - answered} entries were not tried"))
 

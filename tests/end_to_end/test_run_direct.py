@@ -30,9 +30,13 @@ def test_a_run_goes_from_answers_to_verified_outputs(bench: Bench) -> None:
     assert (shown["state"], shown["collected"]) == ("SUCCEEDED", True)
 
 
-def test_the_process_survives_our_exit(bench: Bench) -> None:
-    run_id = bench.hibali(*bench.line(bench.answers(sleep=1)), exit=0).out.decode().strip()
+def test_the_process_survives_our_exit(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    bench.add_local_site()
+    run_id = bench.hibali(*bench.line(bench.answers()), exit=0).out.decode().strip()
     assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
+    go.touch()
     ended = bench.hibali("runs", "wait", run_id, "--json", exit=0).last
     assert ended["state"] == "SUCCEEDED"
 
@@ -127,7 +131,7 @@ def test_a_run_can_be_cancelled(bench: Bench) -> None:
 
 def test_waiting_can_be_cut_short(bench: Bench) -> None:
     answers = bench.answers(sleep=60)
-    assert bench.run(answers, "--wait", "--max-time", "2s", exit=5).last["code"] == "max-time"
+    assert bench.run(answers, "--wait", "--max-time", "8s", exit=5).last["code"] == "max-time"
     [run_id] = bench.run_ids()
     bench.hibali("runs", "cancel", run_id, exit=0)
 

@@ -16,28 +16,32 @@ from tests.support.watcher import Watcher
 PACK = 256  # a group commit under way when it fell asleep may end
 
 
+def stop_half_way(root: Path, lock: Path) -> int:
+    """SIGSTOP for the agent that holds the lock once it has landed something; its process id."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        # closer than a watcher looks, which reads all it sees
+        if lock.exists() and any(not path.name.startswith(".hibali") for path in root.iterdir()):
+            holder = int(json.loads(lock.read_bytes())["pid"])
+            os.kill(holder, signal.SIGSTOP)
+            return holder
+        time.sleep(0.002)
+    raise AssertionError("nothing landed")
+
+
 def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
-    ours, theirs = (many_files(3000, 4000, seed=seed) for seed in (1, 2))
+    ours, theirs = (many_files(6000, 4000, seed=seed) for seed in (1, 2))
     there.make(ours)
     another = make_tree(tmp_path / "another", theirs)
     right: dict[bytes, set[str]] = {
         name: {sha256(content), sha256(theirs[name])} for name, content in ours.items()
     }
     lock = there.root / ".hibali" / "lock"
-    stopped: list[int] = []
 
-    def stop_the_agent() -> None:
-        stopped.append(json.loads(lock.read_bytes())["pid"])
-        os.kill(stopped[0], signal.SIGSTOP)
-
-    with Watcher(there.place, "data", right) as watcher:
+    with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data", "--json")
-        watcher.when(300, stop_the_agent)
-        deadline = time.monotonic() + 60
-        while not stopped:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        holder = stop_half_way(there.root, lock)
         try:
             past = time.time() - 1000
             os.utime(lock, (past, past))
@@ -45,7 +49,7 @@ def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_p
             assert answer.exit == 0, str(answer)
             assert there.there() == theirs
         finally:
-            os.kill(stopped[0], signal.SIGCONT)
+            os.kill(holder, signal.SIGCONT)
         assert process.wait(60) == 5
     told = (there.hibali.home.folder / "0.out").read_bytes().splitlines()
     assert json.loads(told[-1])["exit"] == 5

@@ -64,7 +64,8 @@ def start_podman(session: Path, folder: Path) -> Podman:
     """Write the configuration and load the image; raises `ServiceError` where podman does not work."""
     program("podman", "podman")
     runc = program("runc", "runc")
-    folder.mkdir(mode=0o711)
+    folder.mkdir()
+    folder.chmod(0o711)
     (folder / "tmp").mkdir(mode=0o700)
     # runc: crun refuses hybrid control groups. vfs: works on every filesystem. Locks in files: the shared
     # memory segment of Podman is one for the whole machine. The ulimits: those root may set without CAP_SYS_RESOURCE.

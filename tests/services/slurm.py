@@ -51,7 +51,8 @@ class Slurm(SshServer):
 def start_slurm(session: Path, folder: Path, *, accounting: bool = False) -> Slurm:
     """Start munge, slurmctld, slurmd and an sshd; with `accounting` also MariaDB and slurmdbd."""
     programs = _programs()
-    folder.mkdir(mode=0o711)
+    folder.mkdir()
+    folder.chmod(0o711)  # whatever the umask is
     for name in ("state", "spool"):
         (folder / name).mkdir()
     conf = folder / "slurm.conf"
@@ -97,7 +98,8 @@ def _programs() -> dict[str, str]:
 def _start_munge(session: Path, folder: Path) -> Path:
     """munged with a key of its own; its socket."""
     own = folder / "munge"
-    own.mkdir(mode=0o711)
+    own.mkdir()
+    own.chmod(0o711)
     key, sock, log = own / "key", own / "socket", own / "munged.log"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))

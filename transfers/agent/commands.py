@@ -64,12 +64,7 @@ def _make_folder(header: Dict[str, Any]) -> Answer:
     """0700; `exclusive` succeeds for one caller only."""
     path = _path(header)
     above = os.path.dirname(path)
-    if above and not os.path.isdir(above):
-        mask = os.umask(0o077)  # makedirs gives its mode to the last one only
-        try:
-            os.makedirs(above, exist_ok=True)
-        finally:
-            os.umask(mask)
+    _make_above(above)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -80,6 +75,14 @@ def _make_folder(header: Dict[str, Any]) -> Answer:
         return {"made": False}, b""
     _sync_folder(above)
     return {"made": True}, b""
+
+
+def _make_above(path: bytes) -> None:
+    """0700 each: os.makedirs gives its mode to the last one only, and the umask belongs to all threads."""
+    if path and not os.path.isdir(path):
+        _make_above(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
 
 
 def _sync_folder(path: bytes) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from typing import TypeGuard
 
 from hibali.events import Carried, Event
 from transfers.entry import Kind, Proof, weakest
@@ -22,35 +24,36 @@ class StreamMover:
     def __init__(self) -> None:
         self._full = threading.Event()
 
-    def carry(self, source: Source, target: Store, items: Iterable[Item]) -> Iterator[Event | Landed]:
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Landed, None, None]:
         """See Mover. What arrives corrupt is sent again a bounded number of times, then told."""
         coming = items
         for round_number in range(1, _ROUNDS + 1):
             again: list[Item] = []
-            for event in self._once(source, target, coming):
-                if (
-                    isinstance(event, Landed)
-                    and event.problem
-                    and event.problem.again
-                    and round_number < _ROUNDS
-                ):
-                    again.append(event.item)
-                else:
-                    yield event
+            with closing(self._once(source, target, coming)) as events:
+                for event in events:
+                    if _again(event) and round_number < _ROUNDS:
+                        again.append(event.item)
+                    else:
+                        yield event
             if not again:
                 return
             coming = again
 
-    def _once(self, source: Source, target: Store, items: Iterable[Item]) -> Iterator[Event | Landed]:
+    def _once(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Landed, None, None]:
         piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
         watched = _Watched()
         units = group_units(self._while_room(items), piece)
-        for landed in target.write(watched.watch(source.read(units))):
-            yield from watched.carried()
-            if landed.problem is not None and landed.problem.code in _FULL:
-                self._full.set()
-            proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
-            yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
+        with closing(target.write(watched.watch(source.read(units)))) as landing:
+            for landed in landing:
+                yield from watched.carried()
+                if landed.problem is not None and landed.problem.code in _FULL:
+                    self._full.set()
+                proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
+                yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
         yield from watched.carried()
 
     def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -59,6 +62,11 @@ class StreamMover:
             if self._full.is_set():
                 return
             yield item
+
+
+def _again(event: Event | Landed) -> TypeGuard[Landed]:
+    """Whether this is an item that may succeed when it is sent again."""
+    return isinstance(event, Landed) and event.problem is not None and event.problem.again
 
 
 class _Watched:

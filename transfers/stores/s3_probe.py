@@ -6,6 +6,9 @@ import contextlib
 import hashlib
 import json
 import secrets
+import threading
+from collections.abc import Collection
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from hibali.ledger import now, write_atomic
 from transfers.entry import Proof
 from transfers.store import Facts
 from transfers.stores.s3_listing import pages
-from transfers.stores.s3_requests import CHECKSUM, Requests, checksum_of
+from transfers.stores.s3_records import time_of
+from transfers.stores.s3_requests import CHECKSUM, Answer, Requests, checksum_of
 
 _CONTENT = b"hibali asks what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()
@@ -24,6 +28,7 @@ _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _LONG = 300
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
+_LEFT_SECONDS = 3600  # a probe this old is nobody's any more
 SEGMENT_BYTES = 8 * 1024 * 1024
 
 
@@ -79,16 +84,26 @@ def probe_server(requests: Requests, prefix: bytes) -> Honours:
     Where writing is denied, nothing else can be seen.
     """
     requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) make a bucket that is not there
-    base = prefix + b".hibali/probe/" + secrets.token_hex(8).encode()
+    folder = prefix + b".hibali/probe/"
+    base = folder + secrets.token_hex(8).encode()
     try:
-        return _Probe(requests, base).run()
+        return _run_whole(_Probe(requests, base))
     except AccessError as problem:
         if problem.code != "denied":
             raise
         return Honours()
     finally:
         with contextlib.suppress(HibaliError):
-            _clean(requests, base)
+            _clean(requests, folder, base)
+
+
+def _run_whole(probe: _Probe) -> Honours:
+    """In a thread of its own: an interruption waits for the answer, else a PUT could land after the cleaning."""
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        try:
+            return thread.submit(probe.run).result()
+        finally:
+            probe.stopped.set()
 
 
 class _Probe:
@@ -97,11 +112,11 @@ class _Probe:
     def __init__(self, requests: Requests, base: bytes) -> None:
         self._requests = requests
         self._base = base
+        self.stopped = threading.Event()
 
     def run(self) -> Honours:
-        first = self._requests.ask(
-            "PUT", self._base, body=_CONTENT, headers={"x-amz-meta-sha256": "known"}, sha256=None
-        )
+        """Raises `CancelledError` once `stopped` is set."""
+        first = self._put(self._base, headers={"x-amz-meta-sha256": "known"})
         etag = first.etag
         head = self._requests.ask("HEAD", self._base)
         return Honours(
@@ -119,14 +134,23 @@ class _Probe:
         )
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
-        answer = self._requests.ask(
-            "PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=_REFUSALS
-        )
-        return answer.status >= 300
+        return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
 
     def _holds(self, key: bytes) -> bool:
         """Whether a name is accepted; some servers break on one that they cannot hold."""
-        return self._requests.ask("PUT", key, body=_CONTENT, accept=_REFUSALS | {500}).status < 300
+        return self._put(key, accept=_REFUSALS | {500}).status < 300
+
+    def _put(
+        self,
+        key: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        sha256: str | None = None,
+        accept: Collection[int] = (),
+    ) -> Answer:
+        if self.stopped.is_set():
+            raise CancelledError
+        return self._requests.ask("PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept)
 
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
@@ -144,10 +168,14 @@ def _checksum(content: bytes) -> str:
     return checksum_of(hashlib.sha256(content).hexdigest())
 
 
-def _clean(requests: Requests, base: bytes) -> None:
-    keys = {base + listed.path for page in pages(requests, base) for listed in page}
-    for key in keys:
-        requests.ask("DELETE", key, accept=_REFUSALS | {500})
+def _clean(requests: Requests, folder: bytes, base: bytes) -> None:
+    """Remove this probe's objects, and those that killed ones left long ago by the server's clock."""
+    now = requests.ask("HEAD", accept=_REFUSALS).seconds
+    for listed in [listed for page in pages(requests, folder) for listed in page]:
+        key = folder + listed.path
+        left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
+        if key.startswith(base) or left:
+            requests.ask("DELETE", key, accept=_REFUSALS | {500})
 
 
 def recall(site: str, bucket: str, endpoint: str) -> Honours | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from itertools import chain
@@ -183,7 +183,7 @@ class S3Store:
         found = self._stat_file(entry.path, self._key(entry.path))
         return None if found is None else found.size
 
-    def write(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the manifest is brought up to date when it ends, however it ends."""
         honours = self.probe()
         self._abort_orphans()

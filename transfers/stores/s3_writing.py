@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -81,7 +81,7 @@ class Writing:
         self.landed: dict[bytes, Known] = {}
         self.bytes = 0
 
-    def run(self, payloads: Iterable[Payload]) -> Iterator[Landed]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store.write."""
         feeder = threading.Thread(target=self._feed, args=(payloads,), name="put", daemon=True)
         feeder.start()
