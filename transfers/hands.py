@@ -88,7 +88,7 @@ class Sender:
 
     def _landed(self, header: dict[str, Any]) -> None:
         with self.connection.understanding():
-            number = header["unit"]
+            number = None if header["unit"] is None else int(header["unit"])
             done = [int(one) for one in header["done"]]
             failed = {
                 int(one): Problem(str(code), str(words), again=bool(again))
