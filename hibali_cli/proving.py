@@ -32,6 +32,9 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
             # --max-time is part of the question: the receipt says how far it was answered
             receipt = work.receipt
             receipt.exit = Exit.TRY_LATER
+        except KeyboardInterrupt:
+            common.output.say("What was found good is kept: --resume goes on from here.")
+            raise
     _tell(common, receipt)
     return int(receipt.exit)
 

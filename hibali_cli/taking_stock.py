@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def take_stock(common: Common, place: Location, rules: Rules, output: str | None
     """Print or write the manifest of a place; returns the exit code."""
     leave_out = _inside(place, output) if output is not None else None
     told = _Told(common)
-    with listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
+    with _kept(common), listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
         wanted = Wanted(place, rules, recorded=recorded, leave_out=leave_out)
         stock = stack.enter_context(Inventory(wanted, told.through(tell)))
         # after the listing, which must not find the partial file
@@ -60,7 +61,7 @@ def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
             hint="LOCATION is the payload: hibali manifest FOLDER/data --bagit FOLDER",
         )
     told = _Told(common)
-    with listening(common, f"manifest {place.text}") as listener:
+    with _kept(common), listening(common, f"manifest {place.text}") as listener:
         tell = told.through(listener)
         with Inventory(Wanted(place, recorded=recorded), tell) as stock:
             today = datetime.now(UTC).date()
@@ -134,6 +135,16 @@ def _print(common: Common, lines: bytearray) -> None:
     elif lines:
         common.output.raw(bytes(lines))
     lines.clear()
+
+
+@contextmanager
+def _kept(common: Common) -> Iterator[None]:
+    """Tell whoever interrupts that nothing has to be hashed twice."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        common.output.say("What was hashed is kept: --recorded goes on from here.")
+        raise
 
 
 def _inside(place: Location, name: str) -> bytes | None:
