@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from transfers.places import open_store
 from transfers.rules import Selector
 from transfers.single import SingleTarget
 from transfers.store import ListingIncompleteError, Problem, Store
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Digested = tuple[Entry, str | None, Problem | None]
 
@@ -42,7 +45,12 @@ class Tree:
 
     def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
         """The sha256 of the content as it is now, in the order asked; from a site only digests travel."""
-        return self.side.digest(entries)
+        for entry, digest, problem in self.side.digest(entries):
+            if digest is None or _is_sha256(digest):
+                yield entry, digest, problem
+            else:
+                # it would stand in manifests as it came
+                yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
 
     def list(self, selected: Selector) -> None:
         """Look at it all."""
@@ -58,6 +66,10 @@ class Tree:
                     self.specials += 1
         except ListingIncompleteError as problem:
             self.unlisted = problem.problems
+
+
+def _is_sha256(told: object) -> bool:
+    return isinstance(told, str) and _SHA256.fullmatch(told) is not None
 
 
 def open_tree(location: Location, selected: Selector, tell: Listener, stack: ExitStack) -> Tree:
