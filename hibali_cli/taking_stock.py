@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from hibali import __version__
 from hibali.errors import Exit, IncompleteError, UsageError
-from hibali.events import Event, Failed, Listener, Noted
+from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.locations import Location
 from hibali.text import path_fields
 from hibali.whole_file import WholeFile
@@ -31,6 +32,8 @@ def take_stock(common: Common, place: Location, rules: Rules, output: str | None
     """Print or write the manifest of a place; returns the exit code."""
     leave_out = _inside(place, output) if output is not None else None
     told = _Told(common)
+    if output is None and _on_terminal():
+        common = replace(common, progress=False)  # the lines themselves are the progress
     with _kept(common), listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
         wanted = Wanted(place, rules, recorded=recorded, leave_out=leave_out)
         stock = stack.enter_context(Inventory(wanted, told.through(tell)))
@@ -87,7 +90,8 @@ class _Told:
 
         def listen(event: Event) -> None:
             self._failed += isinstance(event, Failed)
-            self._lines += isinstance(event, Failed | Noted)
+            verbose = self._common.output.verbose and isinstance(event, Hashing)
+            self._lines += verbose or isinstance(event, Failed | Noted)
             tell(event)
 
         return listen
@@ -129,7 +133,7 @@ class _Told:
 
 def _print(common: Common, lines: bytearray) -> None:
     """Exact bytes for a file or a pipe, escaped for a terminal."""
-    if sys.stdout is not None and sys.stdout.isatty():
+    if _on_terminal():
         for line in bytes(lines).splitlines():
             common.output.line(line)
     elif lines:
@@ -145,6 +149,10 @@ def _kept(common: Common) -> Iterator[None]:
     except KeyboardInterrupt:
         common.output.say("What was hashed is kept: --recorded goes on from here.")
         raise
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _inside(place: Location, name: str) -> bytes | None:

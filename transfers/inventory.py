@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from hibali.events import Failed, Listener, Noted, ignore
+from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Proof
@@ -81,7 +81,9 @@ class Inventory:
                 digest = entry.digest or book.find([entry])
                 if digest is not None:
                     earlier[entry.path] = digest
-            now = self._now([entry for entry in files if entry.path not in earlier], book)
+            unknown = [entry for entry in files if entry.path not in earlier]
+            self._tell(Hashing(len(unknown), sum(entry.size for entry in unknown)))
+            now = self._now(unknown, book)
             for entry in files:
                 if entry.path in earlier:
                     yield Hashed(entry, earlier[entry.path], Proof.RECORDED)
@@ -97,4 +99,5 @@ class Inventory:
                 self._fail(entry.path, problem)
             else:
                 book.add([entry], digest)
+            self._tell(Carried(entry.size))
             yield digest

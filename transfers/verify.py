@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
-from hibali.events import Event, Failed, Listener, Noted, ignore
+from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
 from transfers.digest_book import DigestBook
@@ -129,9 +129,11 @@ class Verification:
         with closing(DigestBook("verify", self._key(), keep=question.resume)) as book:
             if question.resume and book.empty:
                 self._tell(Noted("There is nothing to go on from: all of it is looked at."))
-            chosen = self._chosen(matched.pairs, book)
-            for pair, digest, wanted, problem in self._hashed(self._unseen(chosen, book)):
+            unseen = self._unseen(self._chosen(matched.pairs, book), book)
+            self._tell_others(Hashing(len(unseen), sum(pair.ours.size for pair in unseen)))
+            for pair, digest, wanted, problem in self._hashed(unseen):
                 coverage.files_unchecked -= 1
+                self._tell_others(Carried(pair.ours.size))
                 if digest is None or wanted is None:
                     self._fail(pair.entries[-1].path, problem)
                 else:

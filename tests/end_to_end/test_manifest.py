@@ -71,8 +71,10 @@ def test_hostile_names_included(folder_there: Transfers, tmp_path: Path) -> None
 def test_json_lines_have_the_truth(there: Transfers) -> None:
     tree = TREE if there.place.word == "s3" else HOSTILE
     there.place.plant("data", tree)
-    answer = there.hibali("manifest", "there:data", "--json", exit=0)
+    answer = there.hibali("manifest", "there:data", "--json", "-v", exit=0)
     assert digests(answer) == {name: sha256(content) for name, content in tree.items()}
+    told = [(line["files"], line["bytes"]) for line in answer.lines if line["kind"] == "hashing"]
+    assert told == [(len(tree), sum(map(len, tree.values())))]
     assert set(proofs(answer).values()) == {"digest"}
     lines = check_lines(answer.out)
     assert lines[-1] == {"schema": 1, "kind": "end", "count": len(lines) - 1, "exit": 0}

@@ -14,6 +14,7 @@ import bagit
 import pytest
 
 from tests.support.faulty_proxy import CuttingProxy
+from tests.support.places import FolderPlace, add_site
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import HOSTILE_NAMES, Link, make_tree, many_files, sha256
 
@@ -178,10 +179,16 @@ def test_only_digests_travel(counted: tuple[Transfers, _Counter], tmp_path: Path
     assert 0 < proxy.sent + proxy.received < 1_000_000
 
 
-def test_two_sites_are_compared_where_they_are(transfers_to: Any) -> None:
+def test_two_sites_are_compared_where_they_are(transfers_to: Any, ssh_server: Any) -> None:
     """A bucket has to be read for it; the other end hashes by itself."""
     there = transfers_to("s3")
-    there.place.plant("data", TREE)
-    make_tree(there.source, TREE)
-    receipt = there.verify(there.source, "there:data").last
-    assert (receipt["files_kept"], receipt["bytes_sent"]) == (40, sum(map(len, TREE.values())))
+    cluster = FolderPlace("ssh", there.folder / "cluster", ssh_server)
+    add_site(there.hibali.home.config, "cluster", cluster)
+    for place in (there.place, cluster):
+        place.plant("data", TREE)
+    size = sum(map(len, TREE.values()))
+    for words in (("cluster:data", "there:data"), ("there:data", "cluster:data")):
+        receipt = there.verify(*words).last
+        assert (receipt["files_kept"], receipt["proof_tree"], receipt["bytes_sent"]) == (40, "digest", size)
+    cluster.corrupt("data", ONE)
+    assert failed(there.verify("cluster:data", "there:data", exit=6)) == {ONE: "differs"}
