@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hibali.ledger import Journal, ledger_folder, now, read_records
+from hibali.ledger import Journal, ledger_folder, now, read_records, write_atomic
 from hibali.strict_json import line_of_json
 from hibali.text import path_fields, path_from_fields
 from transfers.entry import Entry
 
+_SLACK = 10_000  # so many lines may be overtaken before the file is written anew
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -29,11 +31,23 @@ class DigestBook:
         self._known: dict[bytes, tuple[str, str]] = {}
         self.header: dict[str, Any] = {}
         if keep:
+            lines = 0
             for record in read_records(self._path):
+                lines += 1
                 self._take(record)
+            if lines > 2 * len(self._known) + _SLACK:
+                self._compact()
         else:
             self._path.unlink(missing_ok=True)
         self._journal = Journal(self._path)
+
+    def _compact(self) -> None:
+        """Leave out what later lines overtook."""
+        records = [self.header] if self.header else []
+        for path, (identity, digest) in self._known.items():
+            records.append({**path_fields(path), "identity": identity, "sha256": digest})
+        with contextlib.suppress(OSError):
+            write_atomic(self._path, "".join(f"{line_of_json(r)}\n" for r in records).encode("ascii"))
 
     def begin(self, fields: dict[str, Any]) -> None:
         """Write what a later call has to know to go on; it finds the last such line in `header`."""

@@ -54,7 +54,10 @@ def match_digests(tree: Tree, expected: Mapping[bytes, str], *, exact: bool, bel
 
 
 def match_trees(ours: Tree, theirs: Tree) -> Matched:
-    """What stands in both: the second has to hold what the first holds, and nothing else. Two single files match by themselves."""
+    """What stands in both: the second has to hold what the first holds, and nothing else. Two single files match by themselves.
+
+    Where the sizes differ there is no need to hash.
+    """
     found = Matched()
     if ours.single and theirs.single:
         found.pairs = [Pair(mine, other) for mine, other in zip(ours.files, theirs.files, strict=True)]
@@ -66,7 +69,13 @@ def match_trees(ours: Tree, theirs: Tree) -> Matched:
         found.failures.append(Failed(path, "unexpected", "only the second place has it"))
     for path in sorted(here - there.keys()):
         found.failures.append(Failed(path, "missing", "it is not there"))
-    found.pairs = [Pair(entry, there[entry.path]) for entry in ours.files if entry.path in there]
+    for entry in ours.files:
+        other = there.get(entry.path)
+        if other is not None and other.size != entry.size:
+            reason = f"it has {other.size} bytes, and {entry.size} were expected"
+            found.failures.append(Failed(entry.path, "differs", reason))
+        elif other is not None:
+            found.pairs.append(Pair(entry, other))
     return found
 
 
