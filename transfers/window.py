@@ -31,7 +31,7 @@ class Window:
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
         """Wait for room for a unit, which may be a piece `of` a file at `offset`; False once stopped."""
         with self._changed:
-            while not self.stopped and not self._has_room(size, of, offset):
+            while not self.stopped and not self.has_room(size, of, offset):
                 self._changed.wait()
             if self.stopped:
                 return False
@@ -39,7 +39,8 @@ class Window:
             self._open[number] = _Open(size, of, offset)
             return True
 
-    def _has_room(self, size: int, of: int | None, offset: int) -> bool:
+    def has_room(self, size: int, of: int | None, offset: int) -> bool:
+        """Whether such a unit could go now."""
         if self._held and self._held + size > self.limit:
             return False
         first = min((one.offset for one in self._open.values() if one.of == of), default=offset)

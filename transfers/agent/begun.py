@@ -57,8 +57,8 @@ class Begun(object):
         self._lock = threading.Lock()
         self.parts: Dict[bytes, Part] = {}
         for part in read_begun(root):
-            self.parts[part.path] = part
-        self._drop_old(root)
+            if _is_alive(root, part):
+                self.parts[part.path] = part
         parent = root.parent(own_names.FOLDER + b"/" + NAME, make=True)
         name = NAME + b"." + os.urandom(16).hex().encode("ascii")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
@@ -66,18 +66,6 @@ class Begun(object):
         for part in self.parts.values():
             self._write(part)
         os.rename(name, NAME, src_dir_fd=parent, dst_dir_fd=parent)
-
-    def _drop_old(self, root: Root) -> None:
-        """What nobody went on with for long, and what stands there in whole by now, is nobody's any more."""
-        for path, part in list(self.parts.items()):
-            partial = root.lstat(part.partial)
-            final = root.lstat(path)
-            passed = partial is not None and final is not None and final.ctime_ns > partial.ctime_ns
-            aged = partial is not None and time.time() - partial.ctime_ns / 1e9 > _KEPT_SECONDS
-            if partial is None or passed or aged:
-                del self.parts[path]
-                with contextlib.suppress(OSError, UnsafeNameError):
-                    purge(root, part.partial)
 
     def _write(self, part: Part) -> None:
         self._append(part.record())
@@ -119,6 +107,20 @@ class Begun(object):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _is_alive(root: Root, part: Part) -> bool:
+    """Whether it can be gone on with; what nobody did for long, and what stands there in whole by now, is removed."""
+    partial = root.lstat(part.partial)
+    final = root.lstat(part.path)
+    if partial is None:
+        return False
+    passed = final is not None and final.ctime_ns > partial.ctime_ns
+    if passed or time.time() - partial.ctime_ns / 1e9 > _KEPT_SECONDS:
+        with contextlib.suppress(OSError, UnsafeNameError):
+            purge(root, part.partial)
+        return False
+    return True
 
 
 def remove_begun(root: Root) -> None:

@@ -176,8 +176,8 @@ class Intake(Packs):
 
     @property
     def left(self) -> bool:
-        """See Packs; a large file that is to be gone on with stays, too."""
-        return super(Intake, self).left or self._large.left or bool(self._begun.parts)
+        """See Packs. What is to be gone on with is in its journal, and not meant."""
+        return super(Intake, self).left or self._large.left
 
     def finish(self) -> None:
         """Wait for the last commit and leave nothing but what is to be gone on with."""

@@ -89,9 +89,12 @@ class LargeFiles(object):
         part = self._resume(item, offset) if offset else self._start(item)
         try:
             descriptor = open_partial(self._root, part.partial, item["mode"])
-        except BaseException:
+        except (OSError, UnsafeNameError):
             self._begun.end(part)
-            raise
+            if not offset:
+                raise
+            self._unlink(part.partial)
+            raise GoneError("what was there of it is not ours any more") from None
         if offset:
             os.ftruncate(descriptor, part.there)
         frontier = Frontier(
@@ -104,6 +107,7 @@ class LargeFiles(object):
         before = self._begun.start(part)
         if before is not None:
             self._unlink(before.partial)
+            self._begun.end(before)
         return part
 
     def _resume(self, item: Dict[str, Any], offset: int) -> Part:
@@ -116,7 +120,12 @@ class LargeFiles(object):
         self._begun.start(part)
         parent = self._root.parent(before.partial)
         names = [name.rpartition(b"/")[2] for name in (before.partial, part.partial)]
-        os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
+        try:
+            os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
+        except FileNotFoundError:
+            self._begun.end(part)
+            raise GoneError("what was there of it is gone") from None
+        self._begun.end(before)
         return part
 
     def place(self, number: int, offset: int, length: int, digest: Optional[str]) -> Optional[Large]:

@@ -93,7 +93,7 @@ class Session(object):
         """`clean` says that the orphans that were listed are gone; the journal goes when nothing else can be left."""
         if self._lease is not None:
             tidy = header.get("clean") and self._walked and self._landing is None and not self._left
-            if tidy and self._lease.is_held():
+            if tidy and self._lease.is_held() and not begun.read_begun(self._opened()):
                 begun.remove_begun(self._opened())
                 journal.end_journal(self._opened())
             self._left = self._walked = False
