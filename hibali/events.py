@@ -19,6 +19,14 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Hashing:
+    """What is there is listed, and so much of it is going to be hashed; `Carried` tells how far that is."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """One entry stands at the target under its final name, proven as said."""
 
@@ -73,7 +81,7 @@ class Noted:
     message: str
 
 
-Event = Planned | Moved | Carried | Deleted | Failed | Retried | Noted
+Event = Planned | Hashing | Moved | Carried | Deleted | Failed | Retried | Noted
 Listener = Callable[[Event], None]
 
 

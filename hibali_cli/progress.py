@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from hibali.events import Carried, Deleted, Event, Failed, Listener, Moved, Noted, Planned, Retried
+from hibali.events import Carried, Deleted, Event, Failed, Hashing, Listener, Moved, Noted, Planned, Retried
 from hibali.text import printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_aside
@@ -88,6 +88,8 @@ def _details(event: Event) -> str | None:
         case Retried():
             reason = printable(event.reason)
             return f"again    {printable(event.about)} in {event.wait_seconds:.1f} s: {reason}"
+        case Hashing():
+            return f"hashing  {event.files} files, {event.bytes} bytes"
         case Planned():
             return (
                 f"plan     {event.files_to_move} of {event.files} files, {event.bytes_to_move} of {event.bytes}"

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hibali.events import Carried, Deleted, Event, Failed, Moved, Planned
+from hibali.events import Carried, Deleted, Event, Failed, Hashing, Moved, Planned
 
 
 class ProgressBar:
@@ -35,6 +35,9 @@ class ProgressBar:
             case Planned():
                 self._files_to_move = event.files_to_move
                 self._progress.update(self._task, total=event.bytes_to_move)
+            case Hashing():
+                self._files_to_move = event.files
+                self._progress.update(self._task, total=event.bytes)
             case Carried():
                 self._progress.advance(self._task, event.bytes)
             case Moved() | Failed() | Deleted():

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.errors import Exit
 from hibali.events import Carried, Deleted, Event, Failed, Moved, Planned
 from transfers.entry import Proof, weakest
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How much a verification looked at: hashed now, known from the call it went on from, or not looked at at all."""
+
+    files_hashed: int = 0
+    files_recorded: int = 0
+    files_unchecked: int = 0
+    sample_seed: int | None = None
 
 
 @dataclass(slots=True)
@@ -34,6 +44,7 @@ class Receipt:
     limited_by: str | None = None
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
+    coverage: Coverage | None = None  # of a verification alone
 
     def take(self, event: Event) -> None:
         """Fold one event in."""
@@ -78,6 +89,7 @@ class Receipt:
             "seconds": round(self.seconds, 3),
             "logins": self.logins,
             "limited_by": self.limited_by,
+            **(asdict(self.coverage) if self.coverage is not None else {}),
             "exit": int(self.exit),
         }
 

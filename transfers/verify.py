@@ -1,203 +1,211 @@
-"""Proving what stands at a place: two locations against each other, or one against what is on record."""
+"""Proving what stands at a place: two locations against each other, or one against a manifest or what is on record."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import Any
 
 from hibali.errors import Exit, NotFoundError
-from hibali.events import Event, Failed, Listener, ignore
+from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
+from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind, Proof
-from transfers.mover import Side
-from transfers.places import open_store
-from transfers.receipt import Receipt
-from transfers.record import Expected, recorded_digests
+from transfers.manifest import Manifest
+from transfers.matching import Matched, Pair, match_digests, match_trees
+from transfers.receipt import Coverage, Receipt
+from transfers.record import recorded_digests
 from transfers.rules import Rules, Selector, selector
-from transfers.single import SingleTarget
-from transfers.store import ListingIncompleteError, Problem, Store
-
-_Digested = tuple[Entry, str | None, Problem | None]
-
-_AT_ONCE = 4096
+from transfers.sample import Share, choose, new_seed
+from transfers.store import Problem
+from transfers.tree import Tree, open_tree
 
 
-def verify_location(location: Location, rules: Rules, tell: Listener = ignore) -> Receipt:
-    """Hash everything at one place and compare it with the digests of its receipts, else of its manifest object.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be proven of `first`, or of `second` against it.
 
-    Raises `NotFoundError("nothing-recorded")` where neither is there.
+    `exact` names files at one place that nothing is known of. A `sample` is drawn by `seed`, which is made up
+    where it is None. `resume` goes on where the last call that asked this was stopped.
     """
-    with ExitStack() as stack:
-        check = _Check(location.text, location.text, selector(rules), tell, stack)
-        place = check.open(location)
-        expected = recorded_digests(location, place.where)
-        if not expected:
-            expected = {
-                e.path: Expected(e.digest, e.size) for e in place.entries if e.digest and e.kind is Kind.FILE
-            }
-        if not expected:
-            raise NotFoundError(
-                "nothing-recorded",
-                "no digests are on record for this place",
-                about=location.text,
-                hint="Compare it with another place: hibali verify LOCATION LOCATION",
-            )
-        if place.single:
-            one = expected.get(b"") or expected.get(location.name)
-            expected = {location.name: one} if one is not None else {}
-        else:
-            expected = check.chosen(expected)
-        check.judge(place, _digests(place), expected, complete=True)
-        return check.end()
+
+    first: Location
+    second: Location | None = None
+    manifest: Manifest | None = None
+    rules: Rules = field(default_factory=Rules)
+    exact: bool = False
+    sample: Share | None = None
+    seed: int | None = None
+    resume: bool = False
 
 
-def verify_locations(first: Location, second: Location, rules: Rules, tell: Listener = ignore) -> Receipt:
-    """Hash everything at both places and compare: the second has to hold what the first holds, and nothing else."""
-    with ExitStack() as stack:
-        check = _Check(first.text, second.text, selector(rules), tell, stack)
-        ours, theirs = check.open(first), check.open(second)
-        with ThreadPoolExecutor(1) as pool:
-            # Each side hashes its own, both at once.
-            there = pool.submit(lambda: list(_digests(theirs)))
-            expected: dict[bytes, Expected] = {}
-            for entry, digest, problem in _digests(ours):
-                if digest is None:
-                    check.fail(entry.path, problem)
-                else:
-                    expected[entry.path] = Expected(digest, entry.size)
-            found = there.result()
-        if ours.single and theirs.single:
-            expected = dict(zip([entry.path for entry in theirs.entries], expected.values(), strict=False))
-        else:
-            check.compare_links(ours, theirs)
-        check.judge(theirs, found, expected, complete=False)
-        return check.end()
+class Verification:
+    """One verification; `receipt` is true at any moment, so that one that was stopped can say how far it came."""
 
-
-class _Place:
-    """One side: what is listed there, and who hashes it."""
-
-    def __init__(self, side: Side, where: bytes, entries: list[Entry], *, single: bool) -> None:
-        self.side = side
-        self.where = where
-        self.entries = entries
-        self.single = single
-
-    def links(self) -> dict[bytes, bytes]:
-        """Where each symlink points."""
-        return {entry.path: entry.link for entry in self.entries if entry.kind is Kind.LINK}
-
-
-class _Check:
-    """One verification."""
-
-    def __init__(
-        self, source: str, target: str, selected: Selector, tell: Listener, stack: ExitStack
-    ) -> None:
+    def __init__(self, question: Question, tell: Listener = ignore) -> None:
+        self._question = question
+        self._selected: Selector = selector(question.rules)
         self._tell_others = tell
-        self._selected = selected
-        self._stack = stack
-        self._stores: list[Store] = []
+        self._trees: list[Tree] = []
         self._began = time.monotonic()
-        self.receipt = Receipt(new_identifier(), "verify", source, target)
+        self._coverage = Coverage()
+        self.listed = False  # from then on the receipt knows what there is to look at
+        target = question.second or question.first
+        self.receipt = Receipt(new_identifier(), "verify", question.first.text, target.text)
+        self.receipt.coverage = self._coverage
 
-    def open(self, location: Location) -> _Place:
-        """A place to be hashed: a folder, or one file. Raises `NotFoundError`."""
-        store = self._open_store(location)
-        found = store.stat()
-        if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
-        if found.kind is Kind.FILE:
-            one = SingleTarget(self._open_store(location.parent), location.name)
-            return _Place(one, store.where, list(one.list()), single=True)
-        return _Place(store, store.where, self._entries(store), single=False)
+    def run(self) -> Receipt:
+        """Hash and compare. Raises the errors of reaching and listing, and `NotFoundError("nothing-recorded")`."""
+        with ExitStack() as stack:
+            try:
+                self._prove(self._match(stack))
+            finally:
+                self._settle()
+        return self.receipt
 
-    def _open_store(self, location: Location) -> Store:
-        store = open_store(location, tell=self._tell_others)
-        self._stack.callback(store.close)
-        self._stores.append(store)
-        return store
+    def _open(self, location: Location, stack: ExitStack) -> Tree:
+        tree = open_tree(location, self._selected, self._tell_others, stack)
+        self._trees.append(tree)
+        for path, problem in tree.unlisted:
+            self._fail(path, problem)
+        return tree
 
-    def _entries(self, side: Side) -> list[Entry]:
-        """Files and links; what could not be listed is a failure."""
-        entries: list[Entry] = []
-        try:
-            for entry in side.list():
-                if entry.kind in {Kind.FILE, Kind.LINK} and self._selected(entry):
-                    entries.append(entry)  # noqa: PERF401  # what came before an incomplete end counts
-        except ListingIncompleteError as problem:
-            for path, found in problem.problems:
-                self.fail(path, found)
-        return entries
-
-    def tell(self, event: Event) -> None:
-        """Fold and pass on."""
+    def _tell(self, event: Event) -> None:
         self.receipt.take(event)
         self._tell_others(event)
 
-    def fail(self, path: bytes, problem: Problem | None) -> None:
-        """Name one entry that could not be read."""
+    def _fail(self, path: bytes, problem: Problem | None) -> None:
         reason = problem or Problem("unreadable", "it could not be read")
-        self.tell(Failed(path, reason.code, reason.message))
+        self._tell(Failed(path, reason.code, reason.message))
 
-    def chosen(self, expected: dict[bytes, Expected]) -> dict[bytes, Expected]:
-        """Only what the filters take."""
-        return {path: one for path, one in expected.items() if self._selected(Entry(path, Kind.FILE))}
+    def _match(self, stack: ExitStack) -> Matched:
+        """Look at the one place or at both."""
+        question = self._question
+        tree = self._open(question.first, stack)
+        if question.second is not None:
+            return match_trees(tree, self._open(question.second, stack))
+        below = question.manifest.below if question.manifest is not None else b""
+        return match_digests(tree, self._expected(tree), exact=question.exact, below=below)
 
-    def compare_links(self, ours: _Place, theirs: _Place) -> None:
-        """A symlink is what it points to, as text."""
-        there = theirs.links()
-        here = ours.links()
-        for path in sorted(there.keys() - here.keys()):
-            self.tell(Failed(path, "unexpected", "only the second place has it"))
-        for path, link in here.items():
-            if path not in there:
-                self.tell(Failed(path, "missing", "the symlink is not there"))
-            elif there[path] != link:
-                self.tell(Failed(path, "differs", "the symlink points elsewhere"))
+    def _expected(self, tree: Tree) -> dict[bytes, str]:
+        """Path to digest, as far as the question goes."""
+        known = self._known(tree)
+        if tree.single:
+            name = self._question.first.name
+            one = known.get(b"") or known.get(name)
+            known = {name: one} if one is not None else {}
+        else:
+            known = {path: known[path] for path in known if self._selected(Entry(path, Kind.FILE))}
+        if not known:
+            raise NotFoundError(
+                "nothing-recorded",
+                "no digests are on record for this place",
+                about=self._question.first.text,
+                hint="Give a manifest (--manifest FILE), or another place to compare with.",
+            )
+        return known
 
-    def judge(
-        self, place: _Place, digests: Iterable[_Digested], expected: dict[bytes, Expected], *, complete: bool
-    ) -> None:
-        """Judge what stands there by its digests. A file nobody expected is a difference, unless records of it may just be missing."""
-        receipt = self.receipt
-        files = {entry.path for entry in place.entries if entry.kind is Kind.FILE}
-        receipt.files = len(files)
-        receipt.bytes = sum(entry.size for entry in place.entries if entry.kind is Kind.FILE)
-        for path in sorted(expected.keys() - files):
-            self.tell(Failed(path, "missing", "it is not there"))
-        for entry, digest, problem in digests:
-            wanted = expected.get(entry.path)
-            if wanted is None:
-                if not complete:
-                    self.tell(Failed(entry.path, "unexpected", "only the second place has it"))
-            elif digest is None:
-                self.fail(entry.path, problem)
-            elif digest != wanted.digest:
-                self.tell(
-                    Failed(entry.path, "differs", f"its sha256 is {digest}, and {wanted.digest} was expected")
-                )
+    def _known(self, tree: Tree) -> Mapping[bytes, str]:
+        if self._question.manifest is not None:
+            return self._question.manifest.digests
+        recorded = recorded_digests(self._question.first, tree.where)
+        if recorded:
+            return {path: expected.digest for path, expected in recorded.items()}
+        return {entry.path: entry.digest for entry in tree.files if entry.digest}
+
+    def _prove(self, matched: Matched) -> None:
+        """Hash what is to be looked at and was not before, and judge it."""
+        question, coverage = self._question, self._coverage
+        files = self._trees[-1].files
+        self.receipt.files = len(files)
+        self.receipt.bytes = sum(entry.size for entry in files)
+        for failure in matched.failures:
+            self._tell(failure)
+        coverage.files_unchecked = len(matched.pairs) + matched.nobodys
+        self.listed = True
+        with closing(DigestBook("verify", self._key(), keep=question.resume)) as book:
+            if question.resume and book.empty:
+                self._tell(Noted("There is nothing to go on from: all of it is looked at."))
+            unseen = self._unseen(self._chosen(matched.pairs, book), book)
+            self._tell_others(Hashing(len(unseen), sum(pair.ours.size for pair in unseen)))
+            for pair, digest, wanted, problem in self._hashed(unseen):
+                coverage.files_unchecked -= 1
+                self._tell_others(Carried(pair.ours.size))
+                if digest is None or wanted is None:
+                    self._fail(pair.entries[-1].path, problem)
+                else:
+                    self._judge(pair, digest, wanted, book)
+            book.discard()
+
+    def _unseen(self, chosen: list[Pair], book: DigestBook) -> list[Pair]:
+        """Those that the call that is gone on with did not find good, or that are not what they were."""
+        unseen = []
+        for pair in chosen:
+            earlier = book.find(pair.entries)
+            if earlier is not None and pair.wanted in {None, earlier}:
+                self._coverage.files_recorded += 1
+                self._coverage.files_unchecked -= 1
+                self.receipt.files_kept += 1
             else:
-                receipt.files_kept += 1
-        proven = receipt.files_kept == len(files) and not receipt.files_failed
-        receipt.proof_tree = Proof.DIGEST if proven else Proof.NONE
+                unseen.append(pair)
+        return unseen
 
-    def end(self) -> Receipt:
-        """The receipt, judged."""
-        receipt = self.receipt
+    def _judge(self, pair: Pair, digest: str, wanted: str, book: DigestBook) -> None:
+        self._coverage.files_hashed += 1
+        if digest == wanted:
+            self.receipt.files_kept += 1
+            book.add(pair.entries, digest)
+        else:
+            reason = f"its sha256 is {digest}, and {wanted} was expected"
+            self._tell(Failed(pair.entries[-1].path, "differs", reason))
+
+    def _key(self) -> list[Any]:
+        """What makes another question: where, against what, and which files of it."""
+        question = self._question
+        against = question.manifest.fingerprint if question.manifest is not None else ""
+        sample = str(question.sample) if question.sample is not None else ""
+        rules = question.rules
+        places = [tree.question() for tree in self._trees]
+        return [places, against, list(rules.include), list(rules.exclude), sample]
+
+    def _chosen(self, pairs: list[Pair], book: DigestBook) -> list[Pair]:
+        """All, or those drawn by the seed: the one given, else that of the call that is gone on with, else a new one."""
+        question = self._question
+        if question.sample is None:
+            book.begin({})
+            return pairs
+        earlier = book.header.get("seed")
+        seed = question.seed if question.seed is not None else earlier
+        if not isinstance(seed, int):
+            seed = new_seed()
+        self._coverage.sample_seed = seed
+        book.begin({"seed": seed})
+        return choose(pairs, lambda pair: pair.ours.path, question.sample, seed)
+
+    def _hashed(self, pairs: list[Pair]) -> Iterator[tuple[Pair, str | None, str | None, Problem | None]]:
+        """Each with its digest and the one it should have; both places hash at the same time, some files ahead."""
+        ours = self._trees[0].digests(pair.ours for pair in pairs)
+        if self._question.second is None:
+            for pair, (_, digest, problem) in zip(pairs, ours, strict=True):
+                yield pair, digest, pair.wanted, problem
+            return
+        theirs: Iterable[Entry] = (pair.theirs for pair in pairs if pair.theirs is not None)
+        both = zip(pairs, ours, self._trees[1].digests(theirs), strict=True)
+        for pair, (_, wanted, unread), (_, digest, problem) in both:
+            yield pair, digest, wanted, unread or problem
+
+    def _settle(self) -> None:
+        """The receipt, judged. What nobody looked at is not proven, and what an earlier call saw is no digest of this one."""
+        receipt, coverage = self.receipt, self._coverage
         receipt.seconds = time.monotonic() - self._began
-        receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
-        receipt.logins = sum(store.logins for store in self._stores)
+        stores = [store for tree in self._trees for store in tree.stores]
+        receipt.bytes_sent = sum(store.wire_bytes for store in stores)
+        receipt.logins = sum(store.logins for store in stores)
         receipt.exit = Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
-        return receipt
-
-
-def _digests(place: _Place) -> Iterator[_Digested]:
-    files: Iterable[Entry] = (entry for entry in place.entries if entry.kind is Kind.FILE)
-    coming = iter(files)
-    while some := list(islice(coming, _AT_ONCE)):
-        yield from place.side.digest(some)
+        if not self.listed or receipt.files_failed or coverage.files_unchecked:
+            receipt.proof_tree = Proof.NONE
+        elif receipt.files:
+            receipt.proof_tree = Proof.RECORDED if coverage.files_recorded else Proof.DIGEST

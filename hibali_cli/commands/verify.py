@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.failure import tell_people
 from hibali_cli.moving import FILTERS
 from hibali_cli.options import Common
 
@@ -18,46 +19,46 @@ from hibali_cli.options import Common
             "Hash everything there, compare with what was recorded when it arrived.",
         ),
         ("hibali verify data juwels:@scratch/data", "Hash both places and compare."),
+        (
+            "hibali verify juwels:@scratch/data --manifest SHA256SUMS",
+            "Compare with a file that sha256sum, BagIt or `hibali manifest` wrote.",
+        ),
+        ("hibali verify juwels:@archive --sample 1%", "Look at one file in a hundred, drawn by chance."),
+        (
+            "hibali verify juwels:@archive --max-time 2h --resume",
+            "Each night two hours, until all of it was looked at.",
+        ),
     ],
 )
 @click.argument("first", metavar="LOCATION")
 @click.argument("second", metavar="[LOCATION]", required=False)
+@click.option("--manifest", metavar="FILE", help="Compare with the digests in FILE (`-`: from stdin).")
+@click.option(
+    "--bagit",
+    is_flag=True,
+    help="Read FILE as a BagIt manifest, as one called manifest-sha256.txt is anyhow.",
+)
+@click.option("--exact", is_flag=True, help="Name files that nothing is known of, too, and exit 6.")
+@click.option("--sample", metavar="N|N%", help="Look at so many files only, drawn by chance.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 10**18),
+    metavar="NUMBER",
+    help="Draw the sample that this seed drew before.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on where the last call that asked the same was stopped or killed."
+)
 @FILTERS[0]
 @FILTERS[1]
-def command(
-    common: Common, first: str, second: str | None, include: tuple[str, ...], exclude: tuple[str, ...]
-) -> int | None:
+def command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
     """Prove what stands at a place, always by hashing it there.
 
-    Two places are compared with each other; one place is compared with the digests of its receipts or of its
-    manifest object, and where there are none the exit is 3.
-    """
-    from hibali.errors import IncompleteError
-    from hibali.locations import read_location
-    from hibali_cli.progress import listening
-    from transfers.rules import Rules
-    from transfers.verify import verify_location, verify_locations
+    Two places are compared with each other; one place is compared with a manifest, else with the digests of its
+    receipts or of its manifest object, and where there are none the exit is 3. From a site only digests travel.
 
-    settings = common.settings()
-    rules = Rules(include=include, exclude=exclude)
-    place = read_location(first, settings)
-    with listening(common, f"verify {first}") as tell:
-        if second is None:
-            receipt = verify_location(place, rules, tell)
-        else:
-            receipt = verify_locations(place, read_location(second, settings), rules, tell)
-    if common.json:
-        common.output.record("receipt", receipt.to_record())
-    elif receipt.exit:
-        tell_people(
-            IncompleteError(
-                "not-proven",
-                f"{receipt.files_failed} differ or are missing; they are named above",
-                about=receipt.target,
-            )
-        )
-    else:
-        common.output.say(
-            f"{receipt.files_kept} of {receipt.files} files are what they should be; {receipt.seconds:.1f} s"
-        )
-    return int(receipt.exit)
+    A sample, or a call that --max-time ends (exit 5), says how much it did not look at, and calls the tree unproven.
+    """
+    from hibali_cli.proving import verify
+
+    return verify(common, first, second, options)

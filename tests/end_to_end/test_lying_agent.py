@@ -173,3 +173,13 @@ def test_wrong_values_are_no_bug(world: World, field: str, value: str) -> None:
     world.lie(f"field:{field}:{value}")
     for answer in (world.push("--checksum"), world.pull()):
         assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)
+
+
+@pytest.mark.parametrize("value", ["5", "[]", json.dumps("ab" * 32 + "  ../../evil")])
+def test_what_is_no_digest_never_stands_in_a_manifest(world: World, value: str) -> None:
+    make_tree(world.far, dict(TREE))
+    world.lie(f"field:digest:digest:{value}")
+    answer = world.hibali("manifest", f"liar:{world.far}", exit=6)
+    assert answer.out == b""
+    assert b"no sha256" in answer.err
+    assert world.hibali("verify", f"liar:{world.far}", world.far, "--json", exit=6).last["files_kept"] == 0

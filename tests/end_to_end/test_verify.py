@@ -120,6 +120,19 @@ def test_what_only_one_of_two_places_has_is_named(there: Transfers) -> None:
     }
 
 
+def test_another_size_is_a_difference_that_needs_no_hashing(there: Transfers) -> None:
+    there.make(TREE)
+    there.push()
+    there.place.plant("data", {ONE: b"shorter"})
+    answer = there.verify(there.source, "there:data", exit=6)
+    assert failed(answer) == {ONE: "differs"}
+    assert (answer.last["files_kept"], answer.last["files_hashed"], answer.last["proof_tree"]) == (
+        59,
+        59,
+        "none",
+    )
+
+
 def test_links_are_compared_as_text(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"file": b"1", b"link": Link(b"file")})

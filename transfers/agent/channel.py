@@ -28,6 +28,7 @@ class Channel(object):
         self._held = 0
         self._room = threading.Condition()
         self.failure = ""
+        self.gone = threading.Event()  # the client is: whatever takes long may stop
         thread = threading.Thread(target=self._receive, name="receive", daemon=True)
         thread.start()
 
@@ -69,6 +70,7 @@ class Channel(object):
             self.failure = str(problem)
         except Exception as problem:  # noqa: BLE001  # whatever it is, the main thread must wake and end
             sys.stderr.write("hibali agent: {}\n".format(problem))
+        self.gone.set()
         self._put(None)
 
     def _put(self, frame: Optional[frames.Frame]) -> None:

@@ -1,8 +1,10 @@
 """Reading packs and segments, hashing every byte once."""
 
 import contextlib
+import errno
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Tuple
@@ -203,13 +205,18 @@ class _OpenFile(object):
         self.close()
 
 
-def digest_file(root: Root, path: bytes) -> str:
-    """The sha256 in hexadecimal of a regular file as it is now; raises OSError, `ChangedError`."""
+def digest_file(root: Root, path: bytes, gone: threading.Event) -> str:
+    """The sha256 in hexadecimal of a regular file as it is now; raises OSError, `ChangedError`.
+
+    Once the client is gone, a `BrokenPipeError`: nobody waits for the end of a terabyte.
+    """
     descriptor = root.open_file(path)
     try:
         before = os.fstat(descriptor)
         summed = hashlib.sha256()
         while True:
+            if gone.is_set():
+                raise BrokenPipeError(errno.EPIPE, "the client is gone")
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
                 break

@@ -190,7 +190,9 @@ class Session(object):
         def hash_one(path: bytes) -> Dict[str, Any]:
             own = roots.get()
             try:
-                return {"digest": digest_file(own, path)}
+                return {"digest": digest_file(own, path, self._channel.gone)}
+            except BrokenPipeError:
+                raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
                 return {"digest": None, "problem": problem_of(problem)}
             finally:

@@ -1,0 +1,167 @@
+"""Digests of a tree as text: the lines of `sha256sum` and of BagIt manifests, written and read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from hibali.errors import RefusedError, UsageError
+from hibali.text import printable
+from transfers.store import unsafe_component
+
+PAYLOAD = b"data/"  # where a bag holds what it is about
+_LINE_LIMIT = 16 * 1024
+_PATH_LIMIT = 4096
+_NAMED = 20  # with so many bad lines no further one is looked for
+_LINE = re.compile(rb"([0-9A-Fa-f]+) [ *](.+)", re.DOTALL)
+_BAG_LINE = re.compile(rb"([0-9A-Fa-f]+)[ \t]+\*?(.+)", re.DOTALL)
+_BAG_NAME = re.compile(rb"(tag)?manifest-sha256\.txt")
+_DIGITS = 64
+_ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r"}
+_MEANINGS = {escape: byte for byte, escape in _ESCAPES.items()}
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a manifest says: path to sha256 in hexadecimal. `fingerprint` is the sha256 of its own text.
+
+    `below` is the prefix it answers for: a bag's payload manifest says nothing of what lies beside `data/`.
+    """
+
+    name: str
+    digests: dict[bytes, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    below: bytes = b""
+
+
+class MalformedManifestError(UsageError):
+    """Some lines mean nothing; `problems` has `line` (from 1) and `message` of each."""
+
+    def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
+        super().__init__("malformed-manifest", _words(problems), about=name, hint=_HINT)
+        self.problems = problems
+
+
+class UnsafeManifestError(RefusedError):
+    """Some lines name what could lie outside of the tree (S1); `problems` has `line` (from 1) and `message` of each."""
+
+    def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
+        super().__init__("unsafe-name", _words(problems), about=name, hint=_HINT)
+        self.problems = problems
+
+
+_HINT = "Nothing was hashed. Correct the manifest, or have it written again by who made it."
+
+
+def is_bag_name(name: str) -> bool:
+    """Whether a file of that name is a manifest of a bag."""
+    return _BAG_NAME.fullmatch(name.rpartition("/")[2].encode("utf-8", "surrogateescape")) is not None
+
+
+def write_line(path: bytes, digest: str) -> bytes:
+    r"""A line as `sha256sum` writes it; where the name has a `\`, LF or CR they are escaped, and a `\` stands first."""
+    escaped = re.sub(rb"[\\\n\r]", lambda found: _ESCAPES[found.group()], path)
+    mark = b"\\" if escaped != path else b""
+    return mark + digest.encode("ascii") + b"  " + escaped + b"\n"
+
+
+def write_bag_line(path: bytes, digest: str) -> bytes:
+    """A line of a bag's manifest: CR, LF and `%` in names are percent-encoded, and only those (RFC 8493, 2.1.3)."""
+    encoded = re.sub(rb"[\r\n%]", lambda found: b"%%%02X" % ord(found.group()), path)
+    return digest.encode("ascii") + b"  " + encoded + b"\n"
+
+
+def read_manifest(stream: IO[bytes], name: str, *, bag: bool = False) -> Manifest:
+    """Read a manifest that nobody vouches for; with `bag`, names are percent-encoded as in a bag.
+
+    Raises `UnsafeManifestError` (8) for names that climb or are absolute, `MalformedManifestError` (2) for
+    lines of any other form, for a name that comes twice, and for a manifest without any line.
+    """
+    found = Manifest(name)
+    summed = hashlib.sha256()
+    problems: list[dict[str, Any]] = []
+    unsafe = False
+    number = 0
+    while (line := stream.readline(_LINE_LIMIT + 1)) and len(problems) < _NAMED:
+        number += 1
+        summed.update(line)
+        try:
+            _take(found, line, _read_bag_line if bag else _read_line)
+        except _LineError as problem:
+            problems.append({"line": number, "message": str(problem)})
+            unsafe = unsafe or problem.unsafe
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(_LINE_LIMIT)
+    if unsafe:
+        raise UnsafeManifestError(name, problems)
+    if problems or not found.digests:
+        raise MalformedManifestError(name, problems or [{"line": 0, "message": "it has no line at all"}])
+    found.fingerprint = summed.hexdigest()
+    if bag and all(path.startswith(PAYLOAD) for path in found.digests):
+        found.below = PAYLOAD
+    return found
+
+
+class _LineError(Exception):
+    def __init__(self, message: str, *, unsafe: bool = False) -> None:
+        super().__init__(message)
+        self.unsafe = unsafe
+
+
+def _take(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple[bytes, str]]) -> None:
+    if len(line) > _LINE_LIMIT:
+        raise _LineError(f"it is longer than {_LINE_LIMIT} bytes")
+    # a CR at the end is that of a text file from elsewhere; one in a name is escaped
+    text = line.removesuffix(b"\n").removesuffix(b"\r")
+    if not text.strip() or text.startswith(b"#"):
+        return
+    path, digest = read_line(text)
+    while path.startswith(b"./"):  # as `find` names what it finds
+        path = path[2:].lstrip(b"/")
+    reason = unsafe_component(path)
+    if reason:
+        raise _LineError(f"the name {printable(path[:80])}: {reason}", unsafe=True)
+    if len(path) > _PATH_LIMIT:
+        raise _LineError(f"the name has {len(path)} bytes, and {_PATH_LIMIT} is the most")
+    if len(digest) != _DIGITS:
+        raise _LineError(f"the digest has {len(digest)} digits, and a sha256 has {_DIGITS}")
+    if path in found.digests:
+        raise _LineError(f"the name {printable(path[:80])} came before")
+    found.digests[path] = digest.lower()
+
+
+def _read_line(text: bytes) -> tuple[bytes, str]:
+    escaped = text.startswith(b"\\")
+    found = _LINE.fullmatch(text[1:] if escaped else text)
+    if found is None:
+        raise _LineError("it is not a digest, two spaces and a name, as sha256sum writes them")
+    path = found.group(2)
+    return _unescaped(path) if escaped else path, found.group(1).decode("ascii")
+
+
+def _unescaped(path: bytes) -> bytes:
+    parts = re.findall(rb"\\.?|[^\\]+", path, re.DOTALL)
+    try:
+        return b"".join(_MEANINGS[part] if part.startswith(b"\\") else part for part in parts)
+    except KeyError:
+        raise _LineError("the name has a backslash that sha256sum does not write") from None
+
+
+def _read_bag_line(text: bytes) -> tuple[bytes, str]:
+    found = _BAG_LINE.fullmatch(text)
+    if found is None:
+        raise _LineError("it is not a digest, a space and a name, as BagIt has them")
+    path = re.sub(
+        rb"%(0[AaDd]|25)", lambda encoded: bytes.fromhex(encoded.group(1).decode("ascii")), found.group(2)
+    )
+    return path, found.group(1).decode("ascii")
+
+
+def _words(problems: list[dict[str, Any]]) -> str:
+    count = "1 line" if len(problems) == 1 else f"{len(problems)} lines"
+    many = " (and no further one was looked for)" if len(problems) >= _NAMED else ""
+    lines = [f"line {found['line']}: {found['message']}" for found in problems]
+    return "\n".join([f"{count} of the manifest cannot be used{many}", *lines])
