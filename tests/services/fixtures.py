@@ -61,6 +61,24 @@ def ssh_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def sftp_server() -> SshServer:
+    """An sshd that gives SFTP and nothing else."""
+    return _server("sftp")
+
+
+@pytest.fixture(scope="session")
+def unprivileged_sftp_server() -> SshServer:
+    """The same, where permissions mean something although root runs it."""
+    return _server("sftp-unprivileged")
+
+
+@pytest.fixture(scope="session")
+def plain_sftp_server() -> SshServer:
+    """The same without OpenSSH's extensions."""
+    return _server("sftp-plain")
+
+
+@pytest.fixture(scope="session")
 def slurm() -> Slurm:
     """An sshd where sbatch works, without accounting: also `.env` for here and `.jobcomp`, Slurm's own log."""
     return _server("slurm")

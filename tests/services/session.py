@@ -20,7 +20,13 @@ from tests.services.object_store import ObjectStore, end_object_store, start_obj
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
 from tests.services.slurm import Slurm, start_slurm
-from tests.services.sshd import SshServer, start_sshd, start_sshd_with_shell
+from tests.services.sshd import (
+    SshServer,
+    start_sftp_gateway,
+    start_sshd,
+    start_sshd_with_shell,
+    start_unprivileged_sftp,
+)
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
 ENOUGH_MEMORY = 4 << 30
@@ -29,6 +35,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 Start = Callable[[Path, Path], Any]
 SERVICES: dict[str, tuple[type, Start]] = {
     "ssh": (SshServer, start_sshd),
+    "sftp": (SshServer, start_sftp_gateway),
+    "sftp-unprivileged": (SshServer, start_unprivileged_sftp),
+    # without OpenSSH's extensions: what other servers offer
+    "sftp-plain": (
+        SshServer,
+        lambda session, folder: start_sftp_gateway(
+            session, folder, "-P posix-rename,hardlink,fsync,statvfs,fstatvfs,lsetstat,limits"
+        ),
+    ),
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
     "object-store": (ObjectStore, start_object_store),

@@ -70,6 +70,32 @@ def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | Non
     return _started(session, server, [program("sshd", "openssh-server")])
 
 
+def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
+    """Start sshd that gives SFTP and nothing else, whatever is asked for; `more` are words of sftp-server."""
+    sshd = program("sshd", "openssh-server")
+    server = _prepared(folder)
+    command = f"ForceCommand internal-sftp -d {server.home} {more}"
+    _configure(session, server, {"HOME": str(server.home)}, f"{command}\n")
+    return _started(session, server, [sshd])
+
+
+def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
+    """The same, where permissions mean something although root runs it."""
+    sshd = program("sshd", "openssh-server")
+    server = _prepared(folder)
+    without = "setpriv --bounding-set=-dac_override,-dac_read_search " if os.geteuid() == 0 else ""
+    command = f"ForceCommand {without}{_sftp_server()} -d {server.home}"
+    _configure(session, server, {"HOME": str(server.home)}, f"{command}\n")
+    return _started(session, server, [sshd])
+
+
+def _sftp_server() -> str:
+    for path in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server"):
+        if Path(path).exists():
+            return path
+    raise MissingPackageError("sftp-server is missing; it comes with openssh-sftp-server")
+
+
 def start_sshd_with_shell(session: Path, folder: Path, shell: str) -> SshServer:
     """Start sshd whose account has the login shell `shell`, and start-up files that talk on stdout and stderr.
 
