@@ -28,7 +28,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     from transfers.transport import open_either
 
     def over_sftp(client: Client, logins: int) -> Store:
-        return store_over(client, logins, location)
+        return cast("Store", store_over(client, logins, location))
 
     return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, tell=tell)
 
