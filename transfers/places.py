@@ -42,5 +42,15 @@ def open_far(site: Site, *, tell: Listener = ignore) -> Far:
             about=site.name,
             hint="Name an ssh or local site.",
         )
-    connection, _ = load("transfers.stores", site.kind).connect(site, tell=tell)
-    return AgentFar(connection)
+    module = load("transfers.stores", site.kind)
+
+    def with_agent() -> Far:
+        return AgentFar(module.connect(site, tell=tell)[0])
+
+    if site.kind != "ssh":
+        return with_agent()
+    from transfers.transport import open_either, sftp_far
+
+    return open_either(
+        site, bulk=False, with_agent=with_agent, with_sftp=lambda client, _: sftp_far(site, client), tell=tell
+    )

@@ -72,7 +72,7 @@ class Channel:
     def __init__(self, argv: Sequence[str], where: str, login: Login | None = None) -> None:
         """Start it; raises `TryLaterError`, `AccessError`, or `IncompleteError` where it is no SFTP server."""
         self.where = where
-        self._login = login
+        self.login = login
         self._process = Process(argv)
         self._sending = threading.Lock()
         self._room = threading.Condition()
@@ -186,8 +186,8 @@ class Channel:
             return TryLaterError("connection-lost", "the connection was closed", about=self.where)
         code = self._process.end(patience=2.0)
         errors = self._process.errors
-        if self._login is not None and code == 255:
-            return self._login.explain(errors)
+        if self.login is not None and code == 255:
+            return self.login.explain(errors)
         text = printable(errors.decode("utf-8", "replace").strip())[-300:]
         return TryLaterError(
             "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", about=self.where

@@ -148,6 +148,17 @@ class Client:
             return self._extended(b"posix-rename@openssh.com", content)
         return self.channel.ask(wire.RENAME, content)
 
+    def ask_move(self, old: bytes, new: bytes) -> Pending:
+        """Rename, a no where anything stands at the new name: what version 3 itself promises."""
+        return self.channel.ask(wire.RENAME, wire.text(old) + wire.text(new))
+
+    def ask_copy(self, source: bytes, target: bytes) -> Pending | None:
+        """Copy one open file into another, there; None where the server cannot."""
+        if not self.offers(b"copy-data"):
+            return None
+        content = wire.text(source) + wire.large(0) * 2 + wire.text(target) + wire.large(0)
+        return self._extended(b"copy-data", content)
+
     def ask_link(self, old: bytes, new: bytes) -> Pending | None:
         """A second name for a file, where the server can and nothing stands there."""
         if not self.offers(b"hardlink@openssh.com"):

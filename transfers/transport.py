@@ -13,7 +13,9 @@ from hibali.events import Listener, Noted, ignore
 from hibali.folders import private_folder, state_folder
 from hibali.ledger import now, write_atomic
 from hibali.sites import Site
+from transfers.far import Far
 from transfers.sftp_client import Client
+from transfers.sftp_far import SftpFar
 from transfers.stores import sftp
 
 Opened = TypeVar("Opened")
@@ -78,6 +80,13 @@ def _remember(site: Site, because: str, *, bulk: bool) -> None:
     transports = record.setdefault("transports", {})
     transports[_host(site, bulk=bulk)] = {"transport": "sftp", "because": because, "at": now()}
     _write(path, record)
+
+
+def sftp_far(site: Site, client: Client) -> Far:
+    """The machine at a site over a conversation that is closed with it."""
+    assert site.ssh is not None
+    assert client.channel.login is not None
+    return SftpFar(client, client.channel.login, site.ssh.command)
 
 
 def forget(site: Site) -> None:

@@ -142,7 +142,7 @@ def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished)
 
 def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_later() -> None:
     slurm = load_scheduler("slurm")
-    assert slurm.read_status(Finished(0, b"7|NEW_WORD|why\n", b""), ["7"])["7"].phase is Phase.WAITING
+    assert slurm.read_status(Finished(0, b"7:NEW_WORD:why\n", b""), ["7"])["7"].phase is Phase.WAITING
     known = slurm.read_accounting(Finished(0, b"7|NEW_WORD|0:0\n", b""))
     assert known is not None
     assert known["7"].phase is Phase.GONE
@@ -152,7 +152,7 @@ def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() 
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
         assert slurm.read_submit(Finished(0, said, b"")) == Submitted("12")
-    assert slurm.read_lookup(Finished(0, b"12|mallory\n13|me\n", b""), "me") == "13"
+    assert slurm.read_lookup(Finished(0, b"12:mallory\n13:me\n", b""), "me") == "13"
 
 
 def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:

@@ -305,11 +305,16 @@ def test_a_store_whose_other_end_died_says_try_later(subject: Subject) -> None:
     else:
         os.kill(store._connection.greeting["pid"], 9)  # type: ignore[attr-defined]
     with pytest.raises(TryLaterError) as told:
-        for _ in range(200):  # ssh's master notices some moments later that a channel's owner is gone
-            store.stat()
-            time.sleep(0.05)
+        ask_for_a_while(store)
     assert told.value.transient
     store.close()
+
+
+def ask_for_a_while(store: Store) -> None:
+    """ssh's master notices some moments later that a channel's owner is gone."""
+    for _ in range(200):
+        store.stat()
+        time.sleep(0.05)
 
 
 def test_a_root_that_cannot_be_made_is_an_error_of_ours(subject: Subject) -> None:
