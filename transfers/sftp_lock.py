@@ -49,6 +49,7 @@ class SftpLock:
         self._record = json.dumps(_own_record(operation, self._token, seconds)).encode("ascii") + b"\n"
         self._renewed = time.monotonic()
         self._ended = threading.Event()
+        self._unmade: StatusError | None = None
         self._enter()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
@@ -64,7 +65,10 @@ class SftpLock:
                 problem = refused
                 if refused.code != wire.NO_SUCH_FILE:
                     break
-        raise self._client.error(problem, self._beneath.full(OWN))
+        told = self._client.problem(self._unmade or problem, self._beneath.full(b""))
+        if told.code == "no-space":
+            raise RefusedError(told.code, told.message, about=self._client.where)
+        raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
 
     def _take(self) -> None:
         folder = self._folder()
@@ -91,8 +95,11 @@ class SftpLock:
         try:
             found = self._client.attributes_of(look)
         except StatusError as problem:
-            # What kept it from being made says more than that it is not there.
-            raise (refused if refused and problem.code == wire.NO_SUCH_FILE else problem) from None
+            if problem.code != wire.NO_SUCH_FILE or refused is None:
+                raise
+            # It cannot be made, or another's went with their lock between the two questions.
+            self._unmade = refused
+            raise (problem if refused.code == wire.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
             raise self._refused("reserved-name", "is no folder, and hibali needs the name")
         return found
