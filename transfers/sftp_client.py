@@ -109,7 +109,6 @@ class Client:
             if problem.code == wire.END_OF_FILE:
                 return b""
             raise
-        self.channel.data_bytes += len(found)
         return found
 
     def ask_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
@@ -119,7 +118,6 @@ class Client:
             piece = content[at : at + self.write_bytes]
             head = wire.text(handle) + wire.large(offset + at) + wire.number(len(piece))
             asked.append(self.channel.ask(wire.WRITE, head, piece))
-        self.channel.data_bytes += len(content)
         return asked
 
     def ask_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:

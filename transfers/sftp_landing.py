@@ -148,16 +148,13 @@ class Landing:
 
     def _make_folders(self, partials: list[Partial]) -> None:
         """Made at once, because what they hold comes behind them; a file in the way goes where that was agreed."""
-        self._find_folders(partials)
         client = self._client
+        for one in partials:
+            if one.item.clear and one.problem is None:
+                self._clear_name(one)
+        self._find_folders(partials)
         good = [one for one in partials if one.problem is None]
         full = [self._beneath.full(one.item.entry.path) for one in good]
-        for one, path in zip(good, full, strict=True):
-            if one.item.clear:
-                found = client.stat(path)
-                if found is not None and kind_of(found) is not Kind.FOLDER:
-                    self._place.check()
-                    client.settle([client.ask_remove(path)])
         made = [client.ask_make_folder(path, 0o777) for path in full]
         looks = [client.ask_stat(path) for path in full]
         for one, pending, look in zip(good, made, looks, strict=True):
@@ -167,6 +164,15 @@ class Landing:
                     one.problem = Problem("not-a-folder", "Not a directory")
             except StatusError as problem:
                 one.problem = self._partials.why(refused or problem, one)
+
+    def _clear_name(self, one: Partial) -> None:
+        """What was agreed to make room for a folder goes."""
+        self._find_folders([one])
+        path = self._beneath.full(one.item.entry.path)
+        found = self._client.stat(path) if one.problem is None else None
+        if found is not None and kind_of(found) is not Kind.FOLDER:
+            self._place.check()
+            self._client.settle([self._client.ask_remove(path)])
 
     def _write_files(self, files: list[Partial], contents: dict[int, memoryview]) -> None:
         whole = [

@@ -72,12 +72,13 @@ class SftpLock:
 
     def _take(self) -> None:
         folder = self._folder()
+        if folder.user != self._own.user:
+            self._own.find_user()
+        if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
+            raise self._refused("not-private", "is another account's, or others can write it")
         self._renewed = time.monotonic()
         mine = self._own.write(self._part, self._record)
         try:
-            if (folder.user is not None and folder.user != mine.user) or (folder.mode or 0) & 0o022:
-                raise self._refused("not-private", "is another account's, or others can write it")
-            self._own.user = mine.user
             for _ in range(3):
                 if self._appear() or self._replace_dead(mine):
                     self._sweep()
@@ -157,10 +158,11 @@ class SftpLock:
 
     def _locked(self, holder: dict[str, Any]) -> NoReturn:
         who = printable(str(holder.get("client") or "somewhere")[:200])
+        process, host = (printable(str(holder.get(word))[:200]) for word in ("pid", "host"))
         doing = printable(str(holder.get("operation") or "an operation")[:50])
         raise TryLaterError(
             "locked",
-            f"the target is held by {doing} from {who}",
+            f"the target is held by {doing} from {who} (process {process} on {host})",
             about=self._client.where,
             hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
             transient=False,

@@ -63,6 +63,14 @@ class Own:
             raise refused
         return found
 
+    def find_user(self) -> None:
+        """Who we are there: the owner of a file that we make in the root. Raises `StatusError`."""
+        name = b".hibali-" + os.urandom(16).hex().encode("ascii")
+        try:
+            self.user = self.write(name, b"").user
+        finally:
+            self.remove(name)
+
     def refresh(self, path: bytes, content: bytes) -> bool:
         """Write a file's own content again, which moves its time by the far clock; False where it holds something else.
 

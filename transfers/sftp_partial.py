@@ -76,6 +76,7 @@ class Partials:
         """Send more of it; `finish` waits for the answers."""
         one.asked += self._client.ask_write(one.handle, one.offset, content)
         one.offset += len(content)
+        self._client.channel.data_bytes += len(content)
 
     def finish(self, partials: list[Partial]) -> None:
         """Everything is sent: the mode and time, to disk where the server can, closed; and wait."""

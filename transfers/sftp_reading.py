@@ -116,6 +116,7 @@ class Files:
             if len(part) != size:
                 opened.problem = opened.problem or _CHANGED
             content += part
+        self._client.channel.data_bytes += len(content)
         return bytearray() if opened.problem else content
 
     def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
