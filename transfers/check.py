@@ -52,11 +52,11 @@ def _reach(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, int]:
 
     def with_agent() -> tuple[Far, int]:
         connection, logins = module.connect(site, tell=tell)
-        report.facts["transport"] = "agent"
         return AgentFar(connection), logins
 
     if site.kind != "ssh":
         return with_agent()
+    report.facts["transport"] = "agent"
     from transfers.transport import forget, open_either, sftp_far
 
     def with_sftp(client: Client, logins: int) -> tuple[Far, int]:

@@ -79,6 +79,18 @@ def plain_sftp_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def automation_node() -> SshServer:
+    """An sshd behind a forced-command wrapper that allows transfers and Slurm's words; `asked_of` tells what came."""
+    return _server("automation-node")
+
+
+@pytest.fixture(scope="session")
+def gate() -> SshServer:
+    """An sshd behind hibali's own gate."""
+    return _server("gate")
+
+
+@pytest.fixture(scope="session")
 def slurm() -> Slurm:
     """An sshd where sbatch works, without accounting: also `.env` for here and `.jobcomp`, Slurm's own log."""
     return _server("slurm")

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
@@ -27,6 +28,7 @@ from tests.services.sshd import (
     start_sshd_with_shell,
     start_unprivileged_sftp,
 )
+from transfers.gate import gate_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
 ENOUGH_MEMORY = 4 << 30
@@ -42,6 +44,16 @@ SERVICES: dict[str, tuple[type, Start]] = {
         SshServer,
         lambda session, folder: start_sftp_gateway(
             session, folder, "-P posix-rename,hardlink,fsync,statvfs,fstatvfs,lsetstat,limits"
+        ),
+    ),
+    "automation-node": (
+        SshServer,
+        lambda session, folder: start_automation_node(session, folder, ensure(session, "slurm").conf),
+    ),
+    "gate": (
+        SshServer,
+        lambda session, folder: start_gated(
+            session, folder, ensure(session, "slurm").conf, gate_script("python3")
         ),
     ),
     "slurm": (Slurm, start_slurm),

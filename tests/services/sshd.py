@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,26 +70,35 @@ def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | Non
     return _started(session, server, [program("sshd", "openssh-server")])
 
 
-def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
-    """Start sshd that gives SFTP and nothing else, whatever is asked for; `more` are words of sftp-server."""
+def start_sshd_with_command(
+    session: Path,
+    folder: Path,
+    command: Callable[[SshServer], str],
+    environment: Mapping[str, str] | None = None,
+) -> SshServer:
+    """Start sshd that runs one command whatever is asked for."""
     sshd = program("sshd", "openssh-server")
     server = _prepared(folder)
-    command = f"ForceCommand internal-sftp -d {server.home} {more}"
-    _configure(session, server, {"HOME": str(server.home)}, f"{command}\n")
+    known = {"HOME": str(server.home), **(environment or {})}
+    _configure(session, server, known, f"ForceCommand {command(server)}\n")
     return _started(session, server, [sshd])
+
+
+def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
+    """Start sshd that gives SFTP and nothing else, whatever is asked for; `more` are words of sftp-server."""
+    return start_sshd_with_command(session, folder, lambda server: f"internal-sftp -d {server.home} {more}")
 
 
 def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
     """The same, where permissions mean something although root runs it."""
-    sshd = program("sshd", "openssh-server")
-    server = _prepared(folder)
     without = "setpriv --bounding-set=-dac_override,-dac_read_search " if os.geteuid() == 0 else ""
-    command = f"ForceCommand {without}{_sftp_server()} -d {server.home}"
-    _configure(session, server, {"HOME": str(server.home)}, f"{command}\n")
-    return _started(session, server, [sshd])
+    return start_sshd_with_command(
+        session, folder, lambda server: f"{without}{sftp_server_program()} -d {server.home}"
+    )
 
 
-def _sftp_server() -> str:
+def sftp_server_program() -> str:
+    """Where the distribution keeps it."""
     for path in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server"):
         if Path(path).exists():
             return path
