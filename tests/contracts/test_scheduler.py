@@ -155,6 +155,22 @@ def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() 
     assert slurm.read_lookup(Finished(0, b"12:mallory\n13:me\n", b""), "me") == "13"
 
 
+def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
+    """Silence would mean that there is no such job, and allow a second submission."""
+    slurm = load_scheduler("slurm")
+    asked = [slurm.submit_words(RUN, "/w/job.sh"), slurm.status_words(["1", "2"]), slurm.lookup_words(RUN)]
+    for word in [word for words in [*asked, slurm.cancel_words("1")] for word in words]:
+        assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
+    for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
+        refusal = Finished(0, said, b"")
+        with pytest.raises(TryLaterError):
+            slurm.read_status(refusal, ["1"])
+        with pytest.raises(TryLaterError):
+            slurm.read_lookup(refusal, "me")
+        assert not slurm.read_accounting(refusal)
+        assert isinstance(slurm.read_submit(refusal), Unclear)
+
+
 def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
     slurm = load_scheduler("slurm")
     lost = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
