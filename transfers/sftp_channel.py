@@ -97,8 +97,9 @@ class Channel:
         return self._process.pid
 
     def _greet(self) -> dict[bytes, bytes]:
-        try:
+        with contextlib.suppress(OSError):  # one that has ended already may have said why
             self._write(wire.init())
+        try:
             kind, content = self._packet()
             if kind != wire.VERSION_ANSWER:
                 raise wire.WireError("the first packet is no greeting")
