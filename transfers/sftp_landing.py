@@ -15,7 +15,7 @@ from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, kind_of
 from transfers.sftp_partial import Partial, Partials, is_whole
-from transfers.sftp_reading import Files
+from transfers.sftp_reading import Files, Opened
 from transfers.store import Item, Landed, Payload, Problem
 
 _PACKS = 4  # packs under way
@@ -31,6 +31,7 @@ class Place:
     seed: bytes
     check: Callable[[], None]  # raises where the lock is no longer ours
     read_back: bool = True
+    earlier: tuple[bytes, ...] = ()  # the secrets of operations that were interrupted here
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class _Large:
     """A file that comes in segments, hashed along the frontier."""
 
     partial: Partial
+    there: int = 0  # so many bytes were there from an interrupted operation
     summed: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
@@ -96,7 +98,7 @@ class Landing:
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._failure = self._failure or problem
         pool.shutdown(wait=True)
-        self._guarded(self._drop_all)
+        self._guarded(self._leave_all)
         self._answers.put(None)
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -105,9 +107,9 @@ class Landing:
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._failure = self._failure or problem
 
-    def _drop_all(self) -> None:
-        """What will not be finished."""
-        self._partials.drop([large.partial for large in self._large.values()])
+    def _leave_all(self) -> None:
+        """What was begun stays for the next call to go on with, or for it to remove."""
+        self._partials.leave([large.partial for large in self._large.values()])
         self._large.clear()
 
     def _tell(self, one: Partial) -> None:
@@ -244,7 +246,11 @@ class Landing:
             view = memoryview(payload.data)
             large.summed.update(view)
             before = list(large.partial.asked)
-            self._partials.write(large.partial, view)
+            there = min(max(large.there - unit.offset, 0), len(view))
+            if there and not self._is_there(large.partial, view[:there]):
+                large.there = there = 0
+            large.partial.offset += there
+            self._partials.write(large.partial, view[there:])
             refused = self._client.settle(before)
             large.partial.asked = [one for one in large.partial.asked if one not in before]
             if refused is not None:
@@ -261,11 +267,20 @@ class Landing:
     def _open_large(self, item: Item) -> Problem | None:
         one = Partial(item)
         self._find_folders([one])
-        if one.problem is None:
+        there = 0
+        if one.problem is None and self._place.read_back:
+            there = self._partials.resume(one, self._place.earlier)
+        if one.problem is None and not one.handle:
             self._partials.open_all([one])
         if one.problem is None:
-            self._large[item.number] = _Large(one)
+            self._large[item.number] = _Large(one, there)
         return one.problem
+
+    def _is_there(self, one: Partial, expected: memoryview) -> bool:
+        """Whether what an interrupted operation wrote is what the source has now: looked at before it counts."""
+        opened = Opened(one.handle)
+        asked = self._place.files.ask_range(opened, one.offset, len(expected))
+        return self._place.files.collect(opened, asked) == expected
 
     def _drop_large(self, item: Item) -> bool:
         large = self._large.pop(item.number, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from transfers import sftp_wire as wire
@@ -10,7 +11,7 @@ from transfers.agent import own_names
 from transfers.entry import Kind
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import Pending, StatusError
-from transfers.sftp_client import Client
+from transfers.sftp_client import Client, kind_of
 from transfers.store import Item, Problem
 
 _NEW = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
@@ -43,10 +44,10 @@ class Partials:
         self._seed = seed
         self.left = False
 
-    def name_for(self, path: bytes, what: bytes = b"") -> bytes:
-        """The partial name in the folder of `path`; `what` tells apart several for one path."""
+    def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
+        """The partial name in the folder of `path`; `what` tells apart several for one path, `seed` is another operation's."""
         folder = path.rpartition(b"/")[0]
-        name = own_names.partial_name(self._seed, what + path)
+        name = own_names.partial_name(seed or self._seed, what + path)
         return folder + b"/" + name if folder else name
 
     def open_all(self, partials: list[Partial]) -> None:
@@ -71,6 +72,27 @@ class Partials:
                     if again or problem.code != wire.FAILURE:
                         one.problem = self.why(problem, one)
                         one.name = b""
+
+    def resume(self, one: Partial, seeds: Sequence[bytes]) -> int:
+        """Take over what an interrupted operation had of this very file; how many bytes of it are there.
+
+        Whether they are the right ones has to be looked at.
+        """
+        client, full = self._client, self._beneath.full
+        new = self.name_for(one.item.entry.path)
+        names = [self.name_for(one.item.entry.path, seed=seed) for seed in seeds]
+        for name, look in zip(names, [client.ask_stat(full(name)) for name in names], strict=True):
+            try:
+                found = client.attributes_of(look)
+                usable = kind_of(found) is Kind.FILE and 0 < (found.size or 0) <= one.item.entry.size
+                if usable and client.settle([client.ask_rename(full(name), full(new))]) is None:
+                    flags = wire.FOR_READING | wire.FOR_WRITING
+                    one.handle = client.handle_of(client.ask_open(full(new), flags))
+                    one.name = new
+                    return found.size or 0
+            except StatusError:
+                continue
+        return 0
 
     def write(self, one: Partial, content: memoryview) -> None:
         """Send more of it; `finish` waits for the answers."""
@@ -157,6 +179,14 @@ class Partials:
                 self.left = True
         for one in named:
             one.name = b""
+
+    def leave(self, partials: list[Partial]) -> None:
+        """Close what will not be finished now; its name is known to the next run."""
+        for one in partials:
+            self.left = True
+            self._client.settle(one.asked)
+            self._client.ask_close(one.handle)
+            one.handle, one.asked = b"", []
 
     def why(self, problem: StatusError, one: Partial) -> Problem:
         """A no to a write, with the words of a full disk where there is no room."""

@@ -123,8 +123,6 @@ class SftpStore:
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the target must be locked."""
         lock = self._held()
-        self._purge(self._orphans)
-        self._orphans = []
         try:
             before = self._own.seeds()
             seed = self._own.open_seed()
@@ -135,12 +133,21 @@ class SftpStore:
             raise self._client.error(problem, self.where) from None
         self._tidy = self._tidy or not before
         landing = Landing(
-            Place(self._client, self._beneath, self._files, seed, lock.check, read_back=self._read_back)
+            Place(
+                self._client,
+                self._beneath,
+                self._files,
+                seed,
+                lock.check,
+                read_back=self._read_back,
+                earlier=tuple(before),
+            )
         )
         try:
             yield from landing.run(payloads)
             lock.check()
-            self._purge(landing.aside)
+            self._purge([*landing.aside, *self._orphans])
+            self._orphans = []
         finally:
             self._tidy = self._tidy and not landing.left
 

@@ -121,6 +121,33 @@ def test_a_killed_push_goes_on_by_agent_or_sftp(
     assert [path.name for path in (root / "x").iterdir()] == ["large"]
 
 
+def test_a_large_file_goes_on_where_it_was_cut_off(
+    hibali: Any, add_there: Callable[..., Path], sftp_server: SshServer, tmp_path: Path
+) -> None:
+    root = add_there(sftp_server)
+    source = tmp_path / "source"
+    source.mkdir()
+    size = 150 << 20
+    content = os.urandom(size)
+    (source / "large").write_bytes(content)
+    process = hibali.start("push", source, "there:x")
+    wait_until(lambda: reached(root) > 40 << 20 or process.poll() is not None)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    had = reached(root)
+    assert had > 40 << 20
+    receipt = hibali("push", source, "there:x", "--json", exit=0).last
+    assert receipt["proof_moved"] == "digest"
+    # what was missing is sent, what was there is looked at, and all is read back
+    assert receipt["bytes_sent"] <= (size - had) + had + size + (1 << 20)
+    assert (root / "x/large").read_bytes() == content
+    assert [path.name for path in (root / "x").iterdir()] == ["large"]
+
+
+def reached(root: Path) -> int:
+    return max((path.stat().st_size for path in (root / "x").glob(".hibali-*")), default=0)
+
+
 def test_where_only_sftp_works_it_is_chosen_once(
     hibali: Any, add_there: Callable[..., Path], automation_node: SshServer, tmp_path: Path
 ) -> None:
