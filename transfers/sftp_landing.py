@@ -27,7 +27,6 @@ class Place:
 
     client: Client
     beneath: Beneath
-    files: Files
     seed: bytes
     check: Callable[[], None]  # raises where the lock is no longer ours
     read_back: bool = True
@@ -55,6 +54,7 @@ class Landing:
         self._room = threading.Semaphore(_PACKS)
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
+        self._files = Files(place.client, place.beneath, self._stopped)
         self._large: dict[int, _Large] = {}
         self._finishing: list[Future[None]] = []
         self.aside: list[bytes] = []
@@ -195,7 +195,7 @@ class Landing:
         if not self._place.read_back:
             return
         for one, (digest, problem) in zip(
-            files, self._place.files.hash_all([one.name for one in files]), strict=True
+            files, self._files.hash_all([one.name for one in files]), strict=True
         ):
             if problem is not None:
                 one.problem = problem
@@ -279,8 +279,8 @@ class Landing:
     def _is_there(self, one: Partial, expected: memoryview) -> bool:
         """Whether what an interrupted operation wrote is what the source has now: looked at before it counts."""
         opened = Opened(one.handle)
-        asked = self._place.files.ask_range(opened, one.offset, len(expected))
-        return self._place.files.collect(opened, asked) == expected
+        asked = self._files.ask_range(opened, one.offset, len(expected))
+        return self._files.collect(opened, asked) == expected
 
     def _drop_large(self, item: Item) -> bool:
         large = self._large.pop(item.number, None)
@@ -304,7 +304,9 @@ class Landing:
             if one.problem is None:
                 self._commit([one])
         finally:
-            if one.name:
+            if one.name and self._stopped.is_set():
+                self._partials.leave([one])
+            elif one.name:
                 self._partials.drop([one])
         self._tell(one)
 

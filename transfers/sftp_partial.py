@@ -185,7 +185,8 @@ class Partials:
         for one in partials:
             self.left = True
             self._client.settle(one.asked)
-            self._client.ask_close(one.handle)
+            if one.handle:
+                self._client.ask_close(one.handle)
             one.handle, one.asked = b"", []
 
     def why(self, problem: StatusError, one: Partial) -> Problem:

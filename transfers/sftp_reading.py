@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,9 +43,11 @@ class Opened:
 class Files:
     """Opens and reads regular files below a root. Any thread may ask."""
 
-    def __init__(self, client: Client, beneath: Beneath) -> None:
+    def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
+        """`stopped` ends the hashing of large files early."""
         self._client = client
         self._beneath = beneath
+        self._stopped = stopped or threading.Event()
 
     def open_all(self, paths: Sequence[bytes]) -> list[Opened]:
         """Each open, or its problem; what is no regular file is never opened: a FIFO would hold the server."""
@@ -166,6 +169,8 @@ class Files:
         for at in range(0, size, PACK_BYTES):
             asked.append(piece(at + 2 * PACK_BYTES))
             summed.update(self.collect(opened, asked.pop(0)))
+            if self._stopped.is_set():
+                opened.problem = opened.problem or Problem("not-tried", "it was interrupted")
             if opened.problem:
                 break
         self._look([opened])

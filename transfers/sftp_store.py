@@ -136,7 +136,6 @@ class SftpStore:
             Place(
                 self._client,
                 self._beneath,
-                self._files,
                 seed,
                 lock.check,
                 read_back=self._read_back,
