@@ -94,7 +94,6 @@ def require_built(site: Site) -> None:
     """Raise `UsageError` where the site asks for what the contracts name and this version cannot do yet."""
     lacking = [
         (site.kind == "url", "kind", "url"),
-        (site.ssh is not None and site.ssh.transport == "sftp", "ssh.transport", "sftp"),
         (site.ssh is not None and site.ssh.auth == "gsi", "ssh.auth", "gsi"),
     ]
     for lacks, key, word in lacking:

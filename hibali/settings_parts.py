@@ -34,6 +34,7 @@ def read_ssh(site: Table) -> SshSettings | None:
         logins=table.whole("logins", 1, most=64),
         channels=table.whole("channels", 8, most=64),
         persist_seconds=int(table.quantity("persist", _read_persist, 600.0)),
+        read_back=table.flag("read_back", default=True),
     )
     if found.persist_seconds > LONGEST_PERSIST:
         table.note("must be at most 1d", "persist")

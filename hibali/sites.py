@@ -22,6 +22,7 @@ class SshSettings:
     logins: int = 1
     channels: int = 8
     persist_seconds: int = 600  # 0: masters are forbidden here ("no")
+    read_back: bool = True  # over SFTP: whether what was written is read back as its proof
 
 
 @dataclass(frozen=True, slots=True)

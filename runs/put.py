@@ -33,7 +33,7 @@ def _put_copies(far: Far, prepared: Prepared, folder: bytes) -> None:
         target = partial + as_bytes(each.target).removeprefix(final)
         far.make_folder(target.rpartition(b"/")[0])
         far.copy(as_bytes(each.source), target)
-    far.run(["mv", "-n", "-T", "--", partial, final])
+    far.move(partial, final)
     if far.stat(final) is None:
         raise IncompleteError("not-copied", "the inputs could not be put in place", about=printable(final))
 

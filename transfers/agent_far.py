@@ -74,6 +74,10 @@ class AgentFar:
         """See Far."""
         self._connection.ask("copy", source=frames.text_of(source), target=frames.text_of(target))
 
+    def move(self, source: bytes, target: bytes) -> None:
+        """See Far."""
+        self.run(["mv", "-n", "-T", "--", source, target])
+
     def remove_tree(self, path: bytes) -> None:
         """See Far."""
         self._connection.ask("remove_tree", path=frames.text_of(path))

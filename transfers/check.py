@@ -9,6 +9,8 @@ from hibali.events import Listener, ignore
 from hibali.plugins import load
 from hibali.sites import Site
 from transfers.agent_far import AgentFar
+from transfers.far import Far
+from transfers.sftp_client import Client
 
 _PROGRAMS = {
     "slurm": ("sbatch", "squeue", "scancel"),
@@ -31,8 +33,7 @@ def check_site(site: Site, tell: Listener = ignore) -> SiteReport:
     report = SiteReport()
     try:
         if site.kind in {"ssh", "local"}:
-            connection, logins = load("transfers.stores", site.kind).connect(site, tell=tell)
-            far = AgentFar(connection)
+            far, logins = _reach(site, report, tell)
             try:
                 _check_machine(site, far, report)
             finally:
@@ -45,13 +46,36 @@ def check_site(site: Site, tell: Listener = ignore) -> SiteReport:
     return report
 
 
-def _check_machine(site: Site, far: AgentFar, report: SiteReport) -> None:
-    report.facts.update(far.facts())
+def _reach(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, int]:
+    """The machine there, and how many logins it took; where `auto` found only SFTP, the agent is tried again."""
+    module = load("transfers.stores", site.kind)
+
+    def with_agent() -> tuple[Far, int]:
+        connection, logins = module.connect(site, tell=tell)
+        return AgentFar(connection), logins
+
+    if site.kind != "ssh":
+        return with_agent()
+    report.facts["transport"] = "agent"
+    from transfers.transport import forget, open_either, sftp_far
+
+    def with_sftp(client: Client, logins: int) -> tuple[Far, int]:
+        report.facts["transport"] = "sftp"
+        return sftp_far(site, client), logins
+
+    forget(site)
+    return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, tell=tell)
+
+
+def _check_machine(site: Site, far: Far, report: SiteReport) -> None:
+    report.facts.update({name: fact for name, fact in far.facts().items() if fact})
     for name, path in site.roots.items():
         _check_folder(site, far, report, f"root {name}", path, needed=True)
     _check_folder(site, far, report, "work", site.work, needed=False)
     words = [site.scheduler.name if site.scheduler else "direct", site.container]
     programs = [program for word in words for program in _PROGRAMS.get(word, ())]
+    if not isinstance(far, AgentFar):
+        return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
     for program, found in far.which(programs).items():
         report.facts[program] = found or "not found"
         if found is None:
@@ -65,9 +89,7 @@ def _check_machine(site: Site, far: AgentFar, report: SiteReport) -> None:
             )
 
 
-def _check_folder(
-    site: Site, far: AgentFar, report: SiteReport, what: str, path: str, *, needed: bool
-) -> None:
+def _check_folder(site: Site, far: Far, report: SiteReport, what: str, path: str, *, needed: bool) -> None:
     if path.startswith("@"):
         name, _, rest = path[1:].partition("/")
         path = f"{site.roots.get(name, '')}/{rest}"

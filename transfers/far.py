@@ -60,6 +60,9 @@ class Far(Protocol):
     def copy(self, source: bytes, target: bytes) -> None:
         """A private copy of a file or tree (a reflink where the filesystem can), never a hard link."""
 
+    def move(self, source: bytes, target: bytes) -> None:
+        """Rename a file or tree, unless anything stands at `target`; look afterwards where that matters."""
+
     def remove_tree(self, path: bytes) -> None:
         """Remove a folder and all below it; absent is done."""
 

@@ -11,12 +11,26 @@ from hibali.plugins import load
 from hibali.sites import Site
 from transfers.agent_far import AgentFar
 from transfers.far import Far
+from transfers.sftp_client import Client
 from transfers.store import Store
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     """The store at a location, connected; close it. Raises the errors of reaching a site."""
-    return cast("Store", load("transfers.stores", location.site.kind).open_store(location, tell=tell))
+    module = load("transfers.stores", location.site.kind)
+
+    def opened() -> Store:
+        return cast("Store", module.open_store(location, tell=tell))
+
+    if location.site.kind != "ssh":
+        return opened()
+    from transfers.stores.sftp import store_over
+    from transfers.transport import open_either
+
+    def over_sftp(client: Client, logins: int) -> Store:
+        return cast("Store", store_over(client, logins, location))
+
+    return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, tell=tell)
 
 
 def open_far(site: Site, *, tell: Listener = ignore) -> Far:
@@ -28,5 +42,15 @@ def open_far(site: Site, *, tell: Listener = ignore) -> Far:
             about=site.name,
             hint="Name an ssh or local site.",
         )
-    connection, _ = load("transfers.stores", site.kind).connect(site, tell=tell)
-    return AgentFar(connection)
+    module = load("transfers.stores", site.kind)
+
+    def with_agent() -> Far:
+        return AgentFar(module.connect(site, tell=tell)[0])
+
+    if site.kind != "ssh":
+        return with_agent()
+    from transfers.transport import open_either, sftp_far
+
+    return open_either(
+        site, bulk=False, with_agent=with_agent, with_sftp=lambda client, _: sftp_far(site, client), tell=tell
+    )

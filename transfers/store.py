@@ -30,6 +30,7 @@ class Facts:
     links: bool = True  # holds symlinks
     modes: bool = True  # holds the execute bit
     mtimes: bool = True  # holds modification times
+    mtime_unit_ns: int = 1  # how fine they are kept
     locks: bool = True  # can hold a lease lock
     name_bytes: int = 255  # longest single component; 0: no limit
     path_bytes: int = 4096  # longest whole relative path

@@ -21,7 +21,6 @@ from runs.scheduler import (
     Submitted,
     Unclear,
     check_directive,
-    check_job_id,
     check_plain,
 )
 from transfers.far import Finished
@@ -67,6 +66,8 @@ _LATER = re.compile(
     rb"|slurm backup controller in standby",
     re.IGNORECASE,
 )
+_JOB = re.compile(r"[0-9][0-9_.+-]*")
+_ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
 
 
@@ -134,13 +135,13 @@ class Slurm:
         )
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Ended jobs are included: squeue remembers them for MinJobAge, accounting or not."""
+        """Only characters that a forced-command wrapper passes on (S7). Ended jobs are included: squeue remembers them for MinJobAge, accounting or not."""
         return (
             "squeue",
             "--noheader",
             "--states=all",
             f"--jobs={','.join(jobs)}",
-            "--format=%i|%T|%r",
+            "--format=%i:%T:%r",
         )
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
@@ -150,24 +151,22 @@ class Slurm:
             if b"Invalid job id specified" in finished.stderr:
                 return found
             raise _no_answer("squeue", finished)
-        for line in _lines(finished.stdout):
-            job, _, rest = line.partition("|")
-            word, _, reason = rest.partition("|")
+        for job, rest in _answers("squeue", finished):
+            word, _, reason = rest.partition(":")
             if job in found:
                 found[job] = _status(word, reason, queued=True)
         return found
 
     def lookup_words(self, run: str) -> tuple[str, ...]:
         """The run's identifier is the job's name."""
-        return ("squeue", "--noheader", "--states=all", f"--name={run}", "--format=%i|%u")
+        return ("squeue", "--noheader", "--states=all", f"--name={run}", "--format=%i:%u")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
         if finished.exit_code != 0:
             raise _no_answer("squeue", finished)
-        for line in _lines(finished.stdout):
-            job, _, owner = line.partition("|")
-            if owner == user and check_job_id(job):
+        for job, owner in _answers("squeue", finished):
+            if owner == user:
                 return job
         return None
 
@@ -193,7 +192,7 @@ class Slurm:
             job, _, rest = line.partition("|")
             state, _, code = rest.partition("|")
             word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
-            if check_job_id(job):
+            if _JOB.fullmatch(job):
                 found[job] = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
         return found
 
@@ -211,6 +210,19 @@ def _status(word: str, reason: str, *, queued: bool) -> Status:
 
 def _lines(text: bytes) -> list[str]:
     return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
+    """The id and the rest of each line.
+
+    Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
+    silence would mean that there is no such job.
+    """
+    lines = _lines(finished.stdout)
+    found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
+    if lines and not found:
+        raise _no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
+    return found
 
 
 def _last_id(text: bytes) -> str | None:

@@ -142,7 +142,7 @@ def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished)
 
 def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_later() -> None:
     slurm = load_scheduler("slurm")
-    assert slurm.read_status(Finished(0, b"7|NEW_WORD|why\n", b""), ["7"])["7"].phase is Phase.WAITING
+    assert slurm.read_status(Finished(0, b"7:NEW_WORD:why\n", b""), ["7"])["7"].phase is Phase.WAITING
     known = slurm.read_accounting(Finished(0, b"7|NEW_WORD|0:0\n", b""))
     assert known is not None
     assert known["7"].phase is Phase.GONE
@@ -152,7 +152,23 @@ def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() 
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
         assert slurm.read_submit(Finished(0, said, b"")) == Submitted("12")
-    assert slurm.read_lookup(Finished(0, b"12|mallory\n13|me\n", b""), "me") == "13"
+    assert slurm.read_lookup(Finished(0, b"12:mallory\n13:me\n", b""), "me") == "13"
+
+
+def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
+    """Silence would mean that there is no such job, and allow a second submission."""
+    slurm = load_scheduler("slurm")
+    asked = [slurm.submit_words(RUN, "/w/job.sh"), slurm.status_words(["1", "2"]), slurm.lookup_words(RUN)]
+    for word in [word for words in [*asked, slurm.cancel_words("1")] for word in words]:
+        assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
+    for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
+        refusal = Finished(0, said, b"")
+        with pytest.raises(TryLaterError):
+            slurm.read_status(refusal, ["1"])
+        with pytest.raises(TryLaterError):
+            slurm.read_lookup(refusal, "me")
+        assert not slurm.read_accounting(refusal)
+        assert isinstance(slurm.read_submit(refusal), Unclear)
 
 
 def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:

@@ -116,7 +116,10 @@ def ordinary_python(tmp_path: Path) -> Path:
 
 
 def test_a_folder_that_may_not_be_read_is_named(
-    subject: Subject, ordinary_python: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Subject,
+    ordinary_python: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     if subject.folder is None:
         return
@@ -126,7 +129,11 @@ def test_a_folder_that_may_not_be_read_is_named(
     subject.folder.chmod(0o500)
     monkeypatch.setattr(sys, "executable", str(ordinary_python))
     location = subject.location()
-    if location.site.ssh is not None:
+    if subject.place.word == "sftp":
+        unprivileged = request.getfixturevalue("unprivileged_sftp_server")
+        ssh = replace(location.site.ssh, command=tuple(unprivileged.command))
+        location = replace(location, site=replace(location.site, ssh=ssh))
+    elif location.site.ssh is not None:
         ssh = replace(location.site.ssh, python=str(ordinary_python))
         location = replace(location, site=replace(location.site, ssh=ssh))
     store = subject.opened(location)
@@ -293,12 +300,21 @@ def test_a_store_whose_other_end_died_says_try_later(subject: Subject) -> None:
     store = subject.fresh()
     if subject.folder is None:
         return
-    connection = store._connection  # type: ignore[attr-defined]
-    os.kill(connection.greeting["pid"], 9)
+    if subject.place.word == "sftp":
+        os.kill(store.pid, 9)  # type: ignore[attr-defined]
+    else:
+        os.kill(store._connection.greeting["pid"], 9)  # type: ignore[attr-defined]
     with pytest.raises(TryLaterError) as told:
-        store.stat()
+        ask_for_a_while(store)
     assert told.value.transient
     store.close()
+
+
+def ask_for_a_while(store: Store) -> None:
+    """ssh's master notices some moments later that a channel's owner is gone."""
+    for _ in range(200):
+        store.stat()
+        time.sleep(0.05)
 
 
 def test_a_root_that_cannot_be_made_is_an_error_of_ours(subject: Subject) -> None:

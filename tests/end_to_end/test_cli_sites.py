@@ -93,6 +93,7 @@ def test_every_option_finds_its_key(hibali: Any) -> None:
         "auth": "ssh",
         "python": "python3",
         "persist_seconds": 600,
+        "read_back": True,
     }
     assert (site["roots"], site["default_root"], site["work"]) == ({"a": "/a", "b": "~/b"}, "a", "@b/w")
     assert (site["scheduler"]["account"], site["scheduler"]["partition"]) == ("x", "p")

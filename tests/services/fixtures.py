@@ -61,6 +61,36 @@ def ssh_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def sftp_server() -> SshServer:
+    """An sshd that gives SFTP and nothing else."""
+    return _server("sftp")
+
+
+@pytest.fixture(scope="session")
+def unprivileged_sftp_server() -> SshServer:
+    """The same, where permissions mean something although root runs it."""
+    return _server("sftp-unprivileged")
+
+
+@pytest.fixture(scope="session")
+def plain_sftp_server() -> SshServer:
+    """The same without OpenSSH's extensions."""
+    return _server("sftp-plain")
+
+
+@pytest.fixture(scope="session")
+def automation_node() -> SshServer:
+    """An sshd behind a forced-command wrapper that allows transfers and Slurm's words; `asked_of` tells what came."""
+    return _server("automation-node")
+
+
+@pytest.fixture(scope="session")
+def gate() -> SshServer:
+    """An sshd behind hibali's own gate."""
+    return _server("gate")
+
+
+@pytest.fixture(scope="session")
 def slurm() -> Slurm:
     """An sshd where sbatch works, without accounting: also `.env` for here and `.jobcomp`, Slurm's own log."""
     return _server("slurm")

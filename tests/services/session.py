@@ -16,11 +16,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
 from tests.services.slurm import Slurm, start_slurm
-from tests.services.sshd import SshServer, start_sshd, start_sshd_with_shell
+from tests.services.sshd import (
+    SshServer,
+    start_sftp_gateway,
+    start_sshd,
+    start_sshd_with_shell,
+    start_unprivileged_sftp,
+)
+from transfers.gate import gate_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
 ENOUGH_MEMORY = 4 << 30
@@ -29,6 +37,25 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 Start = Callable[[Path, Path], Any]
 SERVICES: dict[str, tuple[type, Start]] = {
     "ssh": (SshServer, start_sshd),
+    "sftp": (SshServer, start_sftp_gateway),
+    "sftp-unprivileged": (SshServer, start_unprivileged_sftp),
+    # without OpenSSH's extensions: what other servers offer
+    "sftp-plain": (
+        SshServer,
+        lambda session, folder: start_sftp_gateway(
+            session, folder, "-P posix-rename,hardlink,fsync,statvfs,fstatvfs,lsetstat,limits"
+        ),
+    ),
+    "automation-node": (
+        SshServer,
+        lambda session, folder: start_automation_node(session, folder, ensure(session, "slurm").conf),
+    ),
+    "gate": (
+        SshServer,
+        lambda session, folder: start_gated(
+            session, folder, ensure(session, "slurm").conf, gate_script("python3")
+        ),
+    ),
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
     "object-store": (ObjectStore, start_object_store),

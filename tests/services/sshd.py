@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,41 @@ def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | Non
     (server.home / ".bashrc").write_text('cd "$HOME"\n')
     _configure(session, server, {**home, **(environment or {})})
     return _started(session, server, [program("sshd", "openssh-server")])
+
+
+def start_sshd_with_command(
+    session: Path,
+    folder: Path,
+    command: Callable[[SshServer], str],
+    environment: Mapping[str, str] | None = None,
+) -> SshServer:
+    """Start sshd that runs one command whatever is asked for."""
+    sshd = program("sshd", "openssh-server")
+    server = _prepared(folder)
+    known = {"HOME": str(server.home), **(environment or {})}
+    _configure(session, server, known, f"ForceCommand {command(server)}\n")
+    return _started(session, server, [sshd])
+
+
+def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
+    """Start sshd that gives SFTP and nothing else, whatever is asked for; `more` are words of sftp-server."""
+    return start_sshd_with_command(session, folder, lambda server: f"internal-sftp -d {server.home} {more}")
+
+
+def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
+    """The same, where permissions mean something although root runs it."""
+    without = "setpriv --bounding-set=-dac_override,-dac_read_search " if os.geteuid() == 0 else ""
+    return start_sshd_with_command(
+        session, folder, lambda server: f"{without}{sftp_server_program()} -d {server.home}"
+    )
+
+
+def sftp_server_program() -> str:
+    """Where the distribution keeps it."""
+    for path in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server"):
+        if Path(path).exists():
+            return path
+    raise MissingPackageError("sftp-server is missing; it comes with openssh-sftp-server")
 
 
 def start_sshd_with_shell(session: Path, folder: Path, shell: str) -> SshServer:

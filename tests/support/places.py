@@ -80,6 +80,7 @@ class FolderPlace:
         return (
             f'kind = "ssh"\n{roots}[sites.{{name}}.ssh]\nhost = "{self.server.host}"\n'
             f"command = {json.dumps(self.command)}\n"
+            f'transport = "{"sftp" if self.word == "sftp" else "agent"}"\n'
             '[sites.{name}.limits]\nlogin_interval = "0s"\n'
         )
 
@@ -220,6 +221,8 @@ def make_place(word: str, folder: Path, ask: Any) -> Place:
         return FolderPlace(word, folder / "local-root")
     if word == "ssh":
         return FolderPlace(word, folder / "ssh-root", ask("ssh_server"))
+    if word == "sftp":
+        return FolderPlace(word, folder / "sftp-root", ask("sftp_server"))
     if word == "s3":
         store = ask("object_store")
         return BucketPlace(store, store.bucket())

@@ -157,7 +157,7 @@ class Lease(object):
         if holder is None:
             return False
         age = clock - holder["mtime"]
-        if not (_is_gone(holder) or age > _seconds_of(holder)):
+        if not (is_gone(holder) or age > seconds_of(holder)):
             raise LockedError(holder, age)
         token = str(holder.get("token")).encode("utf-8", "replace")
         marker = b"broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
@@ -260,7 +260,7 @@ def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
     return record
 
 
-def _seconds_of(holder: Dict[str, Any]) -> float:
+def seconds_of(holder: Dict[str, Any]) -> float:
     """How long the holder's lease lasts; a lock that does not say it in earnest has the usual one."""
     seconds = holder.get("lease")
     if isinstance(seconds, (int, float)) and 0 < seconds <= _LONGEST:
@@ -268,7 +268,7 @@ def _seconds_of(holder: Dict[str, Any]) -> float:
     return float(LEASE_SECONDS)
 
 
-def _is_gone(holder: Dict[str, Any]) -> bool:
+def is_gone(holder: Dict[str, Any]) -> bool:
     """Whether the holding process provably ended: on this very host and boot, and its pid is not that process."""
     if holder.get("host") != socket.gethostname() or not holder.get("boot"):
         return False

@@ -1,0 +1,135 @@
+"""What an SFTP server says is not believed where it breaks the protocol (S3): a program that plays one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from transfers.sftp_beneath import Beneath
+from transfers.sftp_channel import Channel
+from transfers.sftp_client import Client
+from transfers.sftp_store import SftpStore
+from transfers.stores.sftp import facts_of
+
+# Answers in turn; `answer` has the number of the question in place of `#`.
+_SERVER = """
+import os, struct, sys
+def exactly(count):
+    found = b""
+    while len(found) < count:
+        part = os.read(0, count - len(found))
+        if not part: sys.exit(0)
+        found += part
+    return found
+def question():
+    length = struct.unpack(">I", exactly(4))[0]
+    return exactly(length)
+def text(value): return struct.pack(">I", len(value)) + value
+def say(kind, identifier, content=b""):
+    os.write(1, struct.pack(">IBI", len(content) + 5, kind, identifier) + content)
+ATTRS = lambda mode, size=0: struct.pack(">IQII", 0x5, size, mode, 0)[:16]
+def names(*given): return struct.pack(">I", len(given)) + b"".join(text(n) + text(b"") + ATTRS(m, s) for n, m, s in given)
+FOLDER, FILE = 0o40755, 0o100644
+question()
+os.write(1, struct.pack(">IBI", 5, 2, VERSION))
+listed = False
+while True:
+    asked = question()
+    kind, identifier = asked[0], struct.unpack(">I", asked[1:5])[0]
+    LIES
+    if kind in (7, 17): say(105, identifier, ATTRS(FOLDER))
+    elif kind == 16: say(104, identifier, names((b"/", FOLDER, 0)))
+    elif kind == 11: say(102, identifier, text(b"h"))
+    elif kind == 12 and not listed:
+        listed = True
+        say(104, identifier, names(*NAMES))
+    elif kind == 12: say(101, identifier, struct.pack(">I", 1) + text(b"") + text(b""))
+    else: say(101, identifier, struct.pack(">I", 0) + text(b"") + text(b""))
+"""
+
+Play = Callable[..., SftpStore]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """A store over a server that says these names, and lies as told."""
+
+    def start(names: str = "()", lies: str = "pass", version: int = 3) -> SftpStore:
+        script = tmp_path / "server.py"
+        script.write_text(
+            _SERVER.replace("VERSION", str(version)).replace("NAMES", names).replace("LIES", lies)
+        )
+        client = Client(Channel([sys.executable, str(script)], "there"))
+        return SftpStore(client, b"/root", facts_of(read_back=True), read_back=True)
+
+    return start
+
+
+def test_an_honest_one_is_listed(play: Play) -> None:
+    store = play('((b"b", FILE, 3), (b".", FOLDER, 0), (b"a", FILE, 1))')
+    assert [(entry.path, entry.size) for entry in store.list()] == [(b"a", 1), (b"b", 3)]
+    store.close()
+
+
+@pytest.mark.parametrize("name", ['b"../x"', 'b"a/b"', 'b""', 'b"a\\0"', 'b"/etc"'])
+def test_a_name_that_is_none_ends_the_listing(play: Play, name: str) -> None:
+    store = play(f"(({name}, FILE, 1),)")
+    with pytest.raises(IncompleteError) as told:
+        list(store.list())
+    assert told.value.code == "listing-violation"
+    store.close()
+
+
+def test_a_name_that_comes_twice_ends_the_listing(play: Play) -> None:
+    store = play('((b"a", FILE, 1), (b"a", FILE, 2))')
+    with pytest.raises(IncompleteError):
+        list(store.list())
+    store.close()
+
+
+LIES = {
+    "too long": 'os.write(1, b"\\xff\\xff\\xff\\xff")',
+    "empty": 'os.write(1, b"\\0\\0\\0\\0")',
+    "nobody's answer": "identifier += 1000",
+    "another kind": "kind == 17 and say(103, identifier, text(b'x')); kind = 0 if kind == 17 else kind",
+    "cut off": "os.write(1, b'\\0\\0\\0\\x50\\x69'); sys.exit(0)",
+    "silence": "sys.exit(0)",
+    "attributes end early": "kind == 17 and say(105, identifier, b'\\0\\0\\0\\x0f'); kind = 0 if kind == 17 else kind",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_is_no_answer_is_an_error_of_ours(play: Play, lie: str) -> None:
+    store = play(lies=LIES[lie])
+    with pytest.raises(HibaliError) as told:
+        list(store.list())
+    assert told.value.code in {"protocol", "connection-lost"}
+    store.close()
+
+
+def test_another_version_is_refused(play: Play) -> None:
+    with pytest.raises(IncompleteError):
+        play(version=6)
+
+
+def test_what_speaks_no_sftp_is_refused(tmp_path: Path) -> None:
+    for words, error in (
+        (["echo", "This account can only run transfers"], IncompleteError),
+        (["true"], TryLaterError),
+    ):
+        with pytest.raises(error):
+            Channel(words, "there")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_climbing_names_never_leave_for_the_server(play: Play) -> None:
+    store = play(lies="assert b'..' not in asked")
+    beneath = Beneath(store._client, b"/root")
+    for path in (b"../x", b"a/../../x", b"/x", b"", b"a\0b", b"a//b"):
+        assert beneath.parents([path], make=True)[path].code == "unsafe-name"
+    assert beneath.parents([b"a/b"]) == {}
+    store.close()

@@ -1,0 +1,246 @@
+"""The lease on a target behind an SFTP server: the agent's lock file, held by this process (S6)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any, NoReturn
+
+from hibali.errors import HibaliError, RefusedError, TryLaterError
+from hibali.text import printable
+from transfers import sftp_wire as wire
+from transfers.agent import own_names
+from transfers.agent.lease import LEASE_SECONDS, boot_identifier, is_gone, process_start, seconds_of
+from transfers.entry import Kind
+from transfers.sftp_beneath import Beneath
+from transfers.sftp_channel import StatusError
+from transfers.sftp_client import Client, kind_of, listed_names
+from transfers.sftp_own import OWN, Own
+from transfers.sftp_wire import Attributes
+
+_LOCK = OWN + b"/lock"
+_TRIES = 20
+_REPLACING_SECONDS = 60  # who took longer to replace a dead lock is dead, too
+_GRAIN = 1.0  # times over SFTP are whole seconds
+
+
+class SftpLock:
+    """Held from construction to `release`; renewed by a thread of its own through the same connection."""
+
+    def __init__(
+        self, client: Client, beneath: Beneath, own: Own, operation: str, seconds: int = LEASE_SECONDS
+    ) -> None:
+        """Take it; one whose holder is provably gone, or whose lease ran out by the far clock, is replaced.
+
+        Raises `TryLaterError("locked")` that names the holder, `RefusedError`, `AccessError`.
+        """
+        self._client = client
+        self._beneath = beneath
+        self._own = own
+        self._seconds = seconds
+        self._token = secrets.token_hex(16)
+        self._part = OWN + b"/lock." + self._token.encode("ascii")
+        self._record = json.dumps(_own_record(operation, self._token, seconds)).encode("ascii") + b"\n"
+        self._renewed = time.monotonic()
+        self._ended = threading.Event()
+        self._unmade: StatusError | None = None
+        self._enter()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    def _enter(self) -> None:
+        """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
+        problem = StatusError(wire.FAILURE, "")
+        for _ in range(_TRIES):
+            try:
+                self._take()
+                return
+            except StatusError as refused:
+                problem = refused
+                if refused.code != wire.NO_SUCH_FILE:
+                    break
+        told = self._client.problem(self._unmade or problem, self._beneath.full(b""))
+        if told.code == "no-space":
+            raise RefusedError(told.code, told.message, about=self._client.where)
+        raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
+
+    def _take(self) -> None:
+        folder = self._folder()
+        if folder.user != self._own.user:
+            self._own.find_user()
+        if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
+            raise self._refused("not-private", "is another account's, or others can write it")
+        self._renewed = time.monotonic()
+        mine = self._own.write(self._part, self._record)
+        try:
+            for _ in range(3):
+                if self._appear() or self._replace_dead(mine):
+                    self._sweep()
+                    return
+            self._locked({})
+        finally:
+            self._own.remove(self._part)
+
+    def _folder(self) -> Attributes:
+        """`.hibali` below the root, 0700 when we make it."""
+        full = self._beneath.full(OWN)
+        made = self._client.ask_make_folder(full, 0o700)
+        look = self._client.ask_stat(full)
+        refused = self._client.settle([made])
+        try:
+            found = self._client.attributes_of(look)
+        except StatusError as problem:
+            if problem.code != wire.NO_SUCH_FILE or refused is None:
+                raise
+            # It cannot be made, or another's went with their lock between the two questions.
+            self._unmade = refused
+            raise (problem if refused.code == wire.FAILURE else refused) from None
+        if kind_of(found) is not Kind.FOLDER:
+            raise self._refused("reserved-name", "is no folder, and hibali needs the name")
+        return found
+
+    def _refused(self, code: str, what: str) -> RefusedError:
+        return RefusedError(code, f"`.hibali` there {what}", about=self._client.where)
+
+    def _appear(self) -> bool:
+        """Put our record under the lock's name, where nothing stands; False where something does."""
+        linked = self._client.ask_link(self._beneath.full(self._part), self._beneath.full(_LOCK))
+        if linked is not None:
+            refused = self._client.settle([linked])
+            if refused is None:
+                return True
+            if refused.code == wire.NO_SUCH_FILE:
+                raise refused
+            if refused.code == wire.FAILURE and self._own.read(_LOCK) is not None:
+                return False
+        try:
+            self._own.write(_LOCK, self._record)
+        except StatusError as problem:
+            if problem.code != wire.FAILURE:
+                raise
+            return False
+        return True
+
+    def _replace_dead(self, mine: Attributes) -> bool:
+        """Put our record over a lock whose holder is gone; the marker lets one at a time do so. Raises "locked"."""
+        found = self._own.read(_LOCK)
+        if found is None:
+            return False
+        holder = _record_of(found[0])
+        age = (mine.seconds or 0) - (found[1].seconds or 0) - _GRAIN
+        if not (is_gone(holder) or age > seconds_of(holder)):
+            self._locked(holder)
+        token = str(holder.get("token")).encode("utf-8", "replace")
+        marker = OWN + b"/broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
+        try:
+            self._own.write(marker, b"")
+        except StatusError:
+            left = self._own.read(marker)
+            if left is not None and (mine.seconds or 0) - (left[1].seconds or 0) > _REPLACING_SECONDS:
+                self._own.remove(marker)
+            self._locked(holder)
+        try:
+            again = self._own.read(_LOCK)
+            if again is None or _record_of(again[0]).get("token") != holder.get("token"):
+                return False
+            if not self._client.offers(b"posix-rename@openssh.com"):
+                self._own.remove(_LOCK)
+            self._own.rename(self._part, _LOCK)
+        finally:
+            self._own.remove(marker)
+        return True
+
+    def _locked(self, holder: dict[str, Any]) -> NoReturn:
+        who = printable(str(holder.get("client") or "somewhere")[:200])
+        process, host = (printable(str(holder.get(word))[:200]) for word in ("pid", "host"))
+        doing = printable(str(holder.get("operation") or "an operation")[:50])
+        raise TryLaterError(
+            "locked",
+            f"the target is held by {doing} from {who} (process {process} on {host})",
+            about=self._client.where,
+            hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
+            transient=False,
+        )
+
+    def _sweep(self) -> None:
+        """Remove what others left who were killed at taking the lock; who is at it now begins again."""
+        with contextlib.suppress(StatusError):
+            for name in [one.name for one in listed_names(self._client, self._beneath.full(OWN))]:
+                if own_names.is_lock_part(name):
+                    self._own.remove(OWN + b"/" + name)
+
+    def check(self) -> None:
+        """Raise `TryLaterError("lease-lost")` unless the lock is still ours and was renewed in time."""
+        late = time.monotonic() - self._renewed > self._seconds * 0.75
+        if self._ended.is_set() or late or not self._is_ours():
+            raise TryLaterError(
+                "lease-lost",
+                "the lock on the target was lost; nothing more is written",
+                about=self._client.where,
+                hint="Type the same line again.",
+                transient=False,
+            )
+
+    def _is_ours(self) -> bool:
+        try:
+            found = self._own.read(_LOCK)
+        except StatusError:
+            return False
+        return found is not None and _record_of(found[0]).get("token") == self._token
+
+    def _renew(self) -> None:
+        """Writing the record again moves its time by the far clock, ours may differ from it."""
+        while not self._ended.wait(self._seconds / 6):
+            with contextlib.suppress(HibaliError, StatusError):
+                began = time.monotonic()
+                self.check()
+                if self._own.refresh(_LOCK, self._record):
+                    self._renewed = began
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def release(self) -> None:
+        """See Lock. Left to run out where it may have become another's."""
+        if self._ended.is_set():
+            return
+        with contextlib.suppress(HibaliError, StatusError):
+            self.check()
+            self.stop()
+            if self._is_ours():
+                self._client.ask_remove(self._beneath.full(_LOCK)).wait()
+                # A journal for the next run, or a user's own files, may stay.
+                self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
+        self.stop()
+
+
+def _own_record(operation: str, token: str, seconds: int) -> dict[str, Any]:
+    pid = os.getpid()
+    host = socket.gethostname()
+    return {
+        "version": 1,
+        "operation": operation,
+        "client": f"{os.environ.get('USER', os.geteuid())}@{host} pid {pid}",
+        "host": host,
+        "boot": boot_identifier(),
+        "pid": pid,
+        "start": process_start(pid),
+        "token": token,
+        "lease": seconds,
+    }
+
+
+def _record_of(content: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}

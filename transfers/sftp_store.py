@@ -1,0 +1,297 @@
+"""A folder behind an SFTP server as a store: no program of ours, nor any other, runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from transfers import sftp_wire as wire
+from transfers.entry import Entry, Kind
+from transfers.sftp_beneath import Beneath
+from transfers.sftp_channel import Pending, StatusError
+from transfers.sftp_client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
+from transfers.sftp_landing import Landing, Place
+from transfers.sftp_listing import Listing
+from transfers.sftp_lock import SftpLock
+from transfers.sftp_own import Own
+from transfers.sftp_reading import Files, Reading
+from transfers.store import Facts, Landed, ListingIncompleteError, Payload, Problem, Space, Unit
+
+_BATCH = 256
+
+_Entries = list[Entry]  # inside the class `list` is a method
+_Numbered = list[tuple[int, Entry]]
+_Asked = list[tuple[int, Pending]]
+_Problems = list[Problem | None]
+
+
+class SftpStore:
+    """The Store protocol over one SFTP conversation (transfers.store.Store)."""
+
+    limited_by = None
+
+    def __init__(
+        self, client: Client, path: bytes, facts: Facts, *, read_back: bool, logins: int = 0
+    ) -> None:
+        """`path` is absolute."""
+        self.facts = facts
+        self.where = path
+        self.logins = logins
+        self._client = client
+        self._read_back = read_back
+        self._beneath = Beneath(client, path)
+        self._files = Files(client, self._beneath)
+        self._own = Own(client, self._beneath)
+        self._lock: SftpLock | None = None
+        self._orphans: list[bytes] = []
+        self._tidy = False  # all orphans are known, and nothing else can be left
+
+    @property
+    def wire_bytes(self) -> int:
+        """File bytes that crossed the network."""
+        return self._client.channel.data_bytes
+
+    @property
+    def pid(self) -> int:
+        """The ssh that carries the conversation."""
+        return self._client.channel.pid
+
+    def expect(self, size: int) -> None:
+        """See Store: there is one channel."""
+
+    def begun(self, item: Item) -> int:
+        """See Store; what is there is compared with what comes, so all of it has to come."""
+        del item
+        return 0
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store; the root itself may be a symlink that the user named."""
+        if not path:
+            found = self._client.stat(self.where, follow=True)
+            return None if found is None else entry_of(b"", found)
+        wrong = self._beneath.parents([path])
+        if path in wrong:
+            if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
+                return None
+            raise IncompleteError(wrong[path].code, wrong[path].message, about=self._client.where)
+        full = self._beneath.full(path)
+        found = self._client.stat(full)
+        if found is None:
+            return None
+        if kind_of(found) is not Kind.LINK:
+            return entry_of(path, found)
+        try:
+            names = self._client.names_of(self._client.ask_readlink(full))
+        except StatusError as problem:
+            raise self._client.error(problem, full) from None
+        return entry_of(path, found, names[0].name if names else b"")
+
+    def _open_folder(self) -> bool:
+        """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
+        found = self.stat()
+        if found is None:
+            raise NotFoundError("vanished", "there is nothing of that name", about=self._client.where)
+        if self._own.user is None:
+            self._own.user = self._client.home_user()
+        return found.kind is Kind.FOLDER
+
+    def make_root(self) -> None:
+        """See Store."""
+        parts = self.where.strip(b"/").split(b"/")
+        for count in range(1, len(parts) + 1):
+            path = b"/" + b"/".join(parts[:count])
+            found = self._client.stat(path, follow=True)
+            if found is None:
+                refused = self._client.settle([self._client.ask_make_folder(path, 0o777)])
+                found = self._client.stat(path, follow=True)
+                if found is None and refused is not None:
+                    raise self._client.error(refused, path)
+            if found is None or kind_of(found) is not Kind.FOLDER:
+                problem = StatusError(wire.FAILURE, "")
+                raise self._client.error(problem, path)
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""
+        if not self._open_folder():
+            return
+        listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
+        yield from listing
+        self._orphans = listing.orphans
+        self._tidy = not shallow and not listing.problems
+        if listing.problems:
+            raise ListingIncompleteError(self._client.where, listing.problems)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return Reading(self._files).read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return Reading(self._files).digest(entries)
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        try:
+            before = self._own.seeds()
+            seed = self._own.open_seed()
+        except StatusError as problem:
+            told = self._client.problem(problem, self._beneath.full(b""))
+            if told.code == "no-space":
+                raise RefusedError(told.code, told.message, about=self._client.where) from None
+            raise self._client.error(problem, self.where) from None
+        self._tidy = self._tidy or not before
+        landing = Landing(
+            Place(
+                self._client,
+                self._beneath,
+                seed,
+                lock.check,
+                read_back=self._read_back,
+                earlier=tuple(before),
+            )
+        )
+        try:
+            yield from landing.run(payloads)
+            lock.check()
+            self._purge([*landing.aside, *self._orphans])
+            self._orphans = []
+        finally:
+            self._tidy = self._tidy and not landing.left
+
+    def _held(self) -> SftpLock:
+        if self._lock is None:
+            raise TryLaterError(
+                "lease-lost", "the target is not locked", about=self._client.where, transient=False
+            )
+        self._lock.check()
+        return self._lock
+
+    def _purge(self, paths: Iterable[bytes]) -> None:
+        """Remove files and folders of our own."""
+        for path in paths:
+            self._remove_tree(path)
+
+    def _remove_tree(self, path: bytes) -> None:
+        """A name and all below it, links not followed; absent is done."""
+        client = self._client
+        full = self._beneath.full(path)
+        found = client.stat(full)
+        if found is None:
+            return
+        try:
+            if kind_of(found) is not Kind.FOLDER:
+                client.ask_remove(full).wait()
+                return
+            for one in listed_names(client, full):
+                self._remove_tree(path + b"/" + one.name)
+            client.ask_remove_folder(full).wait()
+        except StatusError as problem:
+            if problem.code != wire.NO_SUCH_FILE:
+                raise client.error(problem, full) from None
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        coming = iter(entries)
+        while batch := [*islice(coming, _BATCH)]:
+            lock.check()
+            yield from self._remove_batch(batch)
+
+    def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
+        client = self._client
+        wrong = self._beneath.parents([entry.path for entry in batch])
+        problems: _Problems = []
+        looks = [
+            None if entry.path in wrong else client.ask_stat(self._beneath.full(entry.path))
+            for entry in batch
+        ]
+        doomed: _Numbered = []
+        for position, (entry, look) in enumerate(zip(batch, looks, strict=True)):
+            problems.append(wrong.get(entry.path))
+            if look is None:
+                if problems[-1] is not None and problems[-1].code == "vanished":
+                    problems[-1] = None
+                continue
+            try:
+                found = client.attributes_of(look)
+            except StatusError as problem:
+                problems[-1] = None if problem.code == wire.NO_SUCH_FILE else problem_of(problem)
+                continue
+            if kind_of(found) is not entry.kind or (
+                entry.kind is Kind.FILE and not is_unchanged(entry, found)
+            ):
+                problems[-1] = Problem("target-changed", "it changed after it was listed and was left alone")
+            else:
+                doomed.append((position, entry))
+        for position, refused in self._remove_all(doomed):
+            problems[position] = refused
+        yield from zip(batch, problems, strict=True)
+
+    def _remove_all(self, doomed: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Problem | None]]:
+        """In the order given: what a folder holds is gone before the folder is tried."""
+        client = self._client
+        asked: _Asked = []
+        for position, entry in doomed:
+            full = self._beneath.full(entry.path)
+            if entry.kind is Kind.FOLDER:
+                client.settle(pending for _, pending in asked)
+                asked.append((position, client.ask_remove_folder(full)))
+            else:
+                asked.append((position, client.ask_remove(full)))
+        for position, pending in asked:
+            try:
+                pending.wait()
+            except StatusError as problem:
+                gone = problem.code == wire.NO_SUCH_FILE
+                yield position, None if gone else problem_of(problem)
+
+    def lock(self, operation: str) -> _Held:
+        """See Store."""
+        self._open_folder()
+        self._lock = SftpLock(self._client, self._beneath, self._own, operation)
+        return _Held(self)
+
+    def unlock(self) -> None:
+        """Give the lock back; the journal goes when nothing partial can be left."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            lock.check()
+            self._purge(self._orphans)
+            self._orphans = []
+            if self._tidy:
+                self._own.end_journal()
+        finally:
+            self._tidy = False
+            lock.release()
+
+    def space(self) -> Space:
+        """See Store; of the nearest folder above that exists."""
+        path = self.where
+        while path != b"/" and self._client.stat(path, follow=True) is None:
+            path = path.rpartition(b"/")[0] or b"/"
+        return self._client.space(path)
+
+    def close(self) -> None:
+        """See Store."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._client.close()
+
+
+class _Held:
+    """The lease, as the store's caller has it."""
+
+    def __init__(self, store: SftpStore) -> None:
+        self._store = store
+
+    def release(self) -> None:
+        """See Lock; of a server that is gone the lease runs out."""
+        try:
+            self._store.unlock()
+        except HibaliError:
+            return
