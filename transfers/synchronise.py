@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
 from hibali.events import Deleted, Event, Failed, Listener, Moved, ignore
@@ -17,7 +18,10 @@ from transfers.mover import Side, Source
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
+from transfers.plan_file import Header, Place, typed_anywhere, write_plan
+from transfers.plan_reader import SavedPlan
 from transfers.receipt import Receipt
+from transfers.recheck import check_same_ends, drift, recheck
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
 from transfers.store import Item, Landed, Store
@@ -26,12 +30,13 @@ from transfers.survey import Survey, check_plan, check_space, missing_source, su
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked; `operation` is the word of the command."""
+    """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is."""
 
     operation: str
     source: Location
     target: Location
     rules: Rules = field(default_factory=Rules)
+    saved: SavedPlan | None = None
 
 
 def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
@@ -50,14 +55,21 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
             raise
 
 
-def plan_only(request: Request, show: Callable[[Survey], None], tell: Listener = ignore) -> Survey:
-    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing."""
+def plan_only(
+    request: Request, show: Callable[[Survey], None], tell: Listener = ignore, *, save: Path | None = None
+) -> Survey:
+    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing.
+
+    With `save` the plan is also written there, to be carried out later.
+    """
     check_writable(request.target)
     with ExitStack() as stack:
         operation = _Operation(request, tell, stack, dry=True)
         operation.open_ends()
         found = operation.look()
         check_plan(found, request.rules, request.target.text)
+        if save is not None:
+            write_plan(save, operation.header(), found)
         show(found)
         return found
 
@@ -129,13 +141,29 @@ class _Operation:
 
     def open_ends(self) -> None:
         """Reach both sides."""
-        self._source, self._target = self._find_ends()
+        try:
+            self._source, self._target = self._find_ends()
+        except UsageError as problem:
+            if self._request.saved is None:
+                raise
+            raise drift(problem.message, problem.about) from None
         if self._journal is not None:
             target = self._request.target
             place = path_fields(self._target.where, "place")
             self._journal.append(
                 {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
             )
+
+    def header(self) -> Header:
+        """What a saved plan says of its ends."""
+        request = self._request
+        return Header(
+            Place(typed_anywhere(request.source), self._stores[0].where),
+            Place(typed_anywhere(request.target), self._target.where),
+            request.rules,
+            now(),
+            single=isinstance(self._source, SingleSource),
+        )
 
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
@@ -188,14 +216,16 @@ class _Operation:
         target: Side = self._target
         if isinstance(self._source, SingleSource):
             target = SingleTarget(self._target, self._source.entry().path)
-        found = survey(self._source, target, self._request.rules, target_exists=exists)
+        rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
+        if saved is None:
+            found = survey(self._source, target, rules, target_exists=exists)
+        else:
+            check_same_ends(saved.header, self.header(), about)
+            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
         self._stack.callback(found.close)
         self.tell(found.planned())
-        for path, problem in found.unlisted:
-            self.tell(Failed(path, problem.code, problem.message))
-        for conflict in found.conflicts:
-            if not conflict.refuse:
-                self.tell(Failed(conflict.entry.path, conflict.code, conflict.message))
+        for failure in found.failures():
+            self.tell(failure)
         return found
 
     def run(self) -> Receipt:
