@@ -9,7 +9,7 @@ import click
 
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
-from hibali_cli.selecting import PATTERNS, SELECTION, take_selection
+from hibali_cli.selecting import SELECTION, take_selection
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 
 _PROOFS = ("digest", "recorded", "claimed", "size", "none")
 
+FILTERS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Take only what matches (as in .gitignore); may be repeated.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out what matches (as in .gitignore); may be repeated.",
+    ),
+)
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--delete", is_flag=True, help="Delete what the source does not have, last, within --max-delete."
@@ -34,7 +48,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
     ),
-    *PATTERNS,
+    *FILTERS,
     *SELECTION,
     click.option(
         "--links",

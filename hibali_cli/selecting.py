@@ -38,20 +38,6 @@ def _time_of(context: click.Context, option: click.Parameter, text: str | None) 
     return int(moment * _SECOND)
 
 
-PATTERNS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--include",
-        multiple=True,
-        metavar="PATTERN",
-        help="Take only what matches (as in .gitignore); may be repeated.",
-    ),
-    click.option(
-        "--exclude",
-        multiple=True,
-        metavar="PATTERN",
-        help="Leave out what matches (as in .gitignore); may be repeated.",
-    ),
-)
 SELECTION: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--files-from",

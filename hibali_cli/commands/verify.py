@@ -6,8 +6,8 @@ import click
 
 from hibali_cli.command import command as as_command
 from hibali_cli.failure import tell_people
+from hibali_cli.moving import FILTERS
 from hibali_cli.options import Common
-from hibali_cli.selecting import PATTERNS
 
 
 @as_command(
@@ -22,8 +22,8 @@ from hibali_cli.selecting import PATTERNS
 )
 @click.argument("first", metavar="LOCATION")
 @click.argument("second", metavar="[LOCATION]", required=False)
-@PATTERNS[0]
-@PATTERNS[1]
+@FILTERS[0]
+@FILTERS[1]
 def command(
     common: Common, first: str, second: str | None, include: tuple[str, ...], exclude: tuple[str, ...]
 ) -> int | None:
