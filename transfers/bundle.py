@@ -44,6 +44,7 @@ _MODULES = (
     "landing",
     "lease",
     "channel",
+    "quota",
     "commands",
     "session",
     "serve",

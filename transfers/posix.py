@@ -225,7 +225,7 @@ class PosixStore:
             free = [answer.header[name] for name in ("bytes", "inodes")]
             if not all(value is None or (isinstance(value, int) and value >= 0) for value in free):
                 raise ValueError
-            return Space(*free)
+            return Space(free[0], free[1], {str(name): str(who) for name, who in answer.header["by"].items()})
 
     def close(self) -> None:
         """See Store."""

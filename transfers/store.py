@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -112,10 +112,14 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room at a place, in bytes and inodes; None where the store does not tell."""
+    """Room at a place, in bytes and inodes; None where the store does not tell.
+
+    `by` says whose quota it is ("user 1000") that leaves no more of `bytes` or of `inodes`.
+    """
 
     free_bytes: int | None
     free_inodes: int | None
+    by: Mapping[str, str] = field(default_factory=dict)
 
 
 class ListingIncompleteError(IncompleteError):

@@ -33,6 +33,7 @@ class Survey:
     bytes: int = 0
     files_to_move: int = 0
     bytes_to_move: int = 0
+    names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
     target_files: int = 0
@@ -65,6 +66,7 @@ class Survey:
         else:
             self.files_to_move += counted
             self.bytes_to_move += action.entry.size
+            self.names_to_make += action.target is None
             self.moves.add(action)
 
     def failures(self) -> Iterator[Failed]:
@@ -177,18 +179,26 @@ def check_plan(found: Survey, rules: Rules, about: str) -> None:
 
 def check_space(found: Survey, target: Store, about: str) -> None:
     """Raise `RefusedError` (8) when the target has no room for what is to move."""
+    if not found.moves.count:
+        return
     space = target.space()
-    if space.free_bytes is not None and found.bytes_to_move > space.free_bytes:
+    for name, code, needed, free, words in (
+        ("bytes", "no-space", found.bytes_to_move, space.free_bytes, "bytes are to move"),
+        ("inodes", "no-inodes", found.names_to_make, space.free_inodes, "names are to be made"),
+    ):
+        if free is None or needed <= free:
+            continue
+        whose = space.by.get(name)
+        if whose:
+            raise RefusedError(
+                "no-quota",
+                f"{needed} {words} and the quota of {whose} leaves {free} {name}",
+                about=about,
+                hint="Make room there, or ask the site for more. Nothing was moved.",
+            )
         raise RefusedError(
-            "no-space",
-            f"{found.bytes_to_move} bytes are to move and {space.free_bytes} are free",
-            about=about,
-            hint="Make room there. Nothing was moved.",
-        )
-    if space.free_inodes is not None and found.moves.count > space.free_inodes:
-        raise RefusedError(
-            "no-inodes",
-            f"{found.moves.count} names are to be made and {space.free_inodes} inodes are free",
+            code,
+            f"{needed} {words} and {free} {name} are free",
             about=about,
             hint="Make room there. Nothing was moved.",
         )

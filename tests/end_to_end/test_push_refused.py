@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.services.processes import free_port
+from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed, path_of
 from tests.support.trees import File
 
@@ -267,3 +268,19 @@ def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers)
     }
     assert there.there() == {b"still": b"1"}
     there.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [("size=1m,nr_inodes=1000", "no-space"), ("size=16m,nr_inodes=20", "no-inodes")]
+)
+def test_a_target_without_room_is_refused_before_anything_moves(
+    folder_there: Transfers, options: str, code: str
+) -> None:
+    there = folder_there
+    there.make({b"%03d" % number: b"x" * 60_000 for number in range(30)})
+    with small_filesystem(there.root, options):
+        there.place.plant("data", {b"000": b"kept"})
+        answer = there.push(exit=8)
+        assert answer.last["code"] == code
+        assert there.there() == {b"000": b"kept"}
+        assert counts(there.push("--include", "00*"))["files_moved"] == 10

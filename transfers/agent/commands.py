@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import frames
 from transfers.agent.beneath import record_of
+from transfers.agent.quota import rooms_at
 from transfers.agent.records import pack_record
 from transfers.agent.removing import remove_tree
 
@@ -269,14 +270,20 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path` or at the nearest folder above it that exists."""
+    """Room for an ordinary user at `path` or at the nearest folder above it that exists; `by` is whose quota leaves no more."""
     path = _path(header)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs): that is no limit.
     inodes = found.f_favail if found.f_files else None
-    return {"bytes": found.f_bavail * found.f_frsize, "inodes": inodes}, b""
+    room: Dict[str, Any] = {"bytes": found.f_bavail * found.f_frsize, "inodes": inodes, "by": {}}
+    for quota in rooms_at(path):
+        for name, left in (("bytes", quota.bytes), ("inodes", quota.inodes)):
+            if left is not None and (room[name] is None or left < room[name]):
+                room[name] = left
+                room["by"][name] = quota.who
+    return room, b""
 
 
 def _which(header: Dict[str, Any]) -> Answer:
