@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Deleted, Event, Failed, Listener, Moved, ignore
+from hibali.events import Deleted, Event, Failed, Listener, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.entry import Kind, Proof, weakest
+from transfers.guarded import check_guarded
 from transfers.mover import Side, Source
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
@@ -66,6 +67,7 @@ def plan_only(
     with ExitStack() as stack:
         operation = _Operation(request, tell, stack, dry=True)
         operation.open_ends()
+        operation.note_unknown()
         found = operation.look()
         check_plan(found, request.rules, request.target.text)
         if save is not None:
@@ -147,11 +149,26 @@ class _Operation:
             if self._request.saved is None:
                 raise
             raise drift(problem.message, problem.about) from None
+        where = self._target.where
+        if isinstance(self._source, SingleSource):
+            where += b"/" + self._source.entry().path
+        check_guarded(self._request.target, where, self._tell_others)
         if self._journal is not None:
             target = self._request.target
             place = path_fields(self._target.where, "place")
             self._journal.append(
                 {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
+            )
+
+    def note_unknown(self) -> None:
+        """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
+        if not self._target.facts.known:
+            site = self._request.target.site.name
+            self.tell(
+                Noted(
+                    f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
+                    f" and a dry run does not try. To find out: hibali sites check {site}"
+                )
             )
 
     def header(self) -> Header:

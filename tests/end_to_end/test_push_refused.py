@@ -73,6 +73,32 @@ def test_a_read_only_root_is_8(transfers_to: Any, tmp_path: Path) -> None:
     there.hibali("pull", "vault:@archive", tmp_path / "back", exit=0)
 
 
+def test_a_read_only_root_is_known_by_any_name_and_from_above(
+    folder_there: Transfers, tmp_path: Path
+) -> None:
+    there = folder_there
+    archive = tmp_path / "project" / "archive"
+    archive.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(archive)
+    there.hibali.env["ARCHIVE"] = str(archive)
+    root = "$ARCHIVE" if there.place.word == "local" else str(tmp_path / "link")
+    table = there.place.table().replace("{name}", "vault")
+    table = table.replace(
+        "[sites.vault.roots]", f'read_only = ["archive"]\n[sites.vault.roots]\narchive = "{root}"'
+    )
+    site(there, "vault", table)
+    there.make({b"a": b"1"})
+    for place in (archive, archive / "x", tmp_path / "link" / "x", archive.parent):
+        error = stopped(there, 8, "push", there.source, f"vault:{place}")
+        assert error["code"] == "read-only-root"
+    stopped(there, 8, "push", there.source, f"vault:{archive.parent}", "--dry-run")
+    stopped(there, 8, "push", there.source / "a", f"vault:{archive}/")
+    assert list(archive.iterdir()) == []
+    there.hibali("push", there.source / "a", f"vault:{archive.parent}/", exit=0)
+    there.hibali("push", there.source, f"vault:{archive}-x", exit=0)
+    assert (archive.parent / "a").exists()
+
+
 def test_a_host_that_nobody_answers_for_is_5(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})
