@@ -38,8 +38,15 @@ class Login:
     """The way to one host: `argv` gives the words before a command there, after `ensure` made sure of a login."""
 
     def __init__(
-        self, settings: SshSettings, limits: Limits, *, host: str | None = None, tell: Listener = ignore
+        self,
+        settings: SshSettings,
+        limits: Limits,
+        *,
+        host: str | None = None,
+        tell: Listener = ignore,
+        number: int = 0,
     ) -> None:
+        """`number` tells several logins to one host apart; only the first one may ask a person for anything."""
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
@@ -47,10 +54,14 @@ class Login:
         self.logins = 0
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+        self._number = number
 
     @property
     def _socket(self) -> Path:
-        return control_folder() / self._name
+        return control_folder() / (f"{self._name}-{self._number}" if self._number else self._name)
+
+    def _may_ask(self) -> bool:
+        return shell.has_terminal() and not self._number
 
     @property
     def shared(self) -> bool:
@@ -61,7 +72,7 @@ class Login:
         """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared or self._is_up():
             return
-        with self._only_one():
+        with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
                 with_retries(self._log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
 
@@ -74,7 +85,7 @@ class Login:
         if self.shared:
             words += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
-            words += ["-o", "ControlPath=none", *_asking()]
+            words += ["-o", "ControlPath=none", *_asking(self._may_ask())]
             self.logins += 1
             self._space_logins()
         return [*words, "--", self.host, command]
@@ -102,32 +113,31 @@ class Login:
         words = [
             *self._settings.command,
             *_options(),
-            *_asking(),
+            *_asking(self._may_ask()),
             *("-o", "ControlMaster=yes", "-o", f"ControlPersist={self._settings.persist_seconds}"),
             *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
             *("-S", str(self._socket), "-N", "--", self.host),
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
         self.logins += 1
-        finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=shell.has_terminal())
+        finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban who connects too often."""
-        stamp = self._socket.with_suffix(".at")
-        with contextlib.suppress(OSError):
-            since = time.time() - stamp.stat().st_mtime
-            if 0 <= since < self._limits.login_interval_seconds:
-                pause(self._limits.login_interval_seconds - since)
-        stamp.touch(mode=0o600)
+        stamp = control_folder() / f"{self._name}.at"
+        with self._only_one(stamp.with_suffix(".spacing")):
+            with contextlib.suppress(OSError):
+                since = time.time() - stamp.stat().st_mtime
+                if 0 <= since < self._limits.login_interval_seconds:
+                    pause(self._limits.login_interval_seconds - since)
+            stamp.touch(mode=0o600)
 
     @contextlib.contextmanager
-    def _only_one(self) -> Iterator[None]:
-        """One process logs in at a time; the folder is local, where flock(2) holds."""
-        descriptor = os.open(
-            self._socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+    def _only_one(self, path: Path) -> Iterator[None]:
+        """One at a time, of all processes; the folder is local, where flock(2) holds."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -139,9 +149,9 @@ def _options() -> list[str]:
     return [word for option in _ALWAYS for word in ("-o", option)]
 
 
-def _asking() -> list[str]:
+def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is about
     """Without a terminal nothing may be asked, and an unknown host key is an end."""
-    if shell.has_terminal():
+    if may_ask:
         return ["-o", "StrictHostKeyChecking=ask"]
     return ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
 

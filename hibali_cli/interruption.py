@@ -31,6 +31,12 @@ def listen_for_termination() -> None:
     signal.signal(signal.SIGTERM, _terminate)
 
 
+def ignore_interruptions() -> None:
+    """What happened is decided and being told: an interruption now would only garble it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def limit_time(seconds: float | None) -> Iterator[None]:
     """Raise `OutOfTime` in the main thread when `seconds` have passed; None is no limit."""

@@ -11,13 +11,20 @@ from hibali_cli.output import prepare_streams
 
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
+    try:
+        sys.exit(_run())
+    except KeyboardInterrupt:  # before there was anything to interrupt
+        sys.exit(130)
+
+
+def _run() -> int:
     prepare_streams()
     if sys.argv[1:] == ["--version"]:
         from hibali_cli.version import show_version
 
-        sys.exit(show_version())
+        return show_version()
     from hibali_cli.root import complete_words, run_command
 
     if "_HIBALI_COMPLETE" in os.environ:
-        sys.exit(complete_words(os.environ["_HIBALI_COMPLETE"]))
-    sys.exit(run_command(sys.argv[1:]))
+        return complete_words(os.environ["_HIBALI_COMPLETE"])
+    return run_command(sys.argv[1:])

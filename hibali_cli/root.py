@@ -7,7 +7,7 @@ import click
 from hibali.errors import Exit, HibaliError
 from hibali_cli.command import folder_group
 from hibali_cli.failure import render_failure
-from hibali_cli.interruption import listen_for_termination
+from hibali_cli.interruption import ignore_interruptions, listen_for_termination
 from hibali_cli.output import discard_results, flush_results
 from hibali_cli.version import show_version
 
@@ -43,7 +43,9 @@ def run_command(arguments: list[str]) -> int:
     listen_for_termination()
     try:
         code = _invoke(arguments)
+        ignore_interruptions()
     except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
+        ignore_interruptions()
         code = render_failure(failure, json=json)
     try:
         flush_results()

@@ -7,7 +7,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hibali.errors import (
@@ -40,6 +40,7 @@ class Connection:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.data_bytes = 0
+        self.round_trip = 60.0  # seconds; the shortest that was seen
         try:
             self.greeting = self._start()
         except BaseException:
@@ -117,11 +118,24 @@ class Connection:
 
     def ask(self, word: str, **details: Any) -> frames.Frame:
         """One request with one answer."""
+        began = time.monotonic()
         self.send(frames.REQUEST, {"do": word, **details})
         frame = self.receive()
+        self.round_trip = min(self.round_trip, time.monotonic() - began)
         if frame.kind != frames.END:
             raise self.broken(f"answered {word} with {frame.kind!r}")
         return frame
+
+    def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[frames.Frame]:
+        """Several requests sent at once, with one answer each. After an error nothing more can be asked."""
+        for word, details in questions:
+            self.send(frames.REQUEST, {"do": word, **details})
+        answers = []
+        for word, _ in questions:
+            answers.append(self.receive())
+            if answers[-1].kind != frames.END:
+                raise self.broken(f"answered {word} with {answers[-1].kind!r}")
+        return answers
 
     def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
         """One request with several answers; the last one is END."""
@@ -196,14 +210,14 @@ class Connection:
             except HibaliError:
                 return
 
-    def close(self) -> None:
-        """Say goodbye; safe to call twice."""
+    def close(self, patience: float = 5.0) -> None:
+        """Say goodbye and wait so many seconds for the agent's end; safe to call twice."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(HibaliError):
             self.send(frames.REQUEST, {"do": "goodbye"})
-        self._process.end()
+        self._process.end(patience)
 
 
 def _locked(header: dict[str, Any], where: str) -> TryLaterError:

@@ -1,120 +1,337 @@
-"""Landing a stream of payloads through an agent: one thread sends within a window, the other takes the answers."""
+"""Landing a stream of payloads through agents: whoever sends keeps a window, whoever reads the answers frees it."""
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Proof
-from transfers.store import WINDOW_BYTES, Item, Landed, Payload, Problem
-from transfers.units import data_header, unit_header
+from transfers.lines import Lines
+from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Item, Landed, Payload, Problem
+from transfers.units import data_header, item_header, unit_header
+from transfers.window import Window
 
-
-@dataclass(slots=True)
-class _Sent:
-    """A unit under way."""
-
-    size: int
-    items: dict[int, Item]
-    digests: dict[int, str | None] = field(default_factory=dict)
+_Answer = Landed | BaseException | None
 
 
 class LandingStream:
-    """One landing session with an agent; used once."""
+    """One landing with the agent that holds the lock, and those of further lines as they come up; used once.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._room = threading.Condition()
-        self._under_way: dict[int, _Sent] = {}
-        self._held = 0
-        self._stopped = False
-        self._failure: BaseException | None = None
+    Packs and pieces of large files go to whichever line has least under way; the lock's holder is told of every
+    piece, hashes each large file along what is there, and gives it its name.
+    """
+
+    def __init__(self, control: Connection, lines: Lines, root: bytes) -> None:
+        self._control = control
+        self._lines = lines
+        self._root = root
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._window = Window()
+        self._large: dict[int, tuple[Item, str | None]] = {}
+        self._ended: set[int] = set()
+        self._guard = threading.Lock()
+        self._hands: list[_Hand] = []
+        self._own = _Sender(self, control)
+        self._begun: dict[bytes, tuple[int, int, str, int]] = {}
+        self.left = False
+        self.over = False  # the lock's holder has said its last word, and can be asked other things
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """Yield what became of each item; an error of either side ends it after the other side has stopped."""
-        next(self._connection.ask_many("land"))
-        sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)
-        sender.start()
+        ticket = self._begin()
+        threads = [
+            threading.Thread(target=self._send, args=(payloads, ticket), name="send", daemon=True),
+            threading.Thread(target=self._own.listen, name="answers", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
         try:
-            yield from self._answers()
+            while (answer := self._answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
         finally:
-            self._stop()
-            sender.join()
-        if self._failure is not None:
-            raise self._failure
+            self._window.stop()
+            threads[0].join()
+            for hand in self._hands:
+                hand.let_go()
 
-    def _answers(self) -> Iterator[Landed]:
-        while True:
-            frame = self._connection.receive()
-            if frame.kind == frames.END:
-                return
-            if frame.kind != frames.LANDED:
-                raise self._connection.broken(f"sent {frame.kind!r} while landing")
-            yield from self._landed(frame)
+    def _begin(self) -> Any:
+        """What an earlier operation left of large files, and the ticket for further lines."""
+        told = next(self._control.ask_many("land"))
+        with self._control.understanding():
+            for path, size, mtime_ns, tag, there in told.header["begun"]:
+                self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
+            return told.header["ticket"]
 
-    def _landed(self, frame: frames.Frame) -> Iterator[Landed]:
-        with self._room:
-            with self._connection.understanding():
-                sent = self._under_way.pop(frame.header["unit"], None)
-            if sent is None:
-                raise self._connection.broken("landed what was not sent")
-            self._held -= sent.size
-            self._room.notify_all()
-        with self._connection.understanding():
-            landed = [*self._done(sent, frame.header["done"]), *self._failed(sent, frame.header["failed"])]
-        yield from landed
+    def begun(self, item: Item) -> int:
+        """How many bytes of this very file are there already; asked once its landing has begun."""
+        entry = item.entry
+        size, mtime_ns, tag, there = self._begun.get(entry.path, (-1, 0, "", 0))
+        same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
+        return there if same and 0 < there < size else 0
 
-    def _done(self, sent: _Sent, numbers: Iterable[Any]) -> Iterator[Landed]:
-        for number in numbers:
-            item = sent.items.pop(number, None)
-            if item is None:
-                raise self._connection.broken("landed what was not planned")
-            yield Landed(item, sent.digests.get(number), Proof.DIGEST)
-
-    def _failed(self, sent: _Sent, failures: Iterable[Any]) -> Iterator[Landed]:
-        for number, (code, message, again) in failures:
-            item = sent.items.pop(number, None)
-            if item is None:
-                raise self._connection.broken("failed what was not planned")
-            yield Landed(item, None, Proof.NONE, problem=Problem(str(code), str(message), again=bool(again)))
-
-    def _send(self, payloads: Iterable[Payload]) -> None:
+    def _send(self, payloads: Iterable[Payload], ticket: Any) -> None:
         """Runs in its own thread, so the source is read here too."""
         try:
             for number, payload in enumerate(payloads):
-                if not self._admit(number, payload):
+                self._take_lines(ticket)
+                if not self._pass_on(number * 2, payload):
                     return
-                self._connection.send(frames.UNIT, unit_header(payload.unit, number))
-                self._connection.send(frames.DATA, data_header(payload, number), payload.data)
+            self._window.wait_empty()
+            if not self._window.stopped:
+                for hand in self._hands:
+                    self.left = hand.finish() or self.left
+                self._control.send(frames.REQUEST, {"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._failure = problem
-        try:
-            if not self._stopped:
-                self._connection.send(frames.REQUEST, {"do": "landed"})
-        except HibaliError as problem:
-            self._failure = self._failure or problem
+            self._answers.put(problem)
 
-    def _admit(self, number: int, payload: Payload) -> bool:
-        """Wait for room in the window; False when the other side has stopped."""
-        size = len(payload.data)
+    def _take_lines(self, ticket: Any) -> None:
+        for connection in self._lines.take():
+            self._hands.append(_Hand(self, connection, self._root, ticket))
+            self._window.limit = min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES)
+
+    def _pass_on(self, number: int, payload: Payload) -> bool:
+        """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
         unit = payload.unit
-        items = {item.number: item for item in unit.items}
-        digests = {item.number: payload.digests[position] for position, item in enumerate(unit.items)}
-        with self._room:
-            while self._held and self._held + size > WINDOW_BYTES and not self._stopped:
-                self._room.wait()
-            if self._stopped:
+        item = unit.items[0]
+        if not unit.segment:
+            alone = any(one.clear for one in unit.items)
+            if alone and not self._window.wait_empty():
                 return False
-            self._held += size
-            self._under_way[number] = _Sent(size, items, digests)
+            return self._give(number, payload) and not (alone and not self._window.wait_empty())
+        if item.number in self._ended:
             return True
+        with self._guard:
+            fresh = item.number not in self._large
+            self._large[item.number] = (item, payload.digests[0])
+        if payload.problems:
+            self.give_up(item.number)
+            self.large_failed(item.number, payload.problems[0])
+            return True
+        if fresh and not self._announce(number + 1, item, unit.offset):
+            return False
+        return item.number in self._ended or self._give(number, payload)
 
-    def _stop(self) -> None:
-        with self._room:
-            self._stopped = True
-            self._room.notify_all()
+    def _announce(self, number: int, item: Item, offset: int) -> bool:
+        """A large file is about to come; one that goes on must be ready there before its pieces are."""
+        if not self._window.open(number, 0):
+            return False
+        self._own.under_way[number] = None
+        header = {"unit": number, "item": item_header(item), "from": offset}
+        self._control.send(frames.FILE, header)
+        return not offset or self._window.wait_closed(number)
+
+    def _give(self, number: int, payload: Payload) -> bool:
+        size = len(payload.data)
+        if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
+            return False
+        senders: Sequence[_Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+        min(senders, key=lambda sender: sender.held).send(number, payload)
+        return True
+
+    def placed(self, payload: Payload) -> None:
+        """A hand wrote a piece."""
+        unit = payload.unit
+        header = {"number": unit.items[0].number, "offset": unit.offset, "length": unit.length}
+        self._control.send(frames.PLACED, {**header, "digest": payload.digests[0]})
+
+    def close(self, number: int) -> None:
+        """A unit is answered."""
+        self._window.close(number)
+
+    def done(self, item: Item, digest: str | None) -> None:
+        """An item stands there under its name."""
+        self._answers.put(Landed(item, digest, Proof.DIGEST))
+
+    def failed(self, item: Item, problem: Problem) -> None:
+        """An item does not."""
+        self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
+
+    def large_done(self, number: int) -> bool:
+        """A large file has its name; False for one that is not under way."""
+        with self._guard:
+            found = self._large.pop(number, None)
+            if found is None:
+                return number in self._ended
+            self._ended.add(number)
+        self.done(*found)
+        return True
+
+    def large_failed(self, number: int, problem: Problem) -> bool:
+        """A large file cannot be landed, told once; False for one that never was under way."""
+        with self._guard:
+            found = self._large.pop(number, None)
+            if found is None:
+                return number in self._ended
+            self._ended.add(number)
+        self.failed(found[0], problem)
+        return True
+
+    def give_up(self, number: int) -> None:
+        """Nothing of a large file is to stay."""
+        self._control.send(frames.PLACED, {"number": number, "given_up": True})
+
+    def end(self, problem: BaseException | None) -> None:
+        """The last answer came, or none will."""
+        self.over = self.over or problem is None
+        self._answers.put(problem)
+        self._window.stop()
+
+
+class _Sender:
+    """One line: what was sent over it and not answered yet, by unit."""
+
+    def __init__(self, stream: LandingStream, connection: Connection) -> None:
+        self.stream = stream
+        self.connection = connection
+        self.under_way: dict[int, Payload | None] = {}
+        self.held = 0
+        self._guard = threading.Lock()
+
+    def send(self, number: int, payload: Payload) -> None:
+        """Send a unit; its answer comes to `listen`."""
+        with self._guard:
+            self.under_way[number] = payload
+            self.held += len(payload.data)
+        self._write(number, payload)
+
+    def _write(self, number: int, payload: Payload) -> None:
+        self.connection.send(frames.UNIT, unit_header(payload.unit, number))
+        self.connection.send(frames.DATA, data_header(payload, number), payload.data)
+
+    def listen(self) -> None:
+        """Runs in its own thread until the line's END."""
+        try:
+            while True:
+                frame = self.connection.receive()
+                if frame.kind == frames.END:
+                    break
+                if frame.kind != frames.LANDED:
+                    raise self.connection.broken(f"sent {frame.kind!r} while landing")
+                self._landed(frame.header)
+        except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
+            self.lost(problem)
+        else:
+            self.ended(frame)
+
+    def lost(self, problem: BaseException) -> None:
+        """The line is gone, or is not to be believed: so is the landing."""
+        self.stream.end(problem)
+
+    def ended(self, frame: frames.Frame) -> None:
+        """The lock's holder is through: so is all."""
+        del frame
+        self.stream.end(None)
+
+    def _landed(self, header: dict[str, Any]) -> None:
+        with self.connection.understanding():
+            number = header["unit"]
+            done = [int(one) for one in header["done"]]
+            failed = {
+                int(one): Problem(str(code), str(words), again=bool(again))
+                for one, (code, words, again) in header["failed"]
+            }
+        if number is None:
+            self._large_landed(done, failed)
+            return
+        with self._guard:
+            if number not in self.under_way:
+                raise self.connection.broken("landed what was not sent")
+            payload = self.under_way.pop(number)
+            self.held -= len(payload.data) if payload is not None else 0
+        if payload is None or payload.unit.segment:
+            self._piece_landed(payload, done, failed)
+        else:
+            self._pack_landed(payload, done, failed)
+        self.stream.close(number)
+
+    def _large_landed(self, done: list[int], failed: dict[int, Problem]) -> None:
+        known = [self.stream.large_done(one) for one in done]
+        known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
+        if not all(known):
+            raise self.connection.broken("landed what was not planned")
+
+    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+        del payload
+        if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
+            raise self.connection.broken("landed what was not planned")
+
+    def _pack_landed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
+        items = {item.number: position for position, item in enumerate(payload.unit.items)}
+        for number in [*done, *failed]:
+            position = items.pop(number, None)
+            if position is None:
+                raise self.connection.broken("landed what was not planned")
+            item = payload.unit.items[position]
+            if number in failed:
+                self.stream.failed(item, failed[number])
+            else:
+                self.stream.done(item, payload.digests[position])
+
+
+class _Hand(_Sender):
+    """A further line: its own thread writes, so that no line waits for another."""
+
+    def __init__(self, stream: LandingStream, connection: Connection, root: bytes, ticket: Any) -> None:
+        super().__init__(stream, connection)
+        self.ready = False
+        self._ended = threading.Event()
+        self._left = True
+        self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
+
+    def _work(self, root: bytes, ticket: Any) -> None:
+        try:
+            self.connection.ask("open", path=frames.text_of(root), make=False)
+            self.connection.ask("join", ticket=ticket)
+            threading.Thread(target=self.listen, name="answers", daemon=True).start()
+            self.ready = True
+            while (work := self._units.get()) is not None:
+                super()._write(*work)
+            self.connection.send(frames.REQUEST, {"do": "landed"})
+        except HibaliError as problem:
+            if self.ready:  # else there is one line less
+                self.lost(problem)
+            self._ended.set()
+
+    def lost(self, problem: BaseException) -> None:
+        """See _Sender; nobody is to wait for it."""
+        super().lost(problem)
+        self._ended.set()
+
+    def let_go(self) -> None:
+        """Nothing more comes."""
+        self._units.put(None)
+
+    def _write(self, number: int, payload: Payload) -> None:
+        self._units.put((number, payload))
+
+    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+        super()._piece_landed(payload, done, failed)
+        if failed:
+            self.stream.give_up(next(iter(failed)))
+        elif payload is not None:
+            self.stream.placed(payload)
+
+    def ended(self, frame: frames.Frame) -> None:
+        """The line is through; whether it left something is for the unlocking."""
+        self._left = frame.header.get("left") is not False
+        self._ended.set()
+
+    def finish(self) -> bool:
+        """All is answered: end the line's landing; whether it left something."""
+        self.let_go()
+        if not self.ready:
+            return False
+        self._ended.wait()
+        return self._left
+
+
+def _file_of(payload: Payload) -> int | None:
+    return payload.unit.items[0].number if payload.unit.segment else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
@@ -17,9 +18,11 @@ from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.entry import Entry, Kind
 from transfers.landing import LandingStream
+from transfers.lines import Lines, no_lines
+from transfers.reading import ReadingStream
 from transfers.store import (
-    WINDOW_BYTES,
     Facts,
+    Item,
     Landed,
     ListingIncompleteError,
     Payload,
@@ -28,13 +31,13 @@ from transfers.store import (
     Unit,
     unsafe_component,
 )
-from transfers.units import KIND_LETTERS, payload_of, unit_header
+from transfers.units import KIND_LETTERS, problem_from
 
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 _Value = TypeVar("_Value")
 
-_UNITS_AHEAD = 32
+_SEEN_SECONDS = 10.0
 _BATCH = 256
 _BATCHES_AHEAD = 3
 
@@ -42,33 +45,47 @@ _BATCHES_AHEAD = 3
 class PosixStore:
     """The Store protocol over one agent connection (transfers.store.Store)."""
 
-    def __init__(self, connection: Connection, path: bytes, facts: Facts, *, logins: int = 0) -> None:
+    def __init__(self, connection: Connection, path: bytes, facts: Facts, lines: Lines | None = None) -> None:
         """`path` is absolute, as the agent expanded it."""
         self.facts = facts
         self.where = path
-        self.logins = logins
+        self._lines = lines or no_lines()
+        self._landing: LandingStream | None = None
         self._connection = connection
         self._opened = False
         self._orphans: list[bytes] = []
+        self._seen: tuple[float, Entry | None, Space] | None = None
 
     @property
     def wire_bytes(self) -> int:
         """File bytes that crossed a network; none where the agent runs here."""
         if self.facts.kind == "local":
             return 0
-        return self._connection.data_bytes
+        return self._connection.data_bytes + self._lines.data_bytes
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self._lines.logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink that the user named."""
-        if path:
-            try:
-                self._open()
-            except NotFoundError:
-                return None
-            answer = self._connection.ask("lstat", path=frames.text_of(path))
-        else:
-            answer = self._connection.ask("stat", path=frames.text_of(self.where))
-        return one_entry(answer, self._connection)
+        if not path:
+            return self._look()[0]
+        try:
+            self._open()
+        except NotFoundError:
+            return None
+        return one_entry(self._connection.ask("lstat", path=frames.text_of(path)), self._connection)
+
+    def _look(self) -> tuple[Entry | None, Space]:
+        """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
+            where = frames.text_of(self.where)
+            stat, space = self._connection.ask_all([("stat", {"path": where}), ("space", {"path": where})])
+            self._seen = (now, one_entry(stat, self._connection), self._space_in(space))
+        return self._seen[1], self._seen[2]
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
@@ -89,6 +106,7 @@ class PosixStore:
 
     def make_root(self) -> None:
         """See Store."""
+        self._seen = None
         self._open(make=True)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
@@ -120,34 +138,24 @@ class PosixStore:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         self._open()
-        coming = iter(units)
-        asked: deque[tuple[int, Unit, int]] = deque()
-        ahead = 0
-        number = 0
-        while True:
-            while ahead < WINDOW_BYTES and len(asked) < _UNITS_AHEAD:
-                unit = next(coming, None)
-                if unit is None:
-                    break
-                number += 1
-                size = unit_bytes(unit)
-                self._connection.send(frames.UNIT, unit_header(unit, number))
-                asked.append((number, unit, size))
-                ahead += size
-            if not asked:
-                return
-            expected, unit, size = asked.popleft()
-            ahead -= size
-            frame = self._connection.receive()
-            if frame.kind != frames.DATA or frame.header.get("unit") != expected:
-                raise self._connection.broken("answered with data that was not asked for")
-            yield payload_of(unit, frame, self._connection)
+        self._lines.release()
+        return ReadingStream(self._connection, self._lines, self.where).run(units)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        return LandingStream(self._connection).run(payloads)
+        self._lines.release()
+        self._landing = LandingStream(self._connection, self._lines, self.where)
+        return self._landing.run(payloads)
+
+    def expect(self, size: int) -> None:
+        """See Store."""
+        self._lines.start(self._connection.round_trip, size)
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        return self._landing.begun(item) if self._landing is not None else 0
 
     def _purge(self) -> None:
         """Remove what an interrupted operation left under partial names."""
@@ -208,19 +216,26 @@ class PosixStore:
 
     def lock(self, operation: str) -> PosixLock:
         """See Store."""
-        self._open()
         client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-        self._connection.ask("lock", operation=operation, client=client, lease=LEASE_SECONDS)
+        asked = [("lock", {"operation": operation, "client": client, "lease": LEASE_SECONDS})]
+        if not self._opened:
+            asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": False}))
+        self._connection.ask_all(asked)
+        self._opened = True
         return PosixLock(self)
 
     def unlock(self) -> None:
-        """Nothing partial is left when this is called with the connection alive: the journal goes too."""
+        """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
+        if self._landing is not None and not self._landing.over:
+            return
         self._purge()
-        self._connection.ask("unlock", clean=True)
+        self._connection.ask("unlock", clean=self._landing is None or not self._landing.left)
 
     def space(self) -> Space:
         """See Store."""
-        answer = self._connection.ask("space", path=frames.text_of(self.where))
+        return self._look()[1]
+
+    def _space_in(self, answer: frames.Frame) -> Space:
         with self._connection.understanding():
             free = [answer.header[name] for name in ("bytes", "inodes")]
             if not all(value is None or (isinstance(value, int) and value >= 0) for value in free):
@@ -229,7 +244,9 @@ class PosixStore:
 
     def close(self) -> None:
         """See Store."""
-        self._connection.close()
+        patience = 5.0 if self._landing is not None and not self._landing.over else 0.1
+        self._lines.close()
+        self._connection.close(patience)
 
 
 class PosixLock:
@@ -254,24 +271,6 @@ def _batches(values: Iterable[_Value]) -> Iterator[tuple[_Value, ...]]:
     coming = iter(values)
     while batch := tuple(islice(coming, _BATCH)):
         yield batch
-
-
-def unit_bytes(unit: Unit) -> int:
-    """How many bytes of files a unit carries."""
-    return (
-        unit.length
-        if unit.segment
-        else sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)
-    )
-
-
-def problem_from(found: Any) -> Problem:
-    """The agent's [code, message, again]."""
-    try:
-        code, message, again = found
-        return Problem(str(code), str(message), again=bool(again))
-    except (TypeError, ValueError):
-        return Problem("failed", "the agent gave no reason")
 
 
 def one_entry(answer: frames.Frame, connection: Connection) -> Entry | None:

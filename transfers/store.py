@@ -13,7 +13,9 @@ from transfers.entry import Entry, Kind, Proof
 PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
 PACK_ITEMS = 256
 SEGMENT_BYTES = 16 * 1024 * 1024
-WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, per channel
+WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, on one line
+LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further line,
+MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,12 @@ class Store(Protocol):
     def make_root(self) -> None:
         """Make the root folder and those above it; nothing where the store has no folders."""
 
+    def expect(self, size: int) -> None:
+        """So many bytes are going to be read from or written to here: time to open what that takes."""
+
+    def begun(self, item: Item) -> int:
+        """How many bytes of this very file an earlier `write` left here, to go on behind; asked while `write` takes payloads."""
+
     def lock(self, operation: str) -> Lock:
         """Take the lease; raises `TryLaterError("locked")` that names the holder."""
 
@@ -216,7 +224,7 @@ def is_own_name(path: bytes) -> bool:
         return True
     return path == b".hibali" or any(
         path == own or path.endswith(b"/" + own)
-        for own in (b".hibali/lock", b".hibali/journal", b".hibali/manifest.jsonl")
+        for own in (b".hibali/lock", b".hibali/journal", b".hibali/begun", b".hibali/manifest.jsonl")
     )
 
 
@@ -243,6 +251,8 @@ def unsafe_component(path: bytes) -> str | None:
 
 
 __all__ = [
+    "LINE_BYTES",
+    "MOST_BYTES",
     "PACK_BYTES",
     "PACK_ITEMS",
     "SEGMENT_BYTES",

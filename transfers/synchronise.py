@@ -278,6 +278,8 @@ class _Operation:
 
     def _carry(self, found: Survey) -> None:
         items = (_item(number, action) for number, action in enumerate(found.moves))
+        for store in self._stores:
+            store.expect(found.bytes_to_move)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
         with closing(StreamMover().carry(self._source, self._target, items)) as events:

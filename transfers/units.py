@@ -21,11 +21,12 @@ def unit_header(unit: Unit, number: int) -> dict[str, Any]:
         "segment": unit.segment,
         "offset": unit.offset,
         "length": unit.length,
-        "items": [_item(item) for item in unit.items],
+        "items": [item_header(item) for item in unit.items],
     }
 
 
-def _item(item: Item) -> dict[str, Any]:
+def item_header(item: Item) -> dict[str, Any]:
+    """One item of the plan, as an agent is told of it."""
     entry = item.entry
     replaced = item.replaces
     return {
@@ -36,9 +37,19 @@ def _item(item: Item) -> dict[str, Any]:
         "mtime_ns": entry.mtime_ns,
         "mode": entry.mode,
         "link": frames.text_of(entry.link),
+        "tag": entry.etag or "",
         "clear": item.clear,
         "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
+
+
+def problem_from(found: Any) -> Problem:
+    """The agent's [code, message, again]."""
+    try:
+        code, message, again = found
+        return Problem(str(code), str(message), again=bool(again))
+    except (TypeError, ValueError):
+        return Problem("failed", "the agent gave no reason")
 
 
 def payload_of(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:

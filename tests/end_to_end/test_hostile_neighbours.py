@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ def test_nothing_lands_through_a_folder_that_becomes_a_symlink(
         if leftover.is_symlink():
             leftover.unlink()
     if (there.root / "hidden-by-the-neighbour").exists():
+        shutil.rmtree(there.root / "sub", ignore_errors=True)  # made anew while the neighbour had it away
         (there.root / "hidden-by-the-neighbour").rename(there.root / "sub")
     there.push("--delete", "--max-delete", "100%")
     assert there.there() == TREE

@@ -43,7 +43,9 @@ def test_a_run_goes_through_the_queue_to_verified_outputs(bench: Bench, slurm: A
     run = bench.run(answers, exit=0).last
     assert run["state"] == "SUBMITTED"
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
-    assert (ended["state"], ended["tasks"][0]["native"]) == ("SUCCEEDED", "COMPLETED")
+    assert ended["state"] == "SUCCEEDED"
+    # the job's own marker may be seen before Slurm has noticed the end
+    assert ended["tasks"][0]["native"] in {"RUNNING", "COMPLETING", "COMPLETED"}
     receipt = bench.hibali("runs", "collect", run["id"], "back", "--json", exit=0).last
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nin place\n"

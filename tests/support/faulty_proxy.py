@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -102,6 +104,46 @@ class CuttingProxy(_Listener):
             while content := source.recv(65536):
                 target.sendall(content)
             target.shutdown(socket.SHUT_WR)
+
+
+class LongProxy(_Listener):
+    """Passes bytes on `seconds` late in each direction, as a line over an ocean does; counts those that went there."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        self.seconds = seconds
+        self.sent = 0
+        self.connections = 0
+        super().__init__(port)
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        self.connections += 1
+        back = threading.Thread(target=self._late, args=(server, client), daemon=True)
+        back.start()
+        self._late(client, server, count=True)
+        back.join()
+
+    def _late(self, source: socket.socket, target: socket.socket, *, count: bool = False) -> None:
+        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        threading.Thread(target=self._pass_on, args=(waiting, target), daemon=True).start()
+        content = b"."
+        while content:
+            try:
+                content = source.recv(65536)
+            except OSError:
+                content = b""
+            self.sent += len(content) if count else 0
+            waiting.put((time.monotonic() + self.seconds, content))
+
+    @staticmethod
+    def _pass_on(waiting: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due, content = waiting.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not content:
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                target.sendall(content)
 
 
 class FaultyHttpProxy(_Listener):

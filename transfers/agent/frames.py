@@ -11,6 +11,8 @@ _HEAD = struct.Struct(">cIQ")
 
 REQUEST = b"q"  # client: one question, {"do": word, ...}
 UNIT = b"u"  # client: what is planned; the source answers with DATA, the target waits for DATA
+FILE = b"f"  # client: a large file whose pieces will come, by any line
+PLACED = b"p"  # client: a piece that another line's agent wrote, or a large file that is given up
 DATA = b"d"  # the bytes of a unit, by number and never by path
 HEARTBEAT = b"h"  # client: still here
 REPLY = b"r"  # agent: one of several answers
@@ -18,7 +20,7 @@ END = b"e"  # agent: the last answer to a request
 LANDED = b"l"  # agent: what became of the items of a unit
 ERROR = b"x"  # agent: the request failed
 
-KINDS = (REQUEST, UNIT, DATA, HEARTBEAT, REPLY, END, LANDED, ERROR)
+KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, LANDED, ERROR)
 MAXIMUM_HEADER = 8 * 1024 * 1024
 MAXIMUM_BODY = 40 * 1024 * 1024
 

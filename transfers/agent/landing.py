@@ -1,4 +1,4 @@
-"""Landing packs and segments: partial names, one sync for many files, then all renames (S1, S18, S19)."""
+"""Landing packs: partial names, one sync for many files, then all renames (S1, S18, S19)."""
 
 import contextlib
 import hashlib
@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from transfers.agent import own_names
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
+from transfers.agent.frontier import MismatchError
 from transfers.agent.problems import Problem, problem_of
 from transfers.agent.sync import sync_files, sync_folders
 
@@ -45,11 +46,10 @@ class Writer(object):
     def __init__(self, root: Root, seed: bytes) -> None:
         self._root = root
         self._seed = seed
-        self._files: Dict[int, _PartialFile] = {}
         self.left = False
 
-    def write_unit(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
-        """Stage every item of a unit; a segment that is not the last answers with nothing."""
+    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
+        """Stage every item of a pack."""
         items = unit["items"]
         sizes = data["sizes"]
         if (
@@ -59,8 +59,6 @@ class Writer(object):
             or min(sizes or [0]) < 0
         ):
             raise LandingError("data for a unit that was not planned")
-        if unit["segment"]:
-            return self._write_segment(unit, data, body)
         outcomes = []
         view = memoryview(body)
         position = 0
@@ -116,52 +114,12 @@ class Writer(object):
         os.symlink(item["link"], partial, dir_fd=parent)
         return Staged(item, partial, -1, None)
 
-    def _write_segment(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
-        item = unit["items"][0]
-        number = item["number"]
-        last = unit["offset"] + unit["length"] >= item["size"]
-        problem = data["problems"].get("0")
-        file = self._files.get(number)
-        try:
-            if problem is None and unit["offset"] == 0:
-                if file is not None:
-                    self._discard(file)
-                file = self._files[number] = _PartialFile(self._root, self._seed, item)
-            if problem is None and (file is None or file.offset != unit["offset"]):
-                problem = ["earlier-segment", "an earlier segment of this file failed", True]
-            if problem is None and file is not None:
-                file.append(memoryview(body))
-                if not last:
-                    return []
-                del self._files[number]
-                return [Outcome(number, file.finish(data["digests"][0]), None)]
-        except (OSError, UnsafeNameError) as error:
-            problem = problem_of(error)
-        except MismatchError as error:
-            problem = ["corrupt", str(error), True]
-        if file is not None:
-            self._discard(file)
-            self._files.pop(number, None)
-            return [Outcome(number, None, problem)]
-        # Told once, when it happened; the segments behind it say nothing more.
-        return [Outcome(number, None, problem)] if unit["offset"] == 0 else []
-
-    def close(self) -> None:
-        """Remove what will not be finished."""
-        for file in self._files.values():
-            self._discard(file)
-        self._files.clear()
-
     def _discard(self, file: "_PartialFile") -> None:
         """What cannot be removed is `left`, and known by its name: the next run removes it."""
         try:
             file.discard()
         except OSError:
             self.left = True
-
-
-class MismatchError(Exception):
-    """What arrived is not what the source hashed."""
 
 
 class _PartialFile(object):
@@ -196,20 +154,12 @@ class _PartialFile(object):
             raise MismatchError(
                 "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
             )
-        self._keep_mode()
+        keep_mode(self._descriptor, self._item)
         os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
         staged = Staged(self._item, self._name, self._descriptor, found)
         self._descriptor = -1
         os.close(self._parent)
         return staged
-
-    def _keep_mode(self) -> None:
-        """A file that replaces another keeps that one's permissions, but for the execute bits."""
-        old = self._item.get("old_mode")
-        if old is None:
-            return
-        execute = (old >> 2) & 0o111 if self._item["mode"] >= 0 and self._item["mode"] & 0o100 else 0
-        os.fchmod(self._descriptor, (old & 0o666) | execute)
 
     def discard(self) -> None:
         if self._descriptor >= 0:
@@ -219,6 +169,15 @@ class _PartialFile(object):
                 remove_partial(self._parent, self._name)
             finally:
                 os.close(self._parent)
+
+
+def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
+    """A file that replaces another keeps that one's permissions, but for the execute bits."""
+    old = item.get("old_mode")
+    if old is None:
+        return
+    execute = (old >> 2) & 0o111 if item["mode"] >= 0 and item["mode"] & 0o100 else 0
+    os.fchmod(descriptor, (old & 0o666) | execute)
 
 
 def remove_partial(parent: int, name: bytes) -> None:

@@ -61,7 +61,7 @@ class Lease(object):
         """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError."""
         self._root = root.clone()
         self._seconds = seconds
-        self._token = os.urandom(16).hex()
+        self.token = os.urandom(16).hex()
         self._renewed = time.monotonic()
         self._ended = threading.Event()
         record = {
@@ -72,7 +72,7 @@ class Lease(object):
             "boot": boot_identifier(),
             "pid": os.getpid(),
             "start": process_start(os.getpid()),
-            "token": self._token,
+            "token": self.token,
             "lease": seconds,
         }
         try:
@@ -112,7 +112,7 @@ class Lease(object):
 
     def _take(self, record: Dict[str, Any]) -> None:
         """Exclusive by link(2), which is atomic on NFS too (open(2), O_EXCL)."""
-        name = b"lock." + self._token.encode("ascii")
+        name = b"lock." + self.token.encode("ascii")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=self._folder)
         try:
@@ -179,35 +179,14 @@ class Lease(object):
         return True
 
     def _read(self, name: bytes) -> Optional[Dict[str, Any]]:
-        """A lock's record with its mtime, None when absent; one that cannot be understood is only its age."""
-        try:
-            descriptor = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder
-            )
-        except FileNotFoundError:
-            return None
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "the lock is not a file")
-            text = os.read(descriptor, _LIMIT)
-        finally:
-            os.close(descriptor)
-        try:
-            record = json.loads(text.decode("ascii"))
-        except ValueError:
-            record = {}
-        if not isinstance(record, dict):
-            record = {}
-        record["mtime"] = status.st_mtime
-        return record
+        return read_record(self._folder, name)
 
     def check(self) -> None:
         """Raise `LostLeaseError` unless the lock is still ours and was renewed in time."""
         if time.monotonic() - self._renewed > self._seconds * 0.75:
             raise LostLeaseError("the lease ran out")
         found = self._read(_LOCK)
-        if found is None or found.get("token") != self._token:
+        if found is None or found.get("token") != self.token:
             raise LostLeaseError("somebody else took the lock")
 
     def is_held(self) -> bool:
@@ -235,13 +214,50 @@ class Lease(object):
         self._ended.set()
         try:
             found = self._read(_LOCK)
-            if found is not None and found.get("token") == self._token:
+            if found is not None and found.get("token") == self.token:
                 os.unlink(_LOCK, dir_fd=self._folder)
             os.rmdir(own_names.FOLDER, dir_fd=self._root.descriptor)
         except OSError:
             # A journal for the next run, or a user's own files, may stay; the lock itself has a lease.
             pass
         self._root.close()
+
+
+class Borrowed(object):
+    """The lease of another agent of the same client: looked at, never renewed or given back."""
+
+    def __init__(self, root: Root, token: str) -> None:
+        self._folder = os.dup(root.folder(own_names.FOLDER))
+        self._token = token
+
+    def check(self) -> None:
+        """Raise `LostLeaseError` unless that agent still holds the lock; whether it renews it, it says itself."""
+        found = read_record(self._folder, _LOCK)
+        if found is None or found.get("token") != self._token:
+            raise LostLeaseError("somebody else took the lock")
+
+
+def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
+    """A lock's record with its mtime, None when absent; one that cannot be understood is only its age."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "the lock is not a file")
+        text = os.read(descriptor, _LIMIT)
+    finally:
+        os.close(descriptor)
+    try:
+        record = json.loads(text.decode("ascii"))
+    except ValueError:
+        record = {}
+    if not isinstance(record, dict):
+        record = {}
+    record["mtime"] = status.st_mtime
+    return record
 
 
 def _seconds_of(holder: Dict[str, Any]) -> float:

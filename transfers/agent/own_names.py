@@ -5,10 +5,10 @@ import hmac
 import re
 
 FOLDER = b".hibali"
-OWN = (b"lock", b"journal", b"manifest.jsonl")
+OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 
 # What somebody who takes or breaks a lock, or writes a journal, has beside it for a moment.
-_LOCK_PART = re.compile(rb"\A(?:lock|broken|journal)\.[0-9a-f]{32}\Z")
+_LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun)\.[0-9a-f]{32}\Z")
 _PARTIAL = re.compile(rb"\A\.hibali-([0-9a-f]{16})([0-9a-f]{16})\Z")
 
 

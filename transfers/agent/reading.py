@@ -1,21 +1,70 @@
 """Reading packs and segments, hashing every byte once."""
 
+import contextlib
 import hashlib
 import os
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Tuple
 
+from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent.channel import Channel
 from transfers.agent.problems import Problem, problem_of
 
 _CHUNK = 1024 * 1024
+_HASHERS = 2
+_OPEN_FILES = 16
 
 
 class Reader(object):
-    """The source side: answers units in the order asked; large files stay open between their segments."""
+    """The source side. Units are answered in the order asked, but for digests, which come when they are ready."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, channel: Channel) -> None:
         self._root = root
+        self._channel = channel
         self._files: Dict[int, _OpenFile] = {}
+        self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._hashers = ThreadPoolExecutor(_HASHERS)
+
+    def take(self, unit: Dict[str, Any]) -> None:
+        """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
+        if unit.get("digest"):
+            self._hashers.submit(self._tell_digest, unit, self._root.clone())
+        elif unit.get("piece"):
+            self._channel.send(frames.DATA, *self._read_piece(unit))
+        else:
+            self._channel.send(frames.DATA, *self.read_unit(unit))
+
+    def _tell_digest(self, unit: Dict[str, Any], root: Root) -> None:
+        item = unit["items"][0]
+        header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
+        try:
+            with _OpenFile(root, item) as file:
+                header["digests"] = [file.hash_whole()]
+        except (OSError, UnsafeNameError, ChangedError) as problem:
+            header["problems"] = {"0": problem_of(problem)}
+        finally:
+            root.close()
+        with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
+            self._channel.send(frames.DATA, header)
+
+    def _read_piece(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
+        """A piece from anywhere; its file's digest is asked for by itself."""
+        item = unit["items"][0]
+        header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
+        try:
+            file = self._pieces.get(item["number"])
+            if file is None:
+                file = self._pieces[item["number"]] = _OpenFile(self._root, item)
+                while len(self._pieces) > _OPEN_FILES:
+                    self._pieces.popitem(last=False)[1].close()
+            body = file.read_at(unit["offset"], unit["length"])
+        except (OSError, UnsafeNameError, ChangedError) as problem:
+            header["problems"] = {"0": problem_of(problem)}
+            return header, bytearray()
+        header["sizes"] = [len(body)]
+        return header, body
 
     def read_unit(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
         """The header and body of one DATA message.
@@ -75,9 +124,10 @@ class Reader(object):
 
     def close(self) -> None:
         """Close what is still open."""
-        for file in self._files.values():
+        for file in [*self._files.values(), *self._pieces.values()]:
             file.close()
         self._files.clear()
+        self._pieces.clear()
 
 
 class ChangedError(Exception):
@@ -113,6 +163,28 @@ class _OpenFile(object):
             self._hash.update(chunk)
             body += chunk
         self.offset += length
+
+    def read_at(self, offset: int, length: int) -> bytearray:
+        """A piece, of a file that still is what was listed."""
+        body = bytearray()
+        while len(body) < length:
+            chunk = os.pread(self._descriptor, min(_CHUNK, length - len(body)), offset + len(body))
+            if not chunk:
+                raise ChangedError("it became shorter while it was read")
+            body += chunk
+        self._check()
+        return body
+
+    def hash_whole(self) -> str:
+        """The sha256 in hexadecimal, read from the start to the end."""
+        left = self._item["size"]
+        while left:
+            chunk = os.read(self._descriptor, min(_CHUNK, left))
+            if not chunk:
+                raise ChangedError("it became shorter while it was read")
+            self._hash.update(chunk)
+            left -= len(chunk)
+        return self.end()
 
     def end(self) -> str:
         """The sha256 in hexadecimal, if the file is still what was listed."""

@@ -83,15 +83,23 @@ def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None
     channel.send(frames.END, *command(header))
 
 
+def _do(channel: Channel, session: Session, frame: frames.Frame) -> None:
+    if frame.kind == frames.UNIT:
+        session.take_unit(frame.header)
+    elif frame.kind == frames.DATA:
+        session.take_data(frame.header, frame.body)
+    elif frame.kind == frames.FILE:
+        session.take_file(frame.header)
+    elif frame.kind == frames.PLACED:
+        session.take_placed(frame.header)
+    elif frame.kind == frames.REQUEST:
+        _request(channel, session, frame.header)
+
+
 def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
     """Do what a frame asks; every failure becomes an ERROR frame, but for a line that is gone."""
     try:
-        if frame.kind == frames.UNIT:
-            session.take_unit(frame.header)
-        elif frame.kind == frames.DATA:
-            session.take_data(frame.header, frame.body)
-        elif frame.kind == frames.REQUEST:
-            _request(channel, session, frame.header)
+        _do(channel, session, frame)
     except BrokenPipeError:
         raise
     except LockedError as problem:

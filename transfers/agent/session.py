@@ -1,16 +1,17 @@
 """What one client does with one root: list, read, land, digest, remove, under one lock."""
 
+import binascii
 import os
 import queue
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Union
 
-from transfers.agent import frames, journal, own_names
+from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
-from transfers.agent.landing import Committer, LandingError, Outcome, Writer
-from transfers.agent.lease import Lease, LostLeaseError
+from transfers.agent.intake import Hand, Intake
+from transfers.agent.landing import LandingError
+from transfers.agent.lease import Borrowed, Lease, LostLeaseError, boot_identifier
 from transfers.agent.problems import problem_of
 from transfers.agent.reading import ChangedError, Reader, digest_file
 from transfers.agent.records import pack_record
@@ -19,7 +20,6 @@ from transfers.agent.walk import Walk
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
-_AHEAD = 2  # packs written while an earlier one is made durable
 
 
 class Session(object):
@@ -30,7 +30,7 @@ class Session(object):
         self._root: Optional[Root] = None
         self._lease: Optional[Lease] = None
         self._reader: Optional[Reader] = None
-        self._landing: Optional[_Landing] = None
+        self._landing: Union[Intake, Hand, None] = None
         self._unit: Optional[Dict[str, Any]] = None
         self._left = False
         self._walked = False
@@ -41,6 +41,7 @@ class Session(object):
             "lock": self._lock,
             "unlock": self._unlock,
             "land": self._land,
+            "join": self._join,
             "landed": self._landed,
             "purge": self._purge,
             "digest": self._digest,
@@ -92,7 +93,8 @@ class Session(object):
         """`clean` says that the orphans that were listed are gone; the journal goes when nothing else can be left."""
         if self._lease is not None:
             tidy = header.get("clean") and self._walked and self._landing is None and not self._left
-            if tidy and self._lease.is_held():
+            if tidy and self._lease.is_held() and not begun.read_begun(self._opened()):
+                begun.remove_begun(self._opened())
                 journal.end_journal(self._opened())
             self._left = self._walked = False
             self._lease.release()
@@ -102,14 +104,13 @@ class Session(object):
     def take_unit(self, header: Dict[str, Any]) -> None:
         """A planned unit: the source reads it and answers; the target expects its data next."""
         for item in header["items"]:
-            item["path"] = frames.bytes_of(item["path"])
-            item["link"] = frames.bytes_of(item["link"])
+            _unpack(item)
         if self._landing is not None:
             self._unit = header
             return
         if self._reader is None:
-            self._reader = Reader(self._opened())
-        self._channel.send(frames.DATA, *self._reader.read_unit(header))
+            self._reader = Reader(self._opened(), self._channel)
+        self._reader.take(header)
 
     def take_data(self, header: Dict[str, Any], body: frames.Body) -> None:
         """The bytes of the unit announced last."""
@@ -118,30 +119,64 @@ class Session(object):
         unit, self._unit = self._unit, None
         self._landing.take(unit, header, bytearray(body) if not isinstance(body, bytearray) else body)
 
+    def take_file(self, header: Dict[str, Any]) -> None:
+        """A large file is about to come in pieces."""
+        if not isinstance(self._landing, Intake):
+            raise LandingError("a file that nobody planned")
+        _unpack(header["item"])
+        self._landing.begin(header)
+
+    def take_placed(self, header: Dict[str, Any]) -> None:
+        """A piece of a large file lies where another agent wrote it, or the file is given up."""
+        if not isinstance(self._landing, Intake):
+            raise LandingError("a piece that nobody planned")
+        self._landing.place(header)
+
     def _land(self, header: Dict[str, Any]) -> None:
         del header
         # What earlier listings and landings had open may have been moved aside since.
-        self._opened().forget_all()
-        self._landing = _Landing(self._channel, self._opened(), self._lease)
-        self._walked = self._walked or not self._landing.after_others
-        self._channel.send(frames.REPLY, {})
+        root = self._opened()
+        root.forget_all()
+        if self._lease is None:
+            raise LostLeaseError("the target is not locked")
+        seed, after_others = journal.open_seed(root)
+        self._walked = self._walked or not after_others
+        intake = Intake(self._channel, root, self._lease, seed)
+        self._landing = intake
+        self._channel.send(
+            frames.REPLY,
+            {"begun": intake.begun_parts(), "ticket": {"seed": seed.hex(), "token": self._lease.token}},
+        )
+
+    def _join(self, header: Dict[str, Any]) -> None:
+        """Land beside the agent that holds the lock, with what that one gave out."""
+        ticket = header["ticket"]
+        seed = binascii.unhexlify(ticket["seed"])
+        lease = Borrowed(self._opened(), str(ticket["token"]))
+        lease.check()
+        self._landing = Hand(self._channel, self._opened(), lease, seed)
+        self._channel.send(frames.END, {"boot": boot_identifier()})
 
     def _landed(self, header: Dict[str, Any]) -> None:
         del header
         landing, self._landing = self._landing, None
+        left = False
         if landing is not None:
             try:
                 landing.finish()
             finally:
-                self._left = self._left or landing.left
-        self._channel.send(frames.END, {})
+                left = landing.left
+                self._left = self._left or left
+        self._channel.send(frames.END, {"left": left})
 
     def _purge(self, header: Dict[str, Any]) -> None:
         """Remove what earlier operations left under partial names of this target."""
         root = self._opened()
         self._check_lease()
-        for text in header["paths"]:
-            purge(root, frames.bytes_of(text))
+        kept = {part.partial for part in begun.read_begun(root)}
+        for path in map(frames.bytes_of, header["paths"]):
+            if path not in kept:
+                purge(root, path)
         self._channel.send(frames.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
@@ -196,81 +231,6 @@ class Session(object):
             self._root.close()
 
 
-class _Landing(object):
-    """Two threads: one writes partial files, the other makes packs durable and gives names."""
-
-    def __init__(self, channel: Channel, root: Root, lease: Optional[Lease]) -> None:
-        if lease is None:
-            raise LostLeaseError("the target is not locked")
-        seed, self.after_others = journal.open_seed(root)
-        self._channel = channel
-        self._lease = lease
-        self._root = root
-        self._writer = Writer(root, seed)
-        self._commit_root = root.clone()
-        self._committer = Committer(self._commit_root, seed)
-        self._queue: queue.Queue[Optional[Tuple[int, List[Outcome]]]] = queue.Queue(_AHEAD)
-        self._failure: Optional[Exception] = None
-        self._thread = threading.Thread(target=self._commit, name="commit", daemon=True)
-        self._thread.start()
-
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
-        """Write a unit under partial names and hand it to the commit."""
-        self._raise_failure()
-        self._queue.put((unit["unit"], self._writer.write_unit(unit, data, body)))
-
-    def _commit(self) -> None:
-        while True:
-            work = self._queue.get()
-            if work is None:
-                return
-            number, outcomes = work
-            if self._failure is not None:
-                self._committer.discard(outcomes)
-                continue
-            try:
-                answers: List[Dict[str, Any]] = []
-                if outcomes:
-                    self._lease.check()
-                    answers = self._committer.commit(outcomes)
-                done = [answer["number"] for answer in answers if answer["problem"] is None]
-                failed = [
-                    [answer["number"], answer["problem"]]
-                    for answer in answers
-                    if answer["problem"] is not None
-                ]
-                self._channel.send(frames.LANDED, {"unit": number, "done": done, "failed": failed})
-            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
-                self._failure = problem
-                self._committer.discard(outcomes)
-                if isinstance(problem, LostLeaseError):
-                    self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
-
-    @property
-    def left(self) -> bool:
-        """Whether something may stay under a partial name, for the next run to remove."""
-        return self._failure is not None or self._writer.left or self._committer.left
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _join(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def finish(self) -> None:
-        """Wait for the last commit and purge the folders that made room."""
-        self._join()
-        self._writer.close()
-        self._raise_failure()
-        self._lease.check()
-        for path in self._committer.aside:
-            purge(self._root, path)
-        self._commit_root.close()
-
-    def abandon(self) -> None:
-        """The client is gone: what is complete may land, the rest is removed."""
-        self._join()
-        self._writer.close()
-        self._commit_root.close()
+def _unpack(item: Dict[str, Any]) -> None:
+    item["path"] = frames.bytes_of(item["path"])
+    item["link"] = frames.bytes_of(item["link"])

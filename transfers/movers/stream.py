@@ -46,7 +46,7 @@ class StreamMover:
     ) -> Generator[Event | Landed, None, None]:
         piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
         watched = _Watched()
-        units = group_units(self._while_room(items), piece)
+        units = group_units(self._while_room(items), piece, target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
                 yield from watched.carried()

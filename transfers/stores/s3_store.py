@@ -247,6 +247,14 @@ class S3Store:
         finally:
             self._records.save({}, gone, self._tell)
 
+    def expect(self, size: int) -> None:
+        """See Store: connections are opened as they are needed."""
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        del item
+        return 0
+
     def make_root(self) -> None:
         """See Store: a prefix needs no making, the bucket is never made; what it honours is known after this."""
         self.probe()

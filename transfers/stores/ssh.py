@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 
-from hibali.errors import TryLaterError, UsageError
+from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.login import Login
@@ -12,6 +14,7 @@ from hibali.sites import Site
 from transfers.bundle import remote_command
 from transfers.connection import Connection
 from transfers.entry import Proof
+from transfers.lines import Lines
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
@@ -28,20 +31,59 @@ def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
+    return _start_agent(login, settings.python, site.name), login.logins
 
+
+def _start_agent(login: Login, python: str, where: str) -> Connection:
     login.ensure()
-    argv = remote_command(settings.python)
+    argv = remote_command(python)
     try:
-        return Connection(login.argv(argv), site.name, login), login.logins
+        return Connection(login.argv(argv), where, login)
     except TryLaterError:
         if not login.shared:
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
-        return Connection(login.argv(argv), site.name, login), login.logins
+        return Connection(login.argv(argv), where, login)
+
+
+def _further_logins(site: Site, tell: Listener) -> list[Login]:
+    """The site's logins by number. Where none has to wait for another, all begin at once, and nobody waits for them."""
+    settings = site.ssh
+    if settings is None:
+        raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
+    logins = [
+        Login(settings, site.limits, host=settings.data_host, tell=tell, number=number)
+        for number in range(settings.logins)
+    ]
+    if not site.limits.login_interval_seconds:
+        for login in logins[1:]:
+            threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
+    return logins
+
+
+def _log_in_quietly(login: Login) -> None:
+    """Whoever needs this login finds out itself that it failed."""
+    with contextlib.suppress(HibaliError):
+        login.ensure()
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` mean what they mean there."""
-    connection, logins = connect(location.site, bulk=True, tell=tell)
-    return PosixStore(connection, connection.expand(location.raw), FACTS, logins=logins)
+    site = location.site
+    further = _further_logins(site, tell)
+    connection, first = connect(site, bulk=True, tell=tell)
+    settings = site.ssh
+    assert settings is not None
+
+    def open_line(number: int) -> Connection:
+        line = _start_agent(further[number % len(further)], settings.python, site.name)
+        if line.greeting.get("boot") != connection.greeting.get("boot"):
+            line.close()
+            raise TryLaterError("another-host", "a further login came to another machine", about=site.name)
+        return line
+
+    # Where masters are forbidden each line is a login, and the first one has been used.
+    most = settings.channels if further[0].shared else settings.logins - 1
+    lines = Lines(open_line, most, tell=tell, logins=lambda: first + sum(one.logins for one in further))
+    return PosixStore(connection, connection.expand(location.raw), FACTS, lines)

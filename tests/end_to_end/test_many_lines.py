@@ -1,0 +1,75 @@
+"""Bulk data over several channels and logins of a long line: all of it, once, proven, and no login too many."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_proxy import LongProxy
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import many_files, read_tree
+
+LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each line
+TREE = {**many_files(600, 20_000, folders=7), b"large": LARGE, b"sub/other": LARGE[:9_000_000]}
+
+
+@pytest.fixture
+def far_away(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, LongProxy]]]:
+    """An ssh site behind a long line; the settings are added to its ssh table."""
+    proxies: list[LongProxy] = []
+
+    def make(settings: str) -> tuple[Transfers, LongProxy]:
+        there = transfers_to("ssh")
+        proxy = LongProxy(there.place.server.port, 0.02)
+        proxies.append(proxy)
+        config = there.hibali.home.config
+        through = (
+            f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n{settings}\n'
+        )
+        text = re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
+        config.write_text(text)
+        return there, proxy
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+@pytest.mark.parametrize(("logins", "channels"), [(1, 4), (3, 4)])
+def test_there_and_back_over_many_lines(far_away: Any, tmp_path: Path, logins: int, channels: int) -> None:
+    there, proxy = far_away(f"logins = {logins}\nchannels = {channels}")
+    there.make(TREE)
+    pushed = there.push()
+    assert counts(pushed)["files_moved"] == len(TREE)
+    assert pushed.last["proof_moved"] == "digest"
+    assert there.there() == TREE
+    there.nothing_of_ours_there()
+    assert proxy.connections == logins
+    assert pushed.last["logins"] == logins
+    assert counts(there.pull(tmp_path / "back"))["files_moved"] == len(TREE)
+    assert read_tree(tmp_path / "back") == TREE
+    assert proxy.connections == logins
+
+
+def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None:
+    there, proxy = far_away("logins = 2\nchannels = 2")
+    there.make(TREE)
+    refused = there.folder / "refused"
+    ssh = there.folder / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\ncase $* in *ControlMaster=yes*-1\\ *) echo >>{refused};"
+        ' echo "Permission denied (publickey)." >&2; exit 255;; esac\nexec ssh "$@"\n'
+    )
+    ssh.chmod(0o755)
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
+    answer = there.push()
+    assert there.there() == TREE
+    assert proxy.connections == 1
+    assert "fewer lines than asked for" in answer.err.decode()
+    assert len(refused.read_text().splitlines()) <= 2  # by whoever prepared it, and whoever needed it

@@ -1,0 +1,127 @@
+"""A large file that was cut short goes on where it was: what is there is checked, never sent again, never spliced."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import flip_byte
+
+MIB = 1 << 20
+LARGE = random.Random(7).randbytes(96 * MIB)  # noqa: S311 - the same content each time
+IN_FLIGHT = 64 * MIB  # what an interruption may cost at most
+
+
+def kill_half_way(there: Transfers, at_least: int, *words: str) -> None:
+    """`kill -9` for a push once so many bytes are noted at the target."""
+    process = there.hibali.start("push", there.source, "there:data", *words)
+    try:
+        deadline = time.monotonic() + 60
+        while noted(there.root) < at_least:
+            assert process.poll() is None, "it was too fast"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def noted(root: Path) -> int:
+    """How much the target's journal says is there of its only file."""
+    try:
+        lines = [json.loads(line) for line in (root / ".hibali" / "begun").read_bytes().splitlines()]
+    except (FileNotFoundError, ValueError):
+        return 0
+    return max((line.get("to", 0) for line in lines), default=0)
+
+
+def push_on(there: Transfers) -> Any:
+    """The same line, as soon as the dead one's lock is gone."""
+    deadline = time.monotonic() + 30
+    while True:
+        answer = there.hibali("push", there.source, "there:data", "--json")
+        if answer.exit != 5 or time.monotonic() > deadline:
+            assert answer.exit == 0, str(answer)
+            return answer
+
+
+def test_the_same_line_sends_only_the_rest(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"deep/large": LARGE})
+    kill_half_way(there, 40 * MIB)
+    assert there.landed() == {}
+    there_already = noted(there.root)
+    answer = push_on(there)
+    assert counts(answer)["files_moved"] == 1
+    assert there.there() == {b"deep/large": LARGE}
+    there.nothing_of_ours_there()
+    if there.place.word == "ssh":
+        assert counts(answer)["bytes_sent"] <= len(LARGE) - there_already + MIB
+
+
+def test_what_was_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"large": LARGE})
+    kill_half_way(there, 40 * MIB)
+    [partial] = there.place.unfinished("data")
+    with (there.root / os.fsdecode(partial)).open("r+b") as stream:
+        stream.seek(20 * MIB)
+        stream.write(b"damaged")
+    answer = push_on(there)
+    assert there.there() == {b"large": LARGE}
+    assert answer.last["proof_moved"] == "digest"
+    there.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize("keeps_times", [False, True])
+def test_a_source_that_changed_meanwhile_is_never_spliced(folder_there: Transfers, keeps_times: bool) -> None:
+    there = folder_there
+    there.make({b"large": LARGE})
+    kill_half_way(there, 40 * MIB)
+    source = there.source / "large"
+    before = source.stat()
+    flip_byte(source)
+    content = source.read_bytes()
+    if keeps_times:
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    push_on(there)
+    assert there.there() == {b"large": content}
+    there.nothing_of_ours_there()
+
+
+def test_a_partial_file_that_others_replaced_is_not_believed(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"large": LARGE})
+    kill_half_way(there, 40 * MIB)
+    [partial] = there.place.unfinished("data")
+    outside = there.folder / "outside"
+    outside.write_bytes(b"somebody's")
+    path = there.root / os.fsdecode(partial)
+    path.unlink()
+    path.symlink_to(outside)
+    push_on(there)
+    assert there.there() == {b"large": LARGE}
+    assert outside.read_bytes() == b"somebody's"
+
+
+def test_an_interruption_keeps_what_is_there(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"large": LARGE})
+    process = there.hibali.start("push", there.source, "there:data", "--json")
+    while noted(there.root) < 40 * MIB and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) in {0, 130}
+    answer = push_on(there)
+    assert there.there() == {b"large": LARGE}
+    there.nothing_of_ours_there()
+    if there.place.word == "ssh" and process.returncode == 130:
+        assert counts(answer)["bytes_sent"] < len(LARGE) - 32 * MIB

@@ -1,0 +1,65 @@
+"""How many lines a link is worth, and how much may be under way over them."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transfers.lines import count_lines
+from transfers.window import Window
+
+MIB = 1 << 20
+
+
+def test_a_long_line_takes_as_many_as_fill_it() -> None:
+    assert count_lines(0.110, 2 << 30, 8) == 8
+    assert count_lines(0.110, 2 << 30, 64, rate=125_000_000) == 7  # 110 ms of 1 Gbit/s are 13.75 MB
+    assert count_lines(0.0003, 2 << 30, 8) == 1
+    assert count_lines(0.110, 20 * MIB, 8) == 3  # three times what a line is worth opening for
+    assert count_lines(0.110, 0, 8) == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 16 * MIB)), min_size=1, max_size=60), st.randoms()
+)
+def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, int]], random: object) -> None:
+    window = Window(32 * MIB)
+    offsets = dict.fromkeys(range(4), 0)
+    under_way: dict[int, tuple[int, int, int]] = {}
+    done: dict[int, set[int]] = {of: set() for of in range(4)}
+    for number, (of, size) in enumerate(units):
+        while not _opens(window, number, size, of, offsets[of]):
+            answered = random.choice(sorted(under_way))  # type: ignore[attr-defined]
+            done[under_way[answered][0]].add(answered)
+            del under_way[answered]
+            window.close(answered)
+        under_way[number] = (of, offsets[of], size)
+        offsets[of] += size
+        held = sum(one for _, _, one in under_way.values())
+        assert held <= max(window.limit, size)
+        gap = min(offset for file, offset, _ in under_way.values() if file == of)
+        assert offsets[of] - gap <= max(window.limit, size)
+
+
+def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool:
+    """Whether there is room now; a window that would wait is asked no further."""
+    asked = threading.Thread(target=window.open, args=(number, size), kwargs={"of": of, "offset": offset})
+    if not window.has_room(size, of, offset):
+        return False
+    asked.start()
+    asked.join(5)
+    return not asked.is_alive()
+
+
+def test_nobody_waits_once_it_is_stopped() -> None:
+    window = Window(1)
+    assert window.open(1, 1)
+    waiting = threading.Thread(target=window.open, args=(2, 1))
+    waiting.start()
+    window.stop()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert not window.wait_empty()
+    assert not window.open(3, 1)

@@ -1,0 +1,167 @@
+"""The journal of large files that are not complete yet: what is there of each, to be checked before it counts."""
+
+import contextlib
+import json
+import os
+import stat
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from transfers.agent import own_names
+from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent.removing import purge
+
+MARK_BYTES = 8 * 1024 * 1024  # a digest is noted whenever so much more is there
+NAME = b"begun"
+_LIMIT = 256 * 1024 * 1024
+_KEPT_SECONDS = 30 * 24 * 3600
+
+Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all before it
+
+
+class Part(object):
+    """One file that was begun: whose content it is, under which partial name, and its marks in order."""
+
+    def __init__(self, path: bytes, partial: bytes, size: int, mtime_ns: int, tag: str) -> None:
+        self.path = path
+        self.partial = partial
+        self.size = size
+        self.mtime_ns = mtime_ns
+        self.tag = tag
+        self.marks: List[Mark] = []
+
+    @property
+    def there(self) -> int:
+        """How many bytes from the start on are said to be there."""
+        return self.marks[-1][0] if self.marks else 0
+
+    def record(self) -> Dict[str, Any]:
+        """Its line in the journal."""
+        return {
+            "partial": self.partial.decode("latin-1"),
+            "path": self.path.decode("latin-1"),
+            "size": self.size,
+            "mtime_ns": self.mtime_ns,
+            "tag": self.tag,
+        }
+
+
+class Begun(object):
+    """The journal of one target, open for appending. Its lines need no sync: what they say is checked before it counts.
+
+    May be used by several threads.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._lock = threading.Lock()
+        self.parts: Dict[bytes, Part] = {}
+        for part in read_begun(root):
+            if _is_alive(root, part):
+                self.parts[part.path] = part
+        parent = root.parent(own_names.FOLDER + b"/" + NAME, make=True)
+        name = NAME + b"." + os.urandom(16).hex().encode("ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        for part in self.parts.values():
+            self._write(part)
+        os.rename(name, NAME, src_dir_fd=parent, dst_dir_fd=parent)
+
+    def _write(self, part: Part) -> None:
+        self._append(part.record())
+        for mark in part.marks:
+            self._append({"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]})
+
+    def _append(self, record: Dict[str, Any]) -> None:
+        os.write(self._descriptor, json.dumps(record).encode("ascii") + b"\n")
+
+    def start(self, part: Part) -> Optional[Part]:
+        """Note a file before its first byte; the one it takes the place of, if any."""
+        with self._lock:
+            before = self.parts.get(part.path)
+            self.parts[part.path] = part
+            self._write(part)
+            return before
+
+    def mark(self, part: Part, mark: Mark) -> None:
+        """Note how far a file is there."""
+        with self._lock:
+            part.marks.append(mark)
+            self._append({"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]})
+
+    def cut(self, part: Part, there: int) -> None:
+        """What was found to be wrong behind `there` is there no more."""
+        with self._lock:
+            part.marks = [mark for mark in part.marks if mark[0] <= there]
+            self._append({"partial": part.partial.decode("latin-1"), "cut": there})
+
+    def end(self, part: Part) -> None:
+        """The file has its name, or was given up."""
+        with self._lock:
+            if self.parts.get(part.path) is part:
+                del self.parts[part.path]
+            self._append({"partial": part.partial.decode("latin-1"), "end": True})
+
+    def close(self) -> None:
+        """Let go of it; safe to call twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _is_alive(root: Root, part: Part) -> bool:
+    """Whether it can be gone on with; what nobody did for long, and what stands there in whole by now, is removed."""
+    partial = root.lstat(part.partial)
+    final = root.lstat(part.path)
+    if partial is None:
+        return False
+    passed = final is not None and final.ctime_ns > partial.ctime_ns
+    if passed or time.time() - partial.ctime_ns / 1e9 > _KEPT_SECONDS:
+        with contextlib.suppress(OSError, UnsafeNameError):
+            purge(root, part.partial)
+        return False
+    return True
+
+
+def remove_begun(root: Root) -> None:
+    """Nothing is begun any more: remove the journal."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(NAME, dir_fd=root.parent(own_names.FOLDER + b"/" + NAME))
+
+
+def read_begun(root: Root) -> List[Part]:
+    """The parts that an earlier operation of our own account left; a line that cannot be understood says nothing."""
+    try:
+        descriptor = root.open_file(own_names.FOLDER + b"/" + NAME)
+    except (OSError, UnsafeNameError):
+        return []
+    with os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022 or found.st_size > _LIMIT:
+            return []
+        parts: Dict[str, Part] = {}
+        for line in stream:
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                _take(parts, json.loads(line.decode("ascii")))
+    return list(parts.values())
+
+
+def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
+    partial = record["partial"]
+    if "path" in record:
+        name = partial.encode("latin-1")
+        if own_names.has_partial_shape(name.rpartition(b"/")[2]):
+            path = record["path"].encode("latin-1")
+            parts[partial] = Part(
+                path, name, int(record["size"]), int(record["mtime_ns"]), str(record["tag"])
+            )
+    elif "end" in record:
+        parts.pop(partial, None)
+    elif "cut" in record:
+        part = parts[partial]
+        part.marks = [mark for mark in part.marks if mark[0] <= record["cut"]]
+    else:
+        offset, digest = int(record["to"]), str(record["sha256"])
+        part = parts[partial]
+        if part.there < offset <= part.size:
+            part.marks.append((offset, digest))

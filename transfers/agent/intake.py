@@ -1,0 +1,243 @@
+"""Taking in what arrives for a target: one thread writes partial files, another makes them durable and names them."""
+
+import os
+import queue
+import threading
+from typing import Any, Callable, Dict, List, Optional, Union
+
+from transfers.agent import frames
+from transfers.agent.begun import Begun
+from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent.channel import Channel
+from transfers.agent.landing import Committer, Outcome, Writer
+from transfers.agent.large import (
+    GoneError,
+    Large,
+    LargeFiles,
+    check_piece,
+    open_partial,
+    partial_path,
+    write_piece,
+)
+from transfers.agent.lease import Borrowed, Lease, LostLeaseError
+from transfers.agent.problems import Problem, problem_of
+from transfers.agent.removing import purge
+
+_AHEAD = 2  # packs written while an earlier one is made durable
+_OPEN_PARTIALS = 16
+
+
+class Packs(object):
+    """The packs of one landing, at any of its agents: written by the caller, committed by a thread."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
+        self._channel = channel
+        self._lease = lease
+        self._root = root
+        self._writer = Writer(root, seed)
+        self._commit_root = root.clone()
+        self._committer = Committer(self._commit_root, seed)
+        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
+        self._failure: Optional[Exception] = None
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
+
+    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+        """Write a pack under partial names and hand it to the commit."""
+        self._raise_failure()
+        outcomes = self._writer.write_pack(unit, data, body)
+        self._queue.put(lambda: self._land_pack(unit["unit"], outcomes))
+
+    def _land_pack(self, number: int, outcomes: List[Outcome]) -> None:
+        try:
+            self._tell(number, self._commit(outcomes))
+        except BaseException:
+            self._committer.discard(outcomes)
+            raise
+
+    def _commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
+        self._raise_failure()
+        self._lease.check()
+        return self._committer.commit(outcomes)
+
+    def _tell(self, unit: Optional[int], answers: List[Dict[str, Any]]) -> None:
+        done = [answer["number"] for answer in answers if answer["problem"] is None]
+        failed = [
+            [answer["number"], answer["problem"]] for answer in answers if answer["problem"] is not None
+        ]
+        self._channel.send(frames.LANDED, {"unit": unit, "done": done, "failed": failed})
+
+    def _run(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            try:
+                work()
+            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
+                first = self._failure is None
+                self._failure = self._failure or problem
+                if first and isinstance(problem, LostLeaseError):
+                    self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+
+    @property
+    def left(self) -> bool:
+        """Whether something may stay under a partial name, for the next run to remove."""
+        return self._failure is not None or self._writer.left or self._committer.left
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _join(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _end(self) -> None:
+        """Purge the folders that made room."""
+        self._raise_failure()
+        self._lease.check()
+        for path in self._committer.aside:
+            purge(self._root, path)
+        self._commit_root.close()
+
+
+class Intake(Packs):
+    """At the agent that holds the lock: packs, and all large files whoever wrote their pieces."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Lease, seed: bytes) -> None:
+        super(Intake, self).__init__(channel, root, lease, seed)
+        self._begun = Begun(root)
+        self._large = LargeFiles(root, seed, self._begun)
+
+    def begun_parts(self) -> List[Any]:
+        """What an earlier operation left of large files: path, size, mtime_ns, tag, how far."""
+        return [
+            [frames.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
+            for part in self._begun.parts.values()
+            if part.there
+        ]
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+        """A pack, or a piece of a large file."""
+        if not unit["segment"]:
+            self.take_pack(unit, data, body)
+            return
+        self._raise_failure()
+        number = check_piece(unit, data, body)
+        try:
+            self._lease.check()
+            self._go_on(self._large.take(unit, data, body))
+        except (OSError, UnsafeNameError) as problem:
+            self._fail(unit["unit"], number, problem_of(problem))
+        else:
+            self._tell(unit["unit"], [])
+
+    def begin(self, header: Dict[str, Any]) -> None:
+        """Ready a large file; answers when it is."""
+        self._raise_failure()
+        item = header["item"]
+        try:
+            self._large.begin(item, header["from"])
+        except (OSError, UnsafeNameError) as problem:
+            self._fail(header["unit"], item["number"], problem_of(problem), begun=False)
+        except GoneError as problem:
+            self._fail(header["unit"], item["number"], ["earlier-segment", str(problem), True], begun=False)
+        else:
+            self._tell(header["unit"], [])
+
+    def place(self, header: Dict[str, Any]) -> None:
+        """A piece that another agent wrote; or a file that is given up, which is not answered."""
+        self._raise_failure()
+        if header.get("given_up"):
+            self._large.give_up(header["number"])
+            return
+        self._go_on(self._large.place(header["number"], header["offset"], header["length"], header["digest"]))
+
+    def _go_on(self, large: Optional[Large]) -> None:
+        if large is not None:
+            whole = large
+            self._queue.put(lambda: self._land_large(whole))
+
+    def _land_large(self, large: Large) -> None:
+        """Where anything failed before it is left as it is, to be gone on with."""
+        self._raise_failure()
+        outcome = self._large.finish(large)
+        answers = self._commit([outcome])
+        if outcome.staged is not None:
+            self._large.landed(large)
+        self._tell(None, answers)
+
+    def _fail(self, unit: int, number: int, problem: Problem, begun: bool = True) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
+        """Tell it once, however many of its pieces are still under way."""
+        told = self._large.give_up(number) if begun else True
+        answers = [{"number": number, "problem": problem}] if told else []
+        self._tell(unit, answers)
+
+    @property
+    def left(self) -> bool:
+        """See Packs. What is to be gone on with is in its journal, and not meant."""
+        return super(Intake, self).left or self._large.left
+
+    def finish(self) -> None:
+        """Wait for the last commit and leave nothing but what is to be gone on with."""
+        self._join()
+        self._large.close()
+        self._begun.close()
+        self._end()
+
+    def abandon(self) -> None:
+        """The client is gone: what is complete may land, what is begun stays for the next time."""
+        self._join()
+        self._large.close()
+        self._begun.close()
+        self._commit_root.close()
+
+
+class Hand(Packs):
+    """At an agent of another line: packs of its own, and pieces of files that the lock's holder looks after."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Borrowed, seed: bytes) -> None:
+        super(Hand, self).__init__(channel, root, lease, seed)
+        self._seed = seed
+        self._open: Dict[int, int] = {}
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+        """A pack, or a piece of a large file."""
+        if not unit["segment"]:
+            self.take_pack(unit, data, body)
+            return
+        number = check_piece(unit, data, body)
+        answers: List[Dict[str, Any]] = []
+        try:
+            self._lease.check()
+            write_piece(self._descriptor(unit["items"][0]), memoryview(body), unit["offset"])
+        except (OSError, UnsafeNameError) as problem:
+            answers = [{"number": number, "problem": problem_of(problem)}]
+        self._tell(unit["unit"], answers)
+
+    def _descriptor(self, item: Dict[str, Any]) -> int:
+        found = self._open.get(item["number"])
+        if found is None:
+            if len(self._open) >= _OPEN_PARTIALS:
+                self._close_partials()
+            partial = partial_path(self._seed, item["path"])
+            found = self._open[item["number"]] = open_partial(self._root, partial, item["mode"])
+        return found
+
+    def _close_partials(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def finish(self) -> None:
+        """Wait for the last commit."""
+        self._join()
+        self._close_partials()
+        self._end()
+
+    def abandon(self) -> None:
+        """The client is gone: packs that are complete may land."""
+        self._join()
+        self._close_partials()
+        self._commit_root.close()

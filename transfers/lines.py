@@ -1,0 +1,123 @@
+"""Further lines to a site: agents beside the first one, opened in the background while that one already works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hibali.errors import HibaliError
+from hibali.events import Listener, Noted, ignore
+from transfers.connection import Connection
+
+_LINE_RATE_BYTES = (
+    2 * 1024 * 1024
+)  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
+_RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
+_WORTH_BYTES = 8 * 1024 * 1024  # a line is worth its opening for this much
+
+
+def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
+    """How many lines fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
+
+    One, where the answer comes at once: a further one would cost more than it brings.
+    """
+    window = round_trip * (rate or _RATE)
+    needed = -(-int(window) // _LINE_RATE_BYTES)
+    return max(1, min(needed, most, -(-size // _WORTH_BYTES)))
+
+
+class Lines:
+    """Opens lines by threads of their own; whoever has work takes those that are up."""
+
+    def __init__(
+        self,
+        open_line: Callable[[int], Connection] | None,
+        most: int,
+        *,
+        tell: Listener = ignore,
+        logins: Callable[[], int] = int,
+    ) -> None:
+        """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
+
+        `logins` tells how often somebody logged in so far.
+        """
+        self._logins = logins
+        self._open_line = open_line
+        self._most = most if open_line is not None else 0
+        self._tell = tell
+        self._guard = threading.Lock()
+        self._started = 0
+        self._up: list[Connection] = []
+        self._all: list[Connection] = []
+        self._failed = False
+        self._closed = False
+
+    @property
+    def expected(self) -> bool:
+        """Whether further lines were asked for and may come up."""
+        return self._started > 0 and not (self._failed and not self._all)
+
+    def start(self, round_trip: float, size: int, rate: int = 0) -> None:
+        """Open as many as `size` bytes are worth; returns at once."""
+        if not self._most:
+            return
+        count = count_lines(round_trip, size, self._most, rate)
+        while self._started < count and count > 1:
+            self._started += 1
+            name = f"line {self._started}"
+            threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True).start()
+
+    def _run(self, number: int) -> None:
+        assert self._open_line is not None
+        try:
+            connection = self._open_line(number)
+        except HibaliError as problem:
+            with self._guard:
+                first, self._failed = not self._failed, True
+            if first:
+                self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
+            return
+        with self._guard:
+            if not self._closed:
+                self._up.append(connection)
+                self._all.append(connection)
+                return
+        connection.close()
+
+    def take(self) -> list[Connection]:
+        """The lines that came up since the last time."""
+        with self._guard:
+            taken, self._up = self._up, []
+            return taken
+
+    def release(self) -> None:
+        """All lines are free again, for another use."""
+        with self._guard:
+            self._up = list(self._all)
+
+    @property
+    def logins(self) -> int:
+        """How many logins the first line and these took."""
+        return self._logins()
+
+    @property
+    def data_bytes(self) -> int:
+        """File bytes that went over them."""
+        with self._guard:
+            return sum(connection.data_bytes for connection in self._all)
+
+    def close(self) -> None:
+        """End them all; safe to call twice."""
+        with self._guard:
+            self._closed = True
+            ending, self._all, self._up = self._all, [], []
+        threads = [threading.Thread(target=connection.close, args=(0.1,)) for connection in ending]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def no_lines() -> Lines:
+    """For a place that one line serves."""
+    return Lines(None, 0)
