@@ -20,6 +20,7 @@ from transfers.entry import Entry, Kind
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
+from transfers.room import space_in, within_quotas
 from transfers.store import (
     Facts,
     Item,
@@ -53,6 +54,7 @@ class PosixStore:
         self._landing: LandingStream | None = None
         self._connection = connection
         self._opened = False
+        self._quotas = False
         self._orphans: list[bytes] = []
         self._seen: tuple[float, Entry | None, Space] | None = None
 
@@ -233,14 +235,17 @@ class PosixStore:
 
     def space(self) -> Space:
         """See Store."""
-        return self._look()[1]
+        space = self._look()[1]
+        if not self._quotas:
+            return space
+        answer = self._connection.ask("quotas", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            return within_quotas(space, answer.header["rooms"])
 
     def _space_in(self, answer: frames.Frame) -> Space:
         with self._connection.understanding():
-            free = [answer.header[name] for name in ("bytes", "inodes")]
-            if not all(value is None or (isinstance(value, int) and value >= 0) for value in free):
-                raise ValueError
-            return Space(free[0], free[1], {str(name): str(who) for name, who in answer.header["by"].items()})
+            self._quotas = bool(answer.header["quotas"])
+            return space_in(answer.header)
 
     def close(self) -> None:
         """See Store."""

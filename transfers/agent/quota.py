@@ -101,30 +101,40 @@ def questions(mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional
     return []
 
 
+def can_be_at(path: bytes) -> bool:
+    """Whether a quota may limit this account at a folder; looks at no more than the table of mounts."""
+    mount = _mount_at(os.path.realpath(path))
+    return mount is not None and bool(questions(mount, path, (0, 0), None))
+
+
+def _mount_at(real: bytes) -> Optional[Mount]:
+    """None also for root, whom nobody's quota stops."""
+    if os.geteuid() == 0:
+        return None
+    try:
+        with open("/proc/self/mountinfo", "rb") as stream:
+            return find_mount(stream.read(), real)
+    except OSError:
+        return None
+
+
 def rooms_at(path: bytes) -> List[Room]:
     """What the quotas of this account leave at a folder; nothing where nobody tells within some seconds.
 
     A project's quota on XFS and ext4 is in what statvfs says already.
     """
-    uid = os.geteuid()
-    if uid == 0:
-        return []  # nobody's quota stops root
     real = os.path.realpath(path)
-    status = os.stat(real)
-    gid = status.st_gid if status.st_mode & 0o2000 else os.getegid()
-    try:
-        with open("/proc/self/mountinfo", "rb") as stream:
-            mount = find_mount(stream.read(), real)
-    except OSError:
-        return []
+    mount = _mount_at(real)
     if mount is None:
         return []
+    status = os.stat(real)
+    gid = status.st_gid if status.st_mode & 0o2000 else os.getegid()
     project = None
     if mount.kind == "lustre":
         project = read_project(_answer([b"lfs", b"project", b"-d", real]))
-    ours = {"user {}".format(uid), "group {}".format(gid), "project {}".format(project)}
-    answers = [_answer(words) for words in questions(mount, real, (uid, gid), project)]
-    return [room for text in answers for room in read_rooms(text) if room.who in ours]
+    ours = {"user {}".format(os.geteuid()), "group {}".format(gid), "project {}".format(project)}
+    asked = questions(mount, real, (os.geteuid(), gid), project)
+    return [room for text in map(_answer, asked) for room in read_rooms(text) if room.who in ours]
 
 
 def _answer(words: List[bytes]) -> str:

@@ -12,6 +12,7 @@ from hibali.errors import RefusedError
 from transfers.agent.quota import Mount, Room, find_mount, questions, read_project, read_rooms
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
+from transfers.room import within_quotas
 from transfers.store import Space
 from transfers.survey import Survey, check_space
 
@@ -87,6 +88,16 @@ def test_the_project_of_a_folder() -> None:
     assert read_project("110255 P /projects/x\n") == 110255
     assert read_project("    0 - /home/x\n") is None
     assert read_project("lfs: not on a mounted Lustre filesystem") is None
+
+
+def test_the_least_of_all_is_what_is_left() -> None:
+    space = within_quotas(Space(100, None), [["user 1", 200, 7], ["group 2", 50, None], ["project 3", 60, 3]])
+    assert (space.free_bytes, space.free_inodes) == (50, 3)
+    assert space.by == {"bytes": "group 2", "inodes": "project 3"}
+    assert within_quotas(Space(100, 5), []) == Space(100, 5)
+    for wrong in ([["user 1", -1, None]], [["user 1"]], [["user 1", "many", None]], 7):
+        with pytest.raises((ValueError, TypeError)):
+            within_quotas(Space(1, 1), wrong)  # type: ignore[arg-type]
 
 
 class _Full:
