@@ -20,6 +20,10 @@ from hibali.sites import Limits, SshSettings
 
 LOGIN_SECONDS = 120.0  # a person may have to find a second factor
 
+_FAST_CIPHER = (
+    "aes128-gcm@openssh.com"  # three times as fast as ssh's first choice, where both have AES instructions
+)
+
 # What the user's configuration must not add to a line of ours: S7 names them.
 _ALWAYS = (
     "RequestTTY=no",
@@ -114,6 +118,7 @@ class Login:
             *self._settings.command,
             *_options(),
             *_asking(self._may_ask()),
+            *prefer_cipher(self._ciphers(), self._ciphers("-F", "none")),
             *("-o", "ControlMaster=yes", "-o", f"ControlPersist={self._settings.persist_seconds}"),
             *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
             *("-S", str(self._socket), "-N", "--", self.host),
@@ -123,6 +128,12 @@ class Login:
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+
+    def _ciphers(self, *more: str) -> str:
+        """What ssh would offer to this host, in its order; empty where this ssh cannot tell (ssh(1), -G)."""
+        told = shell.run([*self._settings.command, *more, "-G", "--", self.host], timeout=15)
+        lines = told.stdout.decode("ascii", "replace").splitlines() if told.exit_code == 0 else []
+        return next((line.partition(" ")[2] for line in lines if line.startswith("ciphers ")), "")
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban who connects too often."""
@@ -143,6 +154,14 @@ class Login:
             yield
         finally:
             os.close(descriptor)
+
+
+def prefer_cipher(ciphers: str, stock: str) -> list[str]:
+    """The option that puts the fastest cipher first; none where the user's or the host's configuration chose an order."""
+    words = ciphers.split(",")
+    if ciphers != stock or _FAST_CIPHER not in words:
+        return []
+    return ["-o", "Ciphers=" + ",".join([_FAST_CIPHER, *(word for word in words if word != _FAST_CIPHER)])]
 
 
 def _options() -> list[str]:

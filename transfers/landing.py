@@ -7,13 +7,13 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-from hibali.errors import HibaliError
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Proof
+from transfers.hands import Hand, Sender
 from transfers.lines import Lines
 from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Item, Landed, Payload, Problem
-from transfers.units import data_header, item_header, unit_header
+from transfers.units import item_header
 from transfers.window import Window
 
 _Answer = Landed | BaseException | None
@@ -35,8 +35,8 @@ class LandingStream:
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
-        self._hands: list[_Hand] = []
-        self._own = _Sender(self, control)
+        self._hands: list[Hand] = []
+        self._own = Sender(self, control)
         self._begun: dict[bytes, tuple[int, int, str, int]] = {}
         self.left = False
         self.over = False  # the lock's holder has said its last word, and can be asked other things
@@ -93,7 +93,7 @@ class LandingStream:
 
     def _take_lines(self, ticket: Any) -> None:
         for connection in self._lines.take():
-            self._hands.append(_Hand(self, connection, self._root, ticket))
+            self._hands.append(Hand(self, connection, self._root, ticket))
             self._window.limit = min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
@@ -131,7 +131,7 @@ class LandingStream:
         size = len(payload.data)
         if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
             return False
-        senders: Sequence[_Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+        senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
         min(senders, key=lambda sender: sender.held).send(number, payload)
         return True
 
@@ -182,155 +182,6 @@ class LandingStream:
         self.over = self.over or problem is None
         self._answers.put(problem)
         self._window.stop()
-
-
-class _Sender:
-    """One line: what was sent over it and not answered yet, by unit."""
-
-    def __init__(self, stream: LandingStream, connection: Connection) -> None:
-        self.stream = stream
-        self.connection = connection
-        self.under_way: dict[int, Payload | None] = {}
-        self.held = 0
-        self._guard = threading.Lock()
-
-    def send(self, number: int, payload: Payload) -> None:
-        """Send a unit; its answer comes to `listen`."""
-        with self._guard:
-            self.under_way[number] = payload
-            self.held += len(payload.data)
-        self._write(number, payload)
-
-    def _write(self, number: int, payload: Payload) -> None:
-        self.connection.send(frames.UNIT, unit_header(payload.unit, number))
-        self.connection.send(frames.DATA, data_header(payload, number), payload.data)
-
-    def listen(self) -> None:
-        """Runs in its own thread until the line's END."""
-        try:
-            while True:
-                frame = self.connection.receive()
-                if frame.kind == frames.END:
-                    break
-                if frame.kind != frames.LANDED:
-                    raise self.connection.broken(f"sent {frame.kind!r} while landing")
-                self._landed(frame.header)
-        except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
-            self.lost(problem)
-        else:
-            self.ended(frame)
-
-    def lost(self, problem: BaseException) -> None:
-        """The line is gone, or is not to be believed: so is the landing."""
-        self.stream.end(problem)
-
-    def ended(self, frame: frames.Frame) -> None:
-        """The lock's holder is through: so is all."""
-        del frame
-        self.stream.end(None)
-
-    def _landed(self, header: dict[str, Any]) -> None:
-        with self.connection.understanding():
-            number = header["unit"]
-            done = [int(one) for one in header["done"]]
-            failed = {
-                int(one): Problem(str(code), str(words), again=bool(again))
-                for one, (code, words, again) in header["failed"]
-            }
-        if number is None:
-            self._large_landed(done, failed)
-            return
-        with self._guard:
-            if number not in self.under_way:
-                raise self.connection.broken("landed what was not sent")
-            payload = self.under_way.pop(number)
-            self.held -= len(payload.data) if payload is not None else 0
-        if payload is None or payload.unit.segment:
-            self._piece_landed(payload, done, failed)
-        else:
-            self._pack_landed(payload, done, failed)
-        self.stream.close(number)
-
-    def _large_landed(self, done: list[int], failed: dict[int, Problem]) -> None:
-        known = [self.stream.large_done(one) for one in done]
-        known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
-        if not all(known):
-            raise self.connection.broken("landed what was not planned")
-
-    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
-        del payload
-        if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
-            raise self.connection.broken("landed what was not planned")
-
-    def _pack_landed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
-        items = {item.number: position for position, item in enumerate(payload.unit.items)}
-        for number in [*done, *failed]:
-            position = items.pop(number, None)
-            if position is None:
-                raise self.connection.broken("landed what was not planned")
-            item = payload.unit.items[position]
-            if number in failed:
-                self.stream.failed(item, failed[number])
-            else:
-                self.stream.done(item, payload.digests[position])
-
-
-class _Hand(_Sender):
-    """A further line: its own thread writes, so that no line waits for another."""
-
-    def __init__(self, stream: LandingStream, connection: Connection, root: bytes, ticket: Any) -> None:
-        super().__init__(stream, connection)
-        self.ready = False
-        self._ended = threading.Event()
-        self._left = True
-        self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
-
-    def _work(self, root: bytes, ticket: Any) -> None:
-        try:
-            self.connection.ask("open", path=frames.text_of(root), make=False)
-            self.connection.ask("join", ticket=ticket)
-            threading.Thread(target=self.listen, name="answers", daemon=True).start()
-            self.ready = True
-            while (work := self._units.get()) is not None:
-                super()._write(*work)
-            self.connection.send(frames.REQUEST, {"do": "landed"})
-        except HibaliError as problem:
-            if self.ready:  # else there is one line less
-                self.lost(problem)
-            self._ended.set()
-
-    def lost(self, problem: BaseException) -> None:
-        """See _Sender; nobody is to wait for it."""
-        super().lost(problem)
-        self._ended.set()
-
-    def let_go(self) -> None:
-        """Nothing more comes."""
-        self._units.put(None)
-
-    def _write(self, number: int, payload: Payload) -> None:
-        self._units.put((number, payload))
-
-    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
-        super()._piece_landed(payload, done, failed)
-        if failed:
-            self.stream.give_up(next(iter(failed)))
-        elif payload is not None:
-            self.stream.placed(payload)
-
-    def ended(self, frame: frames.Frame) -> None:
-        """The line is through; whether it left something is for the unlocking."""
-        self._left = frame.header.get("left") is not False
-        self._ended.set()
-
-    def finish(self) -> bool:
-        """All is answered: end the line's landing; whether it left something."""
-        self.let_go()
-        if not self.ready:
-            return False
-        self._ended.wait()
-        return self._left
 
 
 def _file_of(payload: Payload) -> int | None:

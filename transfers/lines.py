@@ -13,6 +13,7 @@ _LINE_RATE_BYTES = (
     2 * 1024 * 1024
 )  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
 _RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
+_LONG_SECONDS = 0.01
 _WORTH_BYTES = 8 * 1024 * 1024  # a line is worth its opening for this much
 
 
@@ -36,17 +37,20 @@ class Lines:
         *,
         tell: Listener = ignore,
         logins: Callable[[], int] = int,
+        most_logins: int = 1,
     ) -> None:
         """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
 
         `logins` tells how often somebody logged in so far.
         """
         self._logins = logins
+        self._most_logins = most_logins
         self._open_line = open_line
         self._most = most if open_line is not None else 0
         self._tell = tell
         self._guard = threading.Lock()
         self._started = 0
+        self._wanted = 0
         self._up: list[Connection] = []
         self._all: list[Connection] = []
         self._failed = False
@@ -61,7 +65,8 @@ class Lines:
         """Open as many as `size` bytes are worth; returns at once."""
         if not self._most:
             return
-        count = count_lines(round_trip, size, self._most, rate)
+        self._wanted = count_lines(round_trip, size, size, rate)
+        count = min(self._wanted, self._most)
         while self._started < count and count > 1:
             self._started += 1
             name = f"line {self._started}"
@@ -99,6 +104,14 @@ class Lines:
     def logins(self) -> int:
         """How many logins the first line and these took."""
         return self._logins()
+
+    def limit(self, round_trip: float) -> str | None:
+        """Which setting held the speed down, as far as can be told: `logins`, `channels` or None."""
+        if self._open_line is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
+            return None
+        if self._most_logins == 1:
+            return "logins"
+        return "channels" if self._wanted > self._most else None
 
     @property
     def data_bytes(self) -> int:

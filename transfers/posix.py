@@ -66,6 +66,11 @@ class PosixStore:
         return self._connection.data_bytes + self._lines.data_bytes
 
     @property
+    def limited_by(self) -> str | None:
+        """See Store."""
+        return self._lines.limit(self._connection.round_trip)
+
+    @property
     def logins(self) -> int:
         """See Store."""
         return self._lines.logins

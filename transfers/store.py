@@ -157,6 +157,7 @@ class Store(Protocol):
     where: bytes  # the root as its site knows it: an absolute path, or a key prefix
     wire_bytes: int  # file bytes that crossed a network to or from here, in this store's life
     logins: int  # how often somebody had to log in for it
+    limited_by: str | None  # the setting that held the speed down, where that can be told
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """What stands at `path` (b"" is the root); None when absent.

@@ -327,6 +327,7 @@ class _Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
+        receipt.limited_by = next((one.limited_by for one in self._stores if one.limited_by), None)
         receipt.proof_tree = _of_tree(receipt)
         receipt.exit = self._judge(problem)
         if self._journal is not None:

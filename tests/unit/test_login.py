@@ -2,7 +2,7 @@
 
 import pytest
 
-from hibali.login import explain_ssh
+from hibali.login import explain_ssh, prefer_cipher
 
 COMMAND = ("ssh", "-F", "my config")
 
@@ -29,3 +29,12 @@ def test_status_255_is_told_by_its_words(said: str, code: str, status: int) -> N
 def test_only_what_may_pass_is_tried_again() -> None:
     assert explain_ssh(b"Connection timed out", COMMAND, "far").transient
     assert not explain_ssh(b"Permission denied (publickey).", COMMAND, "far").transient
+
+
+def test_the_fast_cipher_goes_first_unless_somebody_chose() -> None:
+    stock = "chacha20-poly1305@openssh.com,aes128-ctr,aes128-gcm@openssh.com"
+    [_, option] = prefer_cipher(stock, stock)
+    assert option == "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr"
+    assert prefer_cipher("aes256-ctr,aes128-gcm@openssh.com", stock) == []
+    assert prefer_cipher("aes256-ctr", "aes256-ctr") == []
+    assert prefer_cipher("", "") == []

@@ -49,6 +49,7 @@ class S3Store:
     """
 
     logins = 0
+    limited_by = None
 
     def __init__(
         self, requests: Requests, site: str, root: bytes, *, slash: bool = False, tell: Listener = ignore

@@ -85,5 +85,11 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
 
     # Where masters are forbidden each line is a login, and the first one has been used.
     most = settings.channels if further[0].shared else settings.logins - 1
-    lines = Lines(open_line, most, tell=tell, logins=lambda: first + sum(one.logins for one in further))
+    lines = Lines(
+        open_line,
+        most,
+        tell=tell,
+        logins=lambda: first + sum(one.logins for one in further),
+        most_logins=settings.logins,
+    )
     return PosixStore(connection, connection.expand(location.raw), FACTS, lines)
