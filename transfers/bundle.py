@@ -42,6 +42,7 @@ _MODULES = (
     "removing",
     "begun",
     "frontier",
+    "expected",
     "landing",
     "large",
     "lease",

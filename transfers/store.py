@@ -44,13 +44,15 @@ class Item:
     """One entry that is to be carried, by its number in the plan: receivers know numbers, not paths (S1).
 
     `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
-    there is of another kind and was agreed to make room.
+    there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
+    or nothing does; else it is a problem, "target-changed".
     """
 
     number: int
     entry: Entry
     replaces: Entry | None = None
     clear: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class _Operation:
         return self.end(None)
 
     def _carry(self, found: Survey) -> None:
-        items = (_item(number, action) for number, action in enumerate(found.moves))
+        items = (self._item(number, action) for number, action in enumerate(found.moves))
         for store in self._stores:
             store.expect(found.bytes_to_move)
         answered = 0
@@ -291,6 +291,11 @@ class _Operation:
                     self.tell(event)
         if answered < found.moves.count:
             self.tell(Failed(b"", "not-tried", f"{found.moves.count - answered} entries were not tried"))
+
+    def _item(self, number: int, action: Action) -> Item:
+        """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
+        clear, exact = action.verb == "retype", self._request.saved is not None
+        return Item(number, action.entry, action.target, clear, exact)
 
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
@@ -350,11 +355,6 @@ class _Operation:
         if moved is not None and moved.strength < wanted.strength:
             return Exit.INCOMPLETE
         return Exit.DONE
-
-
-def _item(number: int, action: Action) -> Item:
-    clear = action.verb == "retype"
-    return Item(number, action.entry, action.target, clear)
 
 
 def _of_tree(receipt: Receipt) -> Proof | None:

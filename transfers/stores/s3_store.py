@@ -26,6 +26,7 @@ from transfers.store import (
 from transfers.stores import s3_lock, s3_manifest
 from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
+from transfers.stores.s3_expected import Expected
 from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3_multipart import abort
 from transfers.stores.s3_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
@@ -208,7 +209,7 @@ class S3Store:
         writing = Writing(place)
         self._streams.append(writing)
         try:
-            yield from writing.run(payloads)
+            yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._records.save(writing.landed, self._cleared, self._tell)
 
