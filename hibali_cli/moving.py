@@ -72,6 +72,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+_KEEPING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--backup-dir",
+        metavar="LOCATION",
+        help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
+    ),
+)
 _DRY: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
     click.option(
@@ -87,12 +94,12 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _DRY + _OPTIONS[3:], function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _OPTIONS[3:], function)
 
 
-def add_dry_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a dry run."""
-    return _add(_DRY, function)
+def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that decide nothing about what a plan holds."""
+    return _add(_KEEPING + _DRY, function)
 
 
 def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,8 +115,13 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     settings = common.settings()
+    backup = options.pop("backup_dir")
     request = Request(
-        operation, read_location(source, settings), read_location(target, settings), rules_of(options)
+        operation,
+        read_location(source, settings),
+        read_location(target, settings),
+        rules_of(options),
+        backup=None if backup is None else read_location(backup, settings),
     )
     return carry_out(common, request, dry_run=dry_run, detailed=detailed)
 

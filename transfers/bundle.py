@@ -40,6 +40,7 @@ _MODULES = (
     "walk",
     "sync",
     "removing",
+    "keeping",
     "begun",
     "frontier",
     "expected",

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
@@ -187,22 +188,32 @@ class PosixStore:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
+        return self._answered("remove", entries, {})
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        into = frames.text_of(self._connection.expand(place.raw))
+        return self._answered("keep", entries, {"into": into, "root": frames.text_of(self.where)})
+
+    def _answered(
+        self, word: str, entries: Iterable[Entry], more: dict[str, Any]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
+        """What an agent does with each of them: a problem or none."""
         self._open()
 
         def items(some: tuple[Entry, ...]) -> dict[str, Any]:
-            return {
-                "items": [
-                    {
-                        "path": frames.text_of(e.path),
-                        "kind": KIND_LETTERS[e.kind],
-                        "size": e.size,
-                        "mtime_ns": e.mtime_ns,
-                    }
-                    for e in some
-                ]
-            }
+            told = [
+                {
+                    "path": frames.text_of(e.path),
+                    "kind": KIND_LETTERS[e.kind],
+                    "size": e.size,
+                    "mtime_ns": e.mtime_ns,
+                }
+                for e in some
+            ]
+            return {**more, "items": told}
 
-        for batch in self._ahead("remove", entries, items):
+        for batch in self._ahead(word, entries, items):
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]

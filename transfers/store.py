@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hibali.errors import IncompleteError
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
 
@@ -36,6 +37,7 @@ class Facts:
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+    keeps: bool = False  # can keep what is replaced in another place of its own
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
 
 
@@ -200,6 +202,13 @@ class Store(Protocol):
         """Remove what was listed, deepest first as given; an absent one is done already; a folder must be empty.
 
         An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
+        """
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """Keep what was listed under its own path below `place`, at this store's site and apart from this root.
+
+        Afterwards it may still stand here, too. An absent one is done already, one that changed since is a problem.
+        Only where `facts.keeps`. Raises `RefusedError` where `place` cannot be used.
         """
 
     def make_root(self) -> None:

@@ -13,6 +13,7 @@ from hibali.events import Deleted, Event, Failed, Listener, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
+from transfers.backup import check_backup, doomed
 from transfers.entry import Kind, Proof, weakest
 from transfers.guarded import check_guarded
 from transfers.mover import Side, Source
@@ -31,13 +32,17 @@ from transfers.survey import Survey, check_plan, check_space, missing_source, su
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is."""
+    """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
+
+    What would be replaced or deleted is kept at `backup`, where that is given.
+    """
 
     operation: str
     source: Location
     target: Location
     rules: Rules = field(default_factory=Rules)
     saved: SavedPlan | None = None
+    backup: Location | None = None
 
 
 def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
@@ -153,6 +158,8 @@ class _Operation:
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
         check_guarded(self._request.target, where, self._tell_others)
+        if self._request.backup is not None:
+            check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
             target = self._request.target
             place = path_fields(self._target.where, "place")
@@ -276,8 +283,24 @@ class _Operation:
             lock.release()
         return self.end(None)
 
+    def _keep(self, found: Survey) -> bool:
+        """Whether all that is to be replaced or deleted is kept, where it was to be."""
+        backup, kept = self._request.backup, True
+        if backup is not None:
+            for entry, problem in self._target.keep(backup, doomed(found)):
+                if problem is not None:
+                    kept = False
+                    self.tell(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+        return kept
+
     def _carry(self, found: Survey) -> None:
-        items = (self._item(number, action) for number, action in enumerate(found.moves))
+        kept = self._keep(found)
+        moves = found.moves.count if kept else found.names_to_make
+        items = (
+            self._item(number, action)
+            for number, action in enumerate(found.moves)
+            if kept or action.target is None
+        )
         for store in self._stores:
             store.expect(found.bytes_to_move)
         answered = 0
@@ -289,12 +312,16 @@ class _Operation:
                     self._landed(event)
                 else:
                     self.tell(event)
-        if answered < found.moves.count:
-            self.tell(Failed(b"", "not-tried", f"{found.moves.count - answered} entries were not tried"))
+        if answered < moves:
+            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
+        if not kept:
+            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
 
     def _item(self, number: int, action: Action) -> Item:
         """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
-        clear, exact = action.verb == "retype", self._request.saved is not None
+        # What was kept was looked at then, and has a second name now: its ctime is another.
+        kept = self._request.backup is not None and action.target is not None
+        clear, exact = action.verb == "retype", self._request.saved is not None and not kept
         return Item(number, action.entry, action.target, clear, exact)
 
     def _landed(self, landed: Landed) -> None:

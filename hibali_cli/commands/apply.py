@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import add_dry_options, carry_out
+from hibali_cli.moving import add_applying_options, carry_out
 from hibali_cli.options import Common
 
 
@@ -21,8 +21,10 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("file", metavar="FILE")
-@add_dry_options
-def command(common: Common, file: str, *, dry_run: bool, detailed_exit_code: bool) -> int | None:
+@add_applying_options
+def command(
+    common: Common, file: str, *, backup_dir: str | None, dry_run: bool, detailed_exit_code: bool
+) -> int | None:
     """Carry out exactly a saved plan, or refuse it.
 
     Both sides are looked at again first: when a file of the plan has changed since, nothing is done and the exit
@@ -41,5 +43,6 @@ def command(common: Common, file: str, *, dry_run: bool, detailed_exit_code: boo
             read_location(os.fsdecode(place.text), settings) for place in (header.source, header.target)
         )
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
-        request = Request("apply", source, target, header.rules, saved)
+        backup = None if backup_dir is None else read_location(backup_dir, settings)
+        request = Request("apply", source, target, header.rules, saved, backup)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)

@@ -76,6 +76,7 @@ def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
         segment_bytes=SEGMENT_BYTES,
         refuses=tuple(word.encode() for word in seen.refuses),
         known=honours is not None,
+        keeps=True,
     )
 
 
