@@ -69,7 +69,8 @@ def test_roff_is_escaped() -> None:
 def test_shells_can_read_their_completions(shell: str, name: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    subprocess.run([shell, "-n", str(CLONE / "completions" / name)], check=True)
+    done = subprocess.run([shell, "-n", str(CLONE / "completions" / name)], check=False)
+    assert done.returncode == 0
 
 
 def test_bash_completes_commands(tmp_path: Path) -> None:

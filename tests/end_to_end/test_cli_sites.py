@@ -157,6 +157,7 @@ def test_what_cannot_be_is_2_and_not_written(hibali: Any, words: list[str]) -> N
 @pytest.mark.parametrize("name", ["x", "Cluster", "a/b", "a:b", "-a", "1a", "a_b"])
 def test_names_that_locations_could_not_use_are_2(hibali: Any, name: str) -> None:
     hibali("sites", "add", "--no-check", "--local", "/x", "--", name, exit=2)
+    assert not hibali.home.config.exists()
 
 
 def test_names_and_paths_that_a_config_cannot_hold_are_2(hibali: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support import strace
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read_tree, sha256
 from tests.support.watcher import Watcher
+from transfers.agent.lease import process_start
 
 FILES = 5000
 MORE = 16 << 20  # what may have been under way when it was killed
@@ -33,10 +35,19 @@ def _kill(process: Any) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _holder_lives(lock: Path) -> bool:
+    """Whether the agent that holds a lock on this host still runs; a killed one leaves its lock behind."""
+    try:
+        pid = json.loads(lock.read_bytes())["pid"]
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(process_start(pid))
+
+
 def _settle(there: Transfers) -> None:
     """Wait until the agent has seen the end of its client; one on this host needs no longer than a moment."""
     deadline = time.monotonic() + 20
-    while there.place.word != "s3" and (there.root / ".hibali/lock").exists():
+    while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):
         assert time.monotonic() < deadline, "the agent outlives its client"
         time.sleep(0.05)
 
@@ -258,6 +269,7 @@ def _kill_once(there: Transfers, run: Any) -> bool:
     there.make(AFTER)
     killed = run()
     assert b"Traceback" not in killed.err, str(killed)
+    _settle(there)
     _is_sound(there)
     there.push(*EVERYTHING)
     assert there.tree_there() == read_tree(there.source)
@@ -341,6 +353,23 @@ def test_killed_at_every_system_call(transfers_to: Any, word: str, call: str) ->
             assert number > 1
             return
     pytest.fail("it never came to a clean end")
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("word", ["local", "ssh"])
+def test_killed_at_writes(transfers_to: Any, word: str) -> None:
+    """Every message is a write, too: ever further ones, until it comes to its end."""
+    strace.require_strace()
+    there = transfers_to(word)
+    kill = _killed_here if word == "local" else _killed_there
+    number = 1
+    while number < 5000:
+        _clear(there)
+        if not kill(there, strace.WRITE, number):
+            break
+        number += 1 + number // 4
+    assert 10 < number < 5000
 
 
 def _clear(there: Transfers) -> None:

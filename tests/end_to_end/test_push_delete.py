@@ -150,6 +150,7 @@ def test_delete_on_the_way_back_keeps_the_same_limits(there: Transfers, tmp_path
 def test_delete_has_no_meaning_for_one_file(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
     local_there.hibali("push", local_there.source / "a", "there:data/", "--delete", exit=2)
+    assert local_there.there() == {}
 
 
 # One name, two kinds.

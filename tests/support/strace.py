@@ -12,6 +12,7 @@ SYNC = "fsync,fdatasync,syncfs"
 MAKE_FOLDER = "mkdir,mkdirat"
 UNLINK = "unlink,unlinkat,rmdir"
 LINK = "link,linkat,symlink,symlinkat"
+WRITE = "write,writev,pwrite64"
 TIMES = "utimensat,fchmod,fchmodat"
 
 
