@@ -16,6 +16,7 @@ from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
 from transfers.entry import Kind, Proof, weakest
 from transfers.guarded import check_guarded
+from transfers.journal_lines import journal_line
 from transfers.mover import Side, Source
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
@@ -112,32 +113,9 @@ class _Operation:
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
         self.receipt.take(event)
-        if self._journal is not None:
-            if isinstance(event, Moved):
-                self._journal.append(
-                    {
-                        "kind": "moved",
-                        **path_fields(event.path),
-                        "entry": event.kind,
-                        "size": event.size,
-                        "mtime_ns": event.mtime_ns,
-                        "mode": event.mode,
-                        "sha256": event.digest,
-                        "etag": event.etag,
-                        "proof": event.proof,
-                    }
-                )
-            elif isinstance(event, Deleted):
-                self._journal.append({"kind": "deleted", **path_fields(event.path), "entry": event.kind})
-            elif isinstance(event, Failed):
-                self._journal.append(
-                    {
-                        "kind": "failed",
-                        **path_fields(event.path),
-                        "code": event.code,
-                        "message": event.message,
-                    }
-                )
+        line = journal_line(event)
+        if self._journal is not None and line is not None:
+            self._journal.append(line)
         self._tell_others(event)
 
     def _open(self, location: Location) -> Store:
