@@ -79,6 +79,8 @@ def line_of_json(record: dict[str, Any]) -> str:
 
 def _check_depth(text: str, about: str) -> None:
     """Count brackets outside strings: the parser itself would recurse."""
+    if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
+        return
     depth = 0
     inside = False
     escaped = False

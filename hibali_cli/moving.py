@@ -9,11 +9,13 @@ import click
 
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
+from hibali_cli.selecting import SELECTION, take_selection
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
     from transfers.rules import Rules
     from transfers.survey import Survey
+    from transfers.synchronise import Request
 
 _PROOFS = ("digest", "recorded", "claimed", "size", "none")
 
@@ -43,14 +45,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--allow-empty-source", is_flag=True, help="Let --delete empty the target when the source is empty."
     ),
-    click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
-    click.option(
-        "--detailed-exit-code", is_flag=True, help="With --dry-run, exit 10 when there are changes."
-    ),
     click.option(
         "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
     ),
     *FILTERS,
+    *SELECTION,
     click.option(
         "--links",
         type=click.Choice(["keep", "skip"]),
@@ -73,9 +72,38 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+_KEEPING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--backup-dir",
+        metavar="LOCATION",
+        help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
+    ),
+)
+_DRY: tuple[Callable[[Any], Any], ...] = (
+    click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
+    click.option(
+        "--detailed-exit-code", is_flag=True, help="With --dry-run, exit 10 when there are changes."
+    ),
+)
+
+
+def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that decide what a plan holds."""
+    return _add(_OPTIONS, function)
+
+
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    for option in reversed(_OPTIONS):
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _OPTIONS[3:], function)
+
+
+def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that decide nothing about what a plan holds."""
+    return _add(_KEEPING + _DRY, function)
+
+
+def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
         function = option(function)
     return function
 
@@ -83,37 +111,53 @@ def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def move(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
     """Carry out one push, pull or sync and tell its receipt; returns the exit code."""
     from hibali.locations import read_location
-    from transfers.synchronise import Request, plan_only, synchronise
+    from transfers.synchronise import Request
 
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     settings = common.settings()
+    backup = options.pop("backup_dir")
     request = Request(
-        operation, read_location(source, settings), read_location(target, settings), _rules(options)
+        operation,
+        read_location(source, settings),
+        read_location(target, settings),
+        rules_of(options),
+        backup=None if backup is None else read_location(backup, settings),
     )
-    from hibali_cli.progress import listening
+    return carry_out(common, request, dry_run=dry_run, detailed=detailed)
 
-    with listening(common, f"{operation} {source} {target}") as tell:
+
+def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
+    """Do what was asked and tell the receipt, or only show the plan; returns the exit code."""
+    from hibali_cli.progress import listening
+    from transfers.synchronise import plan_only, synchronise
+
+    title = f"{request.operation} {request.source.text} {request.target.text}"
+    with listening(common, title) as tell:
         if dry_run:
-            found = plan_only(request, lambda plan: _show_plan(common, plan), tell)
+            found = plan_only(request, lambda plan: show_plan(common, plan), tell)
             return 10 if detailed and found.changes else 0
         receipt = synchronise(request, tell)
     tell_receipt(common, receipt)
     return int(receipt.exit)
 
 
-def _rules(options: dict[str, Any]) -> Rules:
+def rules_of(options: dict[str, Any]) -> Rules:
+    """The rules of a command's options. Raises `UsageError`, and `NotFoundError` for a list of names that is missing."""
     from transfers.entry import Proof
     from transfers.rules import DeleteLimit, Rules, read_delete_limit
 
     limit, proof = options.pop("max_delete"), options.pop("require_proof")
+    selection = take_selection(options)
     return Rules(
         **options,
+        **selection,
         delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
         require_proof=Proof(proof) if proof else None,
     )
 
 
-def _show_plan(common: Common, plan: Survey) -> None:
+def show_plan(common: Common, plan: Survey) -> None:
+    """Every action on stdout, a line each."""
     from hibali_cli.records import action_fields, event_fields
 
     count = 0

@@ -239,7 +239,16 @@ def _error_of(code: str) -> type[HibaliError]:
         return NotFoundError
     if code == "denied":
         return AccessError
-    if code in {"no-space", "no-quota", "read-only", "unsafe-name", "reserved-name", "not-private"}:
+    if code in {
+        "no-space",
+        "no-quota",
+        "read-only",
+        "unsafe-name",
+        "reserved-name",
+        "not-private",
+        "backup-overlaps",
+        "other-filesystem",
+    }:
         return RefusedError
     if code in {"stale", "input-output-error", "timed-out", "lease-lost", "errno-econnreset"}:
         return TryLaterError

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
@@ -20,6 +21,7 @@ from transfers.entry import Entry, Kind
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
+from transfers.room import space_in, within_quotas
 from transfers.store import (
     Facts,
     Item,
@@ -53,6 +55,7 @@ class PosixStore:
         self._landing: LandingStream | None = None
         self._connection = connection
         self._opened = False
+        self._quotas = False
         self._orphans: list[bytes] = []
         self._seen: tuple[float, Entry | None, Space] | None = None
 
@@ -185,22 +188,32 @@ class PosixStore:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
+        return self._answered("remove", entries, {})
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        into = frames.text_of(self._connection.expand(place.raw))
+        return self._answered("keep", entries, {"into": into, "root": frames.text_of(self.where)})
+
+    def _answered(
+        self, word: str, entries: Iterable[Entry], more: dict[str, Any]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
+        """What an agent does with each of them: a problem or none."""
         self._open()
 
         def items(some: tuple[Entry, ...]) -> dict[str, Any]:
-            return {
-                "items": [
-                    {
-                        "path": frames.text_of(e.path),
-                        "kind": KIND_LETTERS[e.kind],
-                        "size": e.size,
-                        "mtime_ns": e.mtime_ns,
-                    }
-                    for e in some
-                ]
-            }
+            told = [
+                {
+                    "path": frames.text_of(e.path),
+                    "kind": KIND_LETTERS[e.kind],
+                    "size": e.size,
+                    "mtime_ns": e.mtime_ns,
+                }
+                for e in some
+            ]
+            return {**more, "items": told}
 
-        for batch in self._ahead("remove", entries, items):
+        for batch in self._ahead(word, entries, items):
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
@@ -238,14 +251,17 @@ class PosixStore:
 
     def space(self) -> Space:
         """See Store."""
-        return self._look()[1]
+        space = self._look()[1]
+        if not self._quotas:
+            return space
+        answer = self._connection.ask("quotas", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            return within_quotas(space, answer.header["rooms"])
 
     def _space_in(self, answer: frames.Frame) -> Space:
         with self._connection.understanding():
-            free = [answer.header[name] for name in ("bytes", "inodes")]
-            if not all(value is None or (isinstance(value, int) and value >= 0) for value in free):
-                raise ValueError
-            return Space(*free)
+            self._quotas = bool(answer.header["quotas"])
+            return space_in(answer.header)
 
     def close(self) -> None:
         """See Store."""

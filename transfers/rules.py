@@ -9,6 +9,7 @@ from typing import Literal
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind, Proof
+from transfers.selection import takes_by_facts
 
 _LIMIT = re.compile(r"(\d+)(%?)")
 _LEAST_DEFAULT = 50
@@ -47,10 +48,18 @@ def read_delete_limit(text: str) -> DeleteLimit:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The options of push, pull and sync that decide what happens."""
+    """The options of push, pull and sync that decide what happens.
+
+    `files_from` are the only names to take (what lies below a named folder too), `newer_ns` the time before
+    which files are left out, in nanoseconds since the epoch.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    files_from: frozenset[bytes] | None = None
+    newer_ns: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
     checksum: bool = False
     delete: bool = False
     delete_limit: DeleteLimit = DeleteLimit()
@@ -61,10 +70,21 @@ class Rules:
 
 
 def selector(rules: Rules) -> Selector:
-    """Whether an entry is taken: by at least one `include` where there are any, and by no `exclude`.
+    """Whether an entry is taken: by the patterns, by the list of names, by age and by size.
 
-    Patterns are gitignore's; a folder's pattern takes all below it. What is left out is never deleted either.
-    Raises `UsageError` for a pattern that cannot be read.
+    What is left out is never deleted either. Raises `UsageError` for a pattern that cannot be read.
+    """
+    by_pattern = _pattern_selector(rules)
+    names, newer, sizes = rules.files_from, rules.newer_ns, (rules.min_size, rules.max_size)
+    if names is None and newer is None and sizes == (None, None):
+        return by_pattern
+    return lambda entry: takes_by_facts(entry, names, newer, sizes) and by_pattern(entry)
+
+
+def _pattern_selector(rules: Rules) -> Selector:
+    """By at least one `include` where there are any, and by no `exclude`.
+
+    Patterns are gitignore's; a folder's pattern takes all below it.
     """
     if not rules.include and not rules.exclude:
         return _take_all

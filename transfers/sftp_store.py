@@ -16,7 +16,7 @@ from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
 from transfers.sftp_own import Own
 from transfers.sftp_reading import Files, Reading
-from transfers.store import Facts, Landed, ListingIncompleteError, Payload, Problem, Space, Unit
+from transfers.store import Facts, Item, Landed, ListingIncompleteError, Payload, Problem, Space, Unit
 
 _BATCH = 256
 

@@ -18,8 +18,9 @@ _LENGTH = struct.Struct(">I")
 class Spool:
     """Actions in the order they were added; each is framed by its length."""
 
-    def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115  # closed by close()
+    def __init__(self, in_memory: int = _IN_MEMORY) -> None:
+        """Beyond `in_memory` bytes it goes to disk."""
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # closed by close()
         self.count = 0
 
     def add(self, action: Action) -> None:

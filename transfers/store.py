@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hibali.errors import IncompleteError
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
 
@@ -37,6 +38,8 @@ class Facts:
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+    keeps: bool = False  # can keep what is replaced in another place of its own
+    known: bool = True  # these are facts; False where the server was never asked and most is hoped
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,15 @@ class Item:
     """One entry that is to be carried, by its number in the plan: receivers know numbers, not paths (S1).
 
     `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
-    there is of another kind and was agreed to make room.
+    there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
+    or nothing does; else it is a problem, "target-changed".
     """
 
     number: int
     entry: Entry
     replaces: Entry | None = None
     clear: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +120,14 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room at a place, in bytes and inodes; None where the store does not tell."""
+    """Room at a place, in bytes and inodes; None where the store does not tell.
+
+    `by` says whose quota it is ("user 1000") that leaves no more of `bytes` or of `inodes`.
+    """
 
     free_bytes: int | None
     free_inodes: int | None
+    by: Mapping[str, str] = field(default_factory=dict)
 
 
 class ListingIncompleteError(IncompleteError):
@@ -194,6 +203,13 @@ class Store(Protocol):
         """Remove what was listed, deepest first as given; an absent one is done already; a folder must be empty.
 
         An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
+        """
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """Keep what was listed under its own path below `place`, at this store's site and apart from this root.
+
+        Afterwards it may still stand here, too. An absent one is done already, one that changed since is a problem.
+        Only where `facts.keeps`. Raises `RefusedError` where `place` cannot be used.
         """
 
     def make_root(self) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
-from hibali.events import Planned
+from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
 from transfers.plan import Action, Conflict, Decision, Verb, decide
 from transfers.rules import Rules, selector
+from transfers.selection import unmet
 from transfers.spool import Spool
 from transfers.store import ListingIncompleteError, Problem, Store
 
-_Unlisted = list[tuple[bytes, Problem]]
+Unlisted = list[tuple[bytes, Problem]]
 
 _NAMED = 5  # so many names stand in one message
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
@@ -32,10 +33,11 @@ class Survey:
     bytes: int = 0
     files_to_move: int = 0
     bytes_to_move: int = 0
+    names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
     target_files: int = 0
-    unlisted: _Unlisted = field(default_factory=list)
+    unlisted: Unlisted = field(default_factory=list)
 
     def planned(self) -> Planned:
         """The counts as an event."""
@@ -53,6 +55,28 @@ class Survey:
         """Whether anything would happen."""
         return bool(self.moves.count or self.deletions.count)
 
+    def count(self, action: Action) -> None:
+        """Take one decision in."""
+        counted = action.entry.kind in _COUNTED
+        if action.verb is Verb.KEEP:
+            self.files_kept += counted
+        elif action.verb is Verb.DELETE:
+            self.files_to_delete += action.entry.kind is not Kind.FOLDER
+            self.deletions.add(action)
+        else:
+            self.files_to_move += counted
+            self.bytes_to_move += action.entry.size
+            self.names_to_make += action.target is None
+            self.moves.add(action)
+
+    def failures(self) -> Iterator[Failed]:
+        """What cannot be done, as it is told: names that could not be listed, and conflicts that refuse nothing else."""
+        for path, problem in self.unlisted:
+            yield Failed(path, problem.code, problem.message)
+        for conflict in self.conflicts:
+            if not conflict.refuse:
+                yield Failed(conflict.entry.path, conflict.code, conflict.message)
+
     def close(self) -> None:
         """Forget the plan."""
         self.moves.close()
@@ -67,15 +91,17 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     found = Survey()
     selected = selector(rules)
 
+    missing: set[bytes] = set()
+
     def ours() -> Iterator[Entry]:
-        for entry in _listed(source, found):
+        for entry in unmet(rules.files_from or frozenset(), listed(source, found.unlisted), missing):
             if selected(entry) and entry.kind in _COUNTED:
                 found.files += 1
                 found.bytes += entry.size
             yield entry
 
     def theirs() -> Iterator[Entry]:
-        for entry in _listed(target, found) if target_exists else ():
+        for entry in listed(target, found.unlisted) if target_exists else ():
             found.target_files += entry.kind is not Kind.FOLDER
             yield entry
 
@@ -89,35 +115,25 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
                 # Asked once both listings are done: an agent answers one question at a time.
                 compared.add(decision)
             else:
-                _count(found, decision)
+                found.count(decision)
 
     take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
-    take(_settle(source, target, compared))
+    take(settle(source, target, compared))
     compared.close()
+    nothing = Problem("missing", "the source has nothing of this name")
+    found.unlisted.extend((name, nothing) for name in sorted(missing))
     return found
 
 
-def _listed(side: Side, found: Survey) -> Iterator[Entry]:
+def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
+    """What a side lists; what it could not list goes to `unlisted`."""
     try:
         yield from side.list()
     except ListingIncompleteError as problem:
-        found.unlisted.extend(problem.problems)
+        unlisted.extend(problem.problems)
 
 
-def _count(found: Survey, action: Action) -> None:
-    counted = action.entry.kind in _COUNTED
-    if action.verb is Verb.KEEP:
-        found.files_kept += counted
-    elif action.verb is Verb.DELETE:
-        found.files_to_delete += action.entry.kind is not Kind.FOLDER
-        found.deletions.add(action)
-    else:
-        found.files_to_move += counted
-        found.bytes_to_move += action.entry.size
-        found.moves.add(action)
-
-
-def _settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
+def settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
     """Digest both sides of what has the same size; each side hashes its own, both at once."""
     if not compared.count:
         return
@@ -163,18 +179,26 @@ def check_plan(found: Survey, rules: Rules, about: str) -> None:
 
 def check_space(found: Survey, target: Store, about: str) -> None:
     """Raise `RefusedError` (8) when the target has no room for what is to move."""
+    if not found.moves.count:
+        return
     space = target.space()
-    if space.free_bytes is not None and found.bytes_to_move > space.free_bytes:
+    for name, code, needed, free, words in (
+        ("bytes", "no-space", found.bytes_to_move, space.free_bytes, "bytes are to move"),
+        ("inodes", "no-inodes", found.names_to_make, space.free_inodes, "names are to be made"),
+    ):
+        if free is None or needed <= free:
+            continue
+        whose = space.by.get(name)
+        if whose:
+            raise RefusedError(
+                "no-quota",
+                f"{needed} {words} and the quota of {whose} leaves {free} {name}",
+                about=about,
+                hint="Make room there, or ask the site for more. Nothing was moved.",
+            )
         raise RefusedError(
-            "no-space",
-            f"{found.bytes_to_move} bytes are to move and {space.free_bytes} are free",
-            about=about,
-            hint="Make room there. Nothing was moved.",
-        )
-    if space.free_inodes is not None and found.moves.count > space.free_inodes:
-        raise RefusedError(
-            "no-inodes",
-            f"{found.moves.count} names are to be made and {space.free_inodes} inodes are free",
+            code,
+            f"{needed} {words} and {free} {name} are free",
             about=about,
             hint="Make room there. Nothing was moved.",
         )

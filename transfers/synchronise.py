@@ -6,18 +6,25 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Deleted, Event, Failed, Listener, Moved, ignore
+from hibali.events import Deleted, Event, Failed, Listener, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
+from transfers.backup import check_backup, doomed
 from transfers.entry import Kind, Proof, weakest
+from transfers.guarded import check_guarded
+from transfers.journal_lines import journal_line
 from transfers.mover import Side, Source
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
+from transfers.plan_file import Header, Place, typed_anywhere, write_plan
+from transfers.plan_reader import SavedPlan
 from transfers.receipt import Receipt
+from transfers.recheck import check_same_ends, drift, recheck
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
 from transfers.store import Item, Landed, Store
@@ -26,12 +33,17 @@ from transfers.survey import Survey, check_plan, check_space, missing_source, su
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked; `operation` is the word of the command."""
+    """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
+
+    What would be replaced or deleted is kept at `backup`, where that is given.
+    """
 
     operation: str
     source: Location
     target: Location
     rules: Rules = field(default_factory=Rules)
+    saved: SavedPlan | None = None
+    backup: Location | None = None
 
 
 def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
@@ -50,14 +62,22 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
             raise
 
 
-def plan_only(request: Request, show: Callable[[Survey], None], tell: Listener = ignore) -> Survey:
-    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing."""
+def plan_only(
+    request: Request, show: Callable[[Survey], None], tell: Listener = ignore, *, save: Path | None = None
+) -> Survey:
+    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing.
+
+    With `save` the plan is also written there, to be carried out later.
+    """
     check_writable(request.target)
     with ExitStack() as stack:
         operation = _Operation(request, tell, stack, dry=True)
         operation.open_ends()
+        operation.note_unknown()
         found = operation.look()
         check_plan(found, request.rules, request.target.text)
+        if save is not None:
+            write_plan(save, operation.header(), found)
         show(found)
         return found
 
@@ -93,32 +113,9 @@ class _Operation:
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
         self.receipt.take(event)
-        if self._journal is not None:
-            if isinstance(event, Moved):
-                self._journal.append(
-                    {
-                        "kind": "moved",
-                        **path_fields(event.path),
-                        "entry": event.kind,
-                        "size": event.size,
-                        "mtime_ns": event.mtime_ns,
-                        "mode": event.mode,
-                        "sha256": event.digest,
-                        "etag": event.etag,
-                        "proof": event.proof,
-                    }
-                )
-            elif isinstance(event, Deleted):
-                self._journal.append({"kind": "deleted", **path_fields(event.path), "entry": event.kind})
-            elif isinstance(event, Failed):
-                self._journal.append(
-                    {
-                        "kind": "failed",
-                        **path_fields(event.path),
-                        "code": event.code,
-                        "message": event.message,
-                    }
-                )
+        line = journal_line(event)
+        if self._journal is not None and line is not None:
+            self._journal.append(line)
         self._tell_others(event)
 
     def _open(self, location: Location) -> Store:
@@ -129,13 +126,46 @@ class _Operation:
 
     def open_ends(self) -> None:
         """Reach both sides."""
-        self._source, self._target = self._find_ends()
+        try:
+            self._source, self._target = self._find_ends()
+        except UsageError as problem:
+            if self._request.saved is None:
+                raise
+            raise drift(problem.message, problem.about) from None
+        where = self._target.where
+        if isinstance(self._source, SingleSource):
+            where += b"/" + self._source.entry().path
+        check_guarded(self._request.target, where, self._tell_others)
+        if self._request.backup is not None:
+            check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
             target = self._request.target
             place = path_fields(self._target.where, "place")
             self._journal.append(
                 {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
             )
+
+    def note_unknown(self) -> None:
+        """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
+        if not self._target.facts.known:
+            site = self._request.target.site.name
+            self.tell(
+                Noted(
+                    f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
+                    f" and a dry run does not try. To find out: hibali sites check {site}"
+                )
+            )
+
+    def header(self) -> Header:
+        """What a saved plan says of its ends."""
+        request = self._request
+        return Header(
+            Place(typed_anywhere(request.source), self._stores[0].where),
+            Place(typed_anywhere(request.target), self._target.where),
+            request.rules,
+            now(),
+            single=isinstance(self._source, SingleSource),
+        )
 
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
@@ -188,14 +218,16 @@ class _Operation:
         target: Side = self._target
         if isinstance(self._source, SingleSource):
             target = SingleTarget(self._target, self._source.entry().path)
-        found = survey(self._source, target, self._request.rules, target_exists=exists)
+        rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
+        if saved is None:
+            found = survey(self._source, target, rules, target_exists=exists)
+        else:
+            check_same_ends(saved.header, self.header(), about)
+            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
         self._stack.callback(found.close)
         self.tell(found.planned())
-        for path, problem in found.unlisted:
-            self.tell(Failed(path, problem.code, problem.message))
-        for conflict in found.conflicts:
-            if not conflict.refuse:
-                self.tell(Failed(conflict.entry.path, conflict.code, conflict.message))
+        for failure in found.failures():
+            self.tell(failure)
         return found
 
     def run(self) -> Receipt:
@@ -229,8 +261,24 @@ class _Operation:
             lock.release()
         return self.end(None)
 
+    def _keep(self, found: Survey) -> bool:
+        """Whether all that is to be replaced or deleted is kept, where it was to be."""
+        backup, kept = self._request.backup, True
+        if backup is not None:
+            for entry, problem in self._target.keep(backup, doomed(found)):
+                if problem is not None:
+                    kept = False
+                    self.tell(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+        return kept
+
     def _carry(self, found: Survey) -> None:
-        items = (_item(number, action) for number, action in enumerate(found.moves))
+        kept = self._keep(found)
+        moves = found.moves.count if kept else found.names_to_make
+        items = (
+            self._item(number, action)
+            for number, action in enumerate(found.moves)
+            if kept or action.target is None
+        )
         for store in self._stores:
             store.expect(found.bytes_to_move)
         answered = 0
@@ -242,8 +290,17 @@ class _Operation:
                     self._landed(event)
                 else:
                     self.tell(event)
-        if answered < found.moves.count:
-            self.tell(Failed(b"", "not-tried", f"{found.moves.count - answered} entries were not tried"))
+        if answered < moves:
+            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
+        if not kept:
+            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+
+    def _item(self, number: int, action: Action) -> Item:
+        """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
+        # What was kept was looked at then, and has a second name now: its ctime is another.
+        kept = self._request.backup is not None and action.target is not None
+        clear, exact = action.verb == "retype", self._request.saved is not None and not kept
+        return Item(number, action.entry, action.target, clear, exact)
 
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
@@ -303,11 +360,6 @@ class _Operation:
         if moved is not None and moved.strength < wanted.strength:
             return Exit.INCOMPLETE
         return Exit.DONE
-
-
-def _item(number: int, action: Action) -> Item:
-    clear = action.verb == "retype"
-    return Item(number, action.entry, action.target, clear)
 
 
 def _of_tree(receipt: Receipt) -> Proof | None:

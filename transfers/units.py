@@ -39,8 +39,17 @@ def item_header(item: Item) -> dict[str, Any]:
         "link": frames.text_of(entry.link),
         "tag": entry.etag or "",
         "clear": item.clear,
+        "expect": _expected(item) if item.exact else None,
         "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
+
+
+def _expected(item: Item) -> list[Any]:
+    """What has to stand there still, as the agent compares it; empty for nothing."""
+    found = item.replaces
+    if found is None:
+        return []
+    return [KIND_LETTERS[found.kind], found.size, found.mtime_ns, found.ctime_ns, found.inode]
 
 
 def problem_from(found: Any) -> Problem:

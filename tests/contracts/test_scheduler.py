@@ -24,7 +24,11 @@ from runs.scheduler import (
 from transfers.far import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
-RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*.json"))
+RECORDINGS = sorted(
+    path
+    for word in built_in_words("runs.schedulers")
+    for path in (Path(__file__).parents[1] / "recordings" / word).glob("*.json")
+)
 
 
 @pytest.fixture(params=built_in_words("runs.schedulers"))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError
 from tests.contracts.subjects import ROOT, Subject, store_words, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, remove
+from tests.support.small_filesystem import small_filesystem
 from transfers.agent.problems import code_of
 from transfers.entry import Entry, Kind
 from transfers.store import ListingIncompleteError, Payload, Problem, Store
@@ -149,18 +148,6 @@ def test_a_folder_that_may_not_be_read_is_named(
     for name in ("", "closed", "secret"):
         (subject.folder / name).chmod(0o700)
     assert subject.files() == {b"open/a": b"1", b"closed/b": b"2", b"secret": b"3"}
-
-
-@contextmanager
-def small_filesystem(folder: Path, options: str) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small filesystem")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_so_and_what_landed_stays(subject: Subject) -> None:

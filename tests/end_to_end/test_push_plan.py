@@ -121,3 +121,13 @@ def test_sync_goes_between_two_places(there: Transfers, tmp_path: Path) -> None:
     receipt = there.hibali("sync", "there:data", "there:copy", "--json", exit=0).last
     assert receipt["files_moved"] == len(TREE)
     assert there.place.files("copy") == TREE
+
+
+def test_a_dry_run_says_what_it_does_not_know_of_a_bucket(bucket_there: Transfers) -> None:
+    there = bucket_there
+    there.make({b"a": b"1"})
+    noted = [line["message"] for line in there.push("-n").lines if line["kind"] == "noted"]
+    assert any("hibali sites check there" in message for message in noted)
+    assert there.whole_state() == {}
+    there.push()
+    assert [line["kind"] for line in there.push("-n").lines] == ["planned", "end"]

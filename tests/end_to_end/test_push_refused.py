@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.services.processes import free_port
+from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed, path_of
 from tests.support.trees import File
 
@@ -70,6 +71,32 @@ def test_a_read_only_root_is_8(transfers_to: Any, tmp_path: Path) -> None:
     assert list(archive.iterdir()) == []
     (archive / "b").write_bytes(b"2")
     there.hibali("pull", "vault:@archive", tmp_path / "back", exit=0)
+
+
+def test_a_read_only_root_is_known_by_any_name_and_from_above(
+    folder_there: Transfers, tmp_path: Path
+) -> None:
+    there = folder_there
+    archive = tmp_path / "project" / "archive"
+    archive.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(archive)
+    there.hibali.env["ARCHIVE"] = str(archive)
+    root = "$ARCHIVE" if there.place.word == "local" else str(tmp_path / "link")
+    table = there.place.table().replace("{name}", "vault")
+    table = table.replace(
+        "[sites.vault.roots]", f'read_only = ["archive"]\n[sites.vault.roots]\narchive = "{root}"'
+    )
+    site(there, "vault", table)
+    there.make({b"a": b"1"})
+    for place in (archive, archive / "x", tmp_path / "link" / "x", archive.parent):
+        error = stopped(there, 8, "push", there.source, f"vault:{place}")
+        assert error["code"] == "read-only-root"
+    stopped(there, 8, "push", there.source, f"vault:{archive.parent}", "--dry-run")
+    stopped(there, 8, "push", there.source / "a", f"vault:{archive}/")
+    assert list(archive.iterdir()) == []
+    there.hibali("push", there.source / "a", f"vault:{archive.parent}/", exit=0)
+    there.hibali("push", there.source, f"vault:{archive}-x", exit=0)
+    assert (archive.parent / "a").exists()
 
 
 def test_a_host_that_nobody_answers_for_is_5(local_there: Transfers) -> None:
@@ -267,3 +294,19 @@ def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers)
     }
     assert there.there() == {b"still": b"1"}
     there.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [("size=1m,nr_inodes=1000", "no-space"), ("size=16m,nr_inodes=20", "no-inodes")]
+)
+def test_a_target_without_room_is_refused_before_anything_moves(
+    folder_there: Transfers, options: str, code: str
+) -> None:
+    there = folder_there
+    there.make({b"%03d" % number: b"x" * 60_000 for number in range(30)})
+    with small_filesystem(there.root, options):
+        there.place.plant("data", {b"000": b"kept"})
+        answer = there.push(exit=8)
+        assert answer.last["code"] == code
+        assert there.there() == {b"000": b"kept"}
+        assert counts(there.push("--include", "00*"))["files_moved"] == 10

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent import frames
+from transfers.agent import frames, quota
 from transfers.agent.beneath import record_of
 from transfers.agent.records import pack_record
 from transfers.agent.removing import remove_tree
@@ -269,14 +269,28 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path` or at the nearest folder above it that exists."""
-    path = _path(header)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
+    """Room for an ordinary user at `path`, and whether it is worth asking for quotas."""
+    path = _standing_folder(_path(header))
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs): that is no limit.
     inodes = found.f_favail if found.f_files else None
-    return {"bytes": found.f_bavail * found.f_frsize, "inodes": inodes}, b""
+    return {
+        "bytes": found.f_bavail * found.f_frsize,
+        "inodes": inodes,
+        "quotas": quota.can_be_at(path),
+    }, b""
+
+
+def _quotas(header: Dict[str, Any]) -> Answer:
+    """What each quota leaves at `path`: whose, bytes, inodes; programs are asked, which may take seconds."""
+    return {"rooms": [list(room) for room in quota.rooms_at(_standing_folder(_path(header)))]}, b""
+
+
+def _standing_folder(path: bytes) -> bytes:
+    """The path, or the nearest folder above it that exists."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _which(header: Dict[str, Any]) -> Answer:
@@ -298,5 +312,6 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "run": _run,
     "run_once": _run_once,
     "space": _space,
+    "quotas": _quotas,
     "which": _which,
 }

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from transfers.agent import own_names
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
+from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
 from transfers.agent.problems import Problem, problem_of
 from transfers.agent.sync import sync_files, sync_folders
@@ -76,6 +77,9 @@ class Writer(object):
         number = item["number"]
         try:
             if item["kind"] == "d":
+                changed = check_expected(self._root, item)
+                if changed is not None:
+                    return Outcome(number, None, changed)
                 self._make_folder(item)
                 return Outcome(number, Staged(item, None, -1, None), None)
             if item["kind"] == "l":
@@ -246,6 +250,10 @@ class Committer(object):
             parent = self._root.parent(path)
             if one.partial is None:
                 return None
+            changed = check_expected(self._root, one.item)
+            if changed is not None:
+                self._discard(one, path)
+                return changed
             if one.item["clear"]:
                 self._make_room(path, name, parent)
             os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)

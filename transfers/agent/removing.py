@@ -7,6 +7,14 @@ from typing import Any, Dict, Optional
 
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.problems import Problem, problem_of
+from transfers.agent.records import Record
+
+
+def has_changed(found: Record, item: Dict[str, Any]) -> bool:
+    """Whether a name is no longer what was listed: kind, and for files size and mtime."""
+    if found.kind.decode("ascii") != item["kind"]:
+        return True
+    return item["kind"] == "f" and (found.size, found.mtime_ns) != (item["size"], item["mtime_ns"])
 
 
 def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
@@ -16,10 +24,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         found = root.lstat(path)
         if found is None:
             return None
-        changed = found.kind.decode("ascii") != item["kind"] or (
-            item["kind"] == "f" and (found.size, found.mtime_ns) != (item["size"], item["mtime_ns"])
-        )
-        if changed:
+        if has_changed(found, item):
             return ["target-changed", "it changed after it was listed and was left alone", False]
         parent = root.parent(path)
         name = path.rpartition(b"/")[2]

@@ -10,12 +10,14 @@ from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
 from transfers.agent.intake import Hand, Intake
+from transfers.agent.keeping import keep_item, open_backup
 from transfers.agent.landing import LandingError
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError, boot_identifier
 from transfers.agent.problems import problem_of
 from transfers.agent.reading import ChangedError, Reader, digest_file
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
+from transfers.agent.sync import sync_folders
 from transfers.agent.walk import Walk
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
@@ -32,6 +34,7 @@ class Session(object):
         self._reader: Optional[Reader] = None
         self._landing: Union[Intake, Hand, None] = None
         self._unit: Optional[Dict[str, Any]] = None
+        self._backup: Optional[Root] = None
         self._left = False
         self._walked = False
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
@@ -46,6 +49,7 @@ class Session(object):
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
+            "keep": self._keep,
         }
 
     def _opened(self) -> Root:
@@ -216,6 +220,28 @@ class Session(object):
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
 
+    def _keep(self, header: Dict[str, Any]) -> None:
+        """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
+        root = self._opened()
+        self._check_lease()
+        if self._backup is None:
+            self._backup = open_backup(root, frames.bytes_of(header["root"]), frames.bytes_of(header["into"]))
+        problems = {}
+        folders = set()
+        for position, item in enumerate(header["items"]):
+            item["path"] = frames.bytes_of(item["path"])
+            problem = keep_item(root, self._backup, item)
+            if problem is not None:
+                problems[str(position)] = problem
+            else:
+                folders.add(item["path"].rpartition(b"/")[0])
+        unsynced = sync_folders(self._backup, sorted(folders))
+        for position, item in enumerate(header["items"]):
+            problem = unsynced.get(item["path"].rpartition(b"/")[0])
+            if problem is not None:
+                problems.setdefault(str(position), problem)
+        self._channel.send(frames.END, {"problems": problems})
+
     def _check_lease(self) -> None:
         if self._lease is None:
             raise LostLeaseError("the target is not locked")
@@ -229,6 +255,8 @@ class Session(object):
             self._reader.close()
         if self._lease is not None:
             self._lease.release()
+        if self._backup is not None:
+            self._backup.close()
         if self._root is not None:
             self._root.close()
 

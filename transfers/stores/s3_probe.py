@@ -75,6 +75,8 @@ def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
         refuses=tuple(word.encode() for word in seen.refuses),
+        known=honours is not None,
+        keeps=True,
     )
 
 

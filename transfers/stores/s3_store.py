@@ -9,6 +9,7 @@ from itertools import chain
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.plan import unholdable
@@ -26,6 +27,8 @@ from transfers.store import (
 from transfers.stores import s3_lock, s3_manifest
 from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
+from transfers.stores.s3_expected import Expected
+from transfers.stores.s3_keeping import Keeping
 from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3_multipart import abort
 from transfers.stores.s3_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
@@ -208,7 +211,7 @@ class S3Store:
         writing = Writing(place)
         self._streams.append(writing)
         try:
-            yield from writing.run(payloads)
+            yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._records.save(writing.landed, self._cleared, self._tell)
 
@@ -255,6 +258,12 @@ class S3Store:
         """See Store."""
         del item
         return 0
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; digests, times and modes stay with the copies, as metadata."""
+        self._holder.check(now=True)
+        keeping = Keeping(self._requests, self._pool, self._key, place.raw)
+        return keeping.keep(entries, self._holder.check)
 
     def make_root(self) -> None:
         """See Store: a prefix needs no making, the bucket is never made; what it honours is known after this."""

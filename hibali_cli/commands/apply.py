@@ -1,0 +1,48 @@
+"""`hibali apply`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.moving import add_applying_options, carry_out
+from hibali_cli.options import Common
+
+
+@as_command(
+    "apply",
+    examples=[
+        ("hibali apply data.plan", "Carry out a plan that `hibali plan` wrote."),
+        ("hibali apply -n data.plan", "See what of it is still to be done, and whether it still holds."),
+    ],
+)
+@click.argument("file", metavar="FILE")
+@add_applying_options
+def command(
+    common: Common, file: str, *, backup_dir: str | None, dry_run: bool, detailed_exit_code: bool
+) -> int | None:
+    """Carry out exactly a saved plan, or refuse it.
+
+    Both sides are looked at again first: when a file of the plan has changed since, nothing is done and the exit
+    is 8. A plan that was cut or edited is refused. The same line again does the rest of a plan that was
+    interrupted.
+    """
+    from hibali.locations import read_location
+    from transfers.plan_reader import read_plan
+    from transfers.synchronise import Request
+
+    settings = common.settings()
+    saved = read_plan(Path(file))
+    with closing(saved.planned):
+        header = saved.header
+        source, target = (
+            read_location(os.fsdecode(place.text), settings) for place in (header.source, header.target)
+        )
+        common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
+        backup = None if backup_dir is None else read_location(backup_dir, settings)
+        request = Request("apply", source, target, header.rules, saved, backup)
+        return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)

@@ -1,0 +1,189 @@
+"""A plan is kept, looked at, and carried out exactly or refused, at every kind of place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.schemas import check_lines
+from tests.support.transfers import Transfers, actions, counts, failed, path_of
+from tests.support.trees import state_of
+
+TREE = {b"new": b"4", b"changed": b"33", b"same": b"2", b"sub/deep": b"55555"}
+
+
+def prepare(there: Transfers) -> Path:
+    """Something to copy, to replace, to keep and to delete; where the plan is."""
+    there.place.plant("data", {b"extra": b"1", b"same": b"2", b"changed": b"3"})
+    there.pull(there.source)
+    odd = b"odd" if there.place.word == "s3" else b"odd \xff\n"
+    there.make({**TREE, odd: b"666666"})
+    (there.source / "extra").unlink()
+    return there.folder / "the.plan"
+
+
+def plan(there: Transfers, path: Path, *words: str, exit: int = 0) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+    return there.hibali(
+        "plan", there.source, "there:data", "-o", path, "--delete", "--json", *words, exit=exit
+    )
+
+
+def apply(there: Transfers, path: Path, *words: str, exit: int = 0) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+    answer = there.hibali("apply", path, "--json", *words, exit=exit)
+    assert answer.last["exit"] == exit, str(answer)
+    return answer
+
+
+def test_a_plan_is_written_and_carried_out(there: Transfers) -> None:
+    path = prepare(there)
+    before, ledger = there.whole_state(), state_of(there.hibali.home.state)
+    answer = plan(there, path, "--detailed-exit-code", exit=10)
+    assert (there.whole_state(), state_of(there.hibali.home.state)) == (before, ledger)
+    check_lines(answer.out)
+    reasons = {(line["action"], line["because"]) for line in answer.lines if line["kind"] == "reason"}
+    assert ("delete", "not in the source") in reasons
+    lines = check_lines(path.read_bytes())
+    assert (lines[0]["kind"], lines[-1]["kind"]) == ("plan", "plan-end")
+    shown = {path_of(line): line["action"] for line in lines if line["kind"] == "action"}
+    assert shown.items() >= {b"new": "copy", b"changed": "replace", b"extra": "delete"}.items()
+    # What nobody planned stays: apply does this plan, and no other.
+    there.make({b"later": b"1"})
+    still = apply(there, path, "--dry-run")
+    assert actions(still) == shown
+    receipt = apply(there, path).last
+    assert (receipt["operation"], receipt["files_deleted"], receipt["files_failed"]) == ("apply", 1, 0)
+    assert receipt["files_moved"] == len([name for name in shown if name not in {b"extra", b"sub"}])
+    landed = there.landed()
+    assert b"later" not in landed
+    assert b"extra" not in landed
+    assert landed[b"changed"] == b"33"
+    there.nothing_of_ours_there()
+    again = apply(there, path)
+    assert (counts(again)["files_moved"], counts(again)["files_deleted"]) == (0, 0)
+    assert apply(there, path, "-n", "--detailed-exit-code").last["kind"] == "end"
+
+
+def test_what_changed_at_the_source_is_drift(there: Transfers) -> None:
+    path = prepare(there)
+    plan(there, path)
+    before = there.state_there()
+    (there.source / "new").write_bytes(b"not what was planned")
+    (there.source / "sub/deep").unlink()
+    answer = apply(there, path, exit=8)
+    assert answer.last["code"] == "drift"
+    assert "new: it changed at the source" in answer.last["message"]
+    assert "sub/deep: the source has no file" in answer.last["message"]
+    assert apply(there, path, "-n", exit=8).last["code"] == "drift"
+    assert there.state_there() == before
+
+
+def test_what_changed_at_the_target_is_drift(there: Transfers) -> None:
+    path = prepare(there)
+    plan(there, path)
+    there.place.plant("data", {b"extra": b"somebody wrote this", b"new": b"and this"})
+    before = there.state_there()
+    answer = apply(there, path, exit=8)
+    assert "2 are no longer as planned" in answer.last["message"]
+    assert there.state_there() == before
+    assert there.landed()[b"new"] == b"and this"
+
+
+def test_a_name_that_came_back_is_not_deleted(there: Transfers) -> None:
+    path = prepare(there)
+    plan(there, path)
+    there.make({b"extra": b"again"})
+    assert apply(there, path, exit=8).last["code"] == "drift"
+    assert there.landed()[b"extra"] == b"1"
+
+
+def test_the_rest_of_a_plan_is_done_after_somebody_did_a_part(there: Transfers) -> None:
+    path = prepare(there)
+    plan(there, path)
+    there.push("--include", "changed", "--include", "new")
+    receipt = apply(there, path).last
+    assert (receipt["files_moved"], receipt["files_kept"], receipt["files_deleted"]) == (3, 2, 1)
+    assert there.landed()[b"sub/deep"] == b"55555"
+
+
+def test_one_file_can_be_planned(there: Transfers) -> None:
+    there.make({b"a": b"1"})
+    path = there.folder / "the.plan"
+    there.hibali("plan", there.source / "a", "there:data/b", "-o", path, exit=0)
+    assert apply(there, path).last["files_moved"] == 1
+    assert there.landed() == {b"b": b"1"}
+    (there.source / "a").unlink()
+    (there.source / "a").mkdir()
+    assert apply(there, path, exit=8).last["code"] == "drift"
+
+
+def test_a_plan_means_the_same_from_every_folder(local_there: Transfers, tmp_path: Path) -> None:
+    there = local_there
+    there.make({b"a": b"1"})
+    path = tmp_path / "the.plan"
+    there.hibali("plan", "source", "there:data", "-o", path, cwd=there.folder, exit=0)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    there.hibali("apply", path, cwd=elsewhere, exit=0)
+    assert there.landed() == {b"a": b"1"}
+
+
+def test_a_root_that_was_moved_is_drift(local_there: Transfers) -> None:
+    there = local_there
+    path = prepare(there)
+    plan(there, path)
+    moved = there.folder / "moved"
+    shutil.move(there.root.parent, moved)
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace(str(there.root.parent), str(moved)))
+    answer = apply(there, path, exit=8)
+    assert answer.last["code"] == "drift"
+    assert str(moved) in answer.last["message"]
+
+
+def test_a_plan_that_was_cut_or_edited_is_refused(local_there: Transfers) -> None:
+    there = local_there
+    path = prepare(there)
+    plan(there, path)
+    whole = path.read_bytes()
+    before = there.whole_state()
+    for content in (whole[:-1], whole.replace(b'"new"', b'"old"'), b"", b"{}\n", whole + whole):
+        path.write_bytes(content)
+        assert apply(there, path, exit=8).last["code"] == "plan-damaged"
+    assert there.whole_state() == before
+    path.unlink()
+    assert apply(there, path, exit=3).last["code"] == "no-such-file"
+
+
+def test_the_delete_limit_holds_when_the_plan_is_made(local_there: Transfers) -> None:
+    there = local_there
+    there.place.plant("data", {b"%d" % number: b"1" for number in range(60)})
+    there.make({b"a": b"1"})
+    path = there.folder / "the.plan"
+    plan(there, path, exit=8)
+    assert not path.exists()
+    plan(there, path, "--max-delete", "60")
+    assert apply(there, path).last["files_deleted"] == 60
+
+
+def test_what_cannot_be_carried_is_said_again_and_stops_deletions(local_there: Transfers) -> None:
+    there = local_there
+    path = prepare(there)
+    os.mkfifo(there.source / "pipe")
+    plan(there, path)
+    answer = apply(there, path, exit=6)
+    assert failed(answer)[b"pipe"] == "special-file"
+    assert b"extra" in there.landed()
+    assert there.landed()[b"new"] == b"4"
+
+
+def test_people_see_reasons_and_not_names(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"%d" % number: b"1" for number in range(500)})
+    path = there.folder / "the.plan"
+    answer = there.hibali("plan", there.source, "there:data", "-o", path, exit=0)
+    assert len(answer.out.splitlines()) == 2
+    assert answer.out.split()[-2:] == [b"500", b"500"]
+    answer = there.hibali("plan", there.source, "there:data", exit=0)
+    assert len(answer.out.splitlines()) == 500

@@ -1,0 +1,24 @@
+"""A filesystem with little room, mounted over a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_filesystem(folder: Path, options: str) -> Iterator[None]:
+    """`options` are those of tmpfs (`size=1m`, `nr_inodes=12`); skips the test where nobody may mount."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small filesystem")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

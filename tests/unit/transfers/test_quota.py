@@ -1,0 +1,129 @@
+"""What quotas leave, read from answers that were recorded elsewhere: none can be set up where the tests run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import RefusedError
+from transfers.agent.quota import Mount, Room, find_mount, questions, read_project, read_rooms
+from transfers.entry import Entry, Kind
+from transfers.plan import Action, Verb
+from transfers.room import within_quotas
+from transfers.store import Space
+from transfers.survey import Survey, check_space
+
+RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "quota").glob("*.json"))
+MOUNTS = (
+    b"22 27 0:21 / /proc rw,relatime - proc proc rw\n"
+    b"27 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n"
+    b"30 27 8:2 / /home rw shared:2 - ext4 /dev/sdb1 rw,usrquota,grpquota\n"
+    b"31 27 0:40 / /with\\040space rw - xfs /dev/sdc1 rw,noquota\n"
+    b"32 30 0:41 / /home/far rw shared:7 master:2 - nfs4 server:/x rw,vers=4.2\n"
+    b"33 27 0:42 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw,lazystatfs\n"
+)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_recorded_answers_mean_what_they_say(path: Path) -> None:
+    recorded: dict[str, Any] = json.loads(path.read_text())
+    assert recorded["version"]
+    assert recorded["origin"]
+    assert [list(room) for room in read_rooms(recorded["stdout"])] == recorded["expect"]
+
+
+def test_with_raw_grace_every_column_is_there() -> None:
+    # The layout of quota-tools 4.x with -p: `0` where there is no grace, seconds since the epoch where there is.
+    row = "/dev/sdb1  1000* 900 1000 1700000000 10 0 40 0"
+    text = f"Disk quotas for user me (uid 1000): \nFilesystem blocks quota limit grace files\n{row}\n"
+    assert list(read_rooms(text)) == [Room("user 1000", 0, 30)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "quota: error\n", "Disk quotas for user me (uid 1000): none\n", "a b c d e f g h i\n"]
+)
+def test_what_says_nothing_limits_nothing(text: str) -> None:
+    assert list(read_rooms(text)) == []
+
+
+def test_the_mount_is_the_deepest_that_holds_the_path() -> None:
+    def folder(path: bytes) -> bytes:
+        found = find_mount(MOUNTS, path)
+        assert found is not None
+        return found.folder
+
+    assert folder(b"/") == folder(b"/homely") == b"/"
+    assert folder(b"/home/me") == b"/home"
+    assert folder(b"/home/far") == folder(b"/home/far/x") == b"/home/far"
+    assert folder(b"/with space/x") == b"/with space"
+    assert find_mount(b"rubbish\n", b"/") is None
+
+
+def test_only_where_a_quota_can_be_somebody_is_asked() -> None:
+    def asked(path: bytes, project: int | None = None) -> list[list[bytes]]:
+        mount = find_mount(MOUNTS, path)
+        assert mount is not None
+        return questions(mount, path, (1000, 100), project)
+
+    assert asked(b"/x") == []
+    assert asked(b"/with space/x") == []
+    (words,) = asked(b"/home/me")
+    assert words[0] == b"quota"
+    assert words[-2:] == [b"-f", b"/home"]
+    assert asked(b"/home/far")[0][-1] == b"/home/far"
+    assert [words[2:] for words in asked(b"/lustre/me", 7)] == [
+        [b"-u", b"1000", b"/lustre/me"],
+        [b"-g", b"100", b"/lustre/me"],
+        [b"-p", b"7", b"/lustre/me"],
+    ]
+    assert len(asked(b"/lustre/me")) == 2
+    assert questions(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
+
+
+def test_the_project_of_a_folder() -> None:
+    # `lfs project -d`, the layout of Lustre's manual (13.3.1, "Project quotas"): number, inheritance, path.
+    assert read_project("110255 P /projects/x\n") == 110255
+    assert read_project("    0 - /home/x\n") is None
+    assert read_project("lfs: not on a mounted Lustre filesystem") is None
+
+
+def test_the_least_of_all_is_what_is_left() -> None:
+    space = within_quotas(Space(100, None), [["user 1", 200, 7], ["group 2", 50, None], ["project 3", 60, 3]])
+    assert (space.free_bytes, space.free_inodes) == (50, 3)
+    assert space.by == {"bytes": "group 2", "inodes": "project 3"}
+    assert within_quotas(Space(100, 5), []) == Space(100, 5)
+    for wrong in ([["user 1", -1, None]], [["user 1"]], [["user 1", "many", None]], 7):
+        with pytest.raises((ValueError, TypeError)):
+            within_quotas(Space(1, 1), wrong)  # type: ignore[arg-type]
+
+
+class _Full:
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def space(self) -> Space:
+        return self._space
+
+
+@pytest.mark.parametrize(
+    ("space", "code"),
+    [
+        (Space(9, None), "no-space"),
+        (Space(None, 0), "no-inodes"),
+        (Space(9, 5, {"bytes": "project 7"}), "no-quota"),
+        (Space(9, 0, {"inodes": "user 1000"}), "no-space"),
+    ],
+)
+def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None:
+    found = Survey()
+    check_space(found, _Full(Space(0, 0)), "there")  # type: ignore[arg-type]
+    found.count(Action(Verb.COPY, Entry(b"a", Kind.FILE, 10), "new"))
+    check_space(found, _Full(Space(10, 1)), "there")  # type: ignore[arg-type]
+    with pytest.raises(RefusedError) as caught:
+        check_space(found, _Full(space), "there")  # type: ignore[arg-type]
+    assert caught.value.code == code
+    assert ("quota of" in caught.value.message) == (code == "no-quota")
+    found.close()

@@ -1,0 +1,228 @@
+"""The fields of a plan's lines, read as what nobody vouches for (S1, S14): every value is checked before it is used."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hibali.text import path_fields
+from transfers.entry import Entry, Kind, Proof
+from transfers.plan import Action, Verb
+from transfers.rules import DeleteLimit, Rules, read_delete_limit
+from transfers.store import is_own_name, is_partial_name, unsafe_component
+
+_MOST = 2**63 - 1
+_TEXT = 1000
+_MODE = re.compile(r"[0-7]{1,7}")
+_NAMES = 10_000  # patterns of one option
+_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.DELETE)
+
+_RULES = {
+    "include",
+    "exclude",
+    "files_from",
+    "newer_ns",
+    "min_size",
+    "max_size",
+    "checksum",
+    "delete",
+    "max_delete",
+    "allow_empty_source",
+    "links",
+    "specials",
+    "require_proof",
+}
+_FACTS = {
+    "type",
+    "size",
+    "path",
+    "path_base64",
+    "mtime_ns",
+    "ctime_ns",
+    "inode",
+    "mode",
+    "link",
+    "link_base64",
+    "etag",
+}
+_ACTION = {
+    "schema",
+    "kind",
+    "action",
+    "path",
+    "path_base64",
+    "type",
+    "size",
+    "because",
+    "implied",
+    "source",
+    "target",
+}
+
+
+class WrongLineError(ValueError):
+    """A line is not one that hibali writes; says why in words."""
+
+
+def only(record: Mapping[str, Any], known: set[str]) -> None:
+    """Nothing that is not understood."""
+    extra = sorted(record.keys() - known)
+    if extra:
+        raise WrongLineError(f"the key {extra[0][:_TEXT]!r} is not known")
+
+
+def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
+    """A whole number from `least` up to what 64 bits hold."""
+    value = record.get(key)
+    if type(value) is not int or not least <= value <= _MOST:
+        raise WrongLineError(f"{key} is not a whole number in its range")
+    return value
+
+
+def truth(record: Mapping[str, Any], key: str) -> bool:
+    """One of the two."""
+    value = record.get(key)
+    if not isinstance(value, bool):
+        raise WrongLineError(f"{key} is neither true nor false")
+    return value
+
+
+def text(record: Mapping[str, Any], key: str) -> str:
+    """Text of no great length."""
+    value = record.get(key)
+    if not isinstance(value, str) or len(value) > _TEXT:
+        raise WrongLineError(f"{key} is not a short text")
+    return value
+
+
+def name(record: Mapping[str, Any], key: str = "path") -> bytes:
+    """A name in bytes, written in the one way that hibali writes it: what is shown is what is meant."""
+    shown, exact = record.get(key), record.get(f"{key}_base64")
+    if not isinstance(shown, str):
+        raise WrongLineError(f"{key} is not a text")
+    try:
+        found = shown.encode("utf-8") if exact is None else base64.b64decode(str(exact), validate=True)
+    except ValueError:
+        raise WrongLineError(f"{key} cannot be read") from None
+    if path_fields(found, key) != {word: record[word] for word in (key, f"{key}_base64") if word in record}:
+        raise WrongLineError(f"{key} and {key}_base64 do not say the same")
+    return found
+
+
+def safe_name(record: Mapping[str, Any]) -> bytes:
+    """A name below a root: one that cannot climb and is none of hibali's own."""
+    found = name(record)
+    reason = unsafe_component(found)
+    if reason:
+        raise WrongLineError(f"path cannot be a name below the root: {reason}")
+    if is_partial_name(found) or is_own_name(found):
+        raise WrongLineError("path is a name that hibali keeps for itself")
+    return found
+
+
+def rules_of(record: Any) -> Rules:
+    """What of the rules counts when a plan is carried out; the selection has been made."""
+    if not isinstance(record, dict):
+        raise WrongLineError("rules are missing")
+    only(record, _RULES)
+    for key in ("include", "exclude"):
+        patterns = record.get(key)
+        if not isinstance(patterns, list) or len(patterns) > _NAMES:
+            raise WrongLineError(f"{key} is not a list")
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise WrongLineError(f"{key} holds something that is no pattern")
+    for key in ("files_from", "min_size", "max_size"):
+        if record.get(key) is not None:
+            number(record, key)
+    if record.get("newer_ns") is not None:
+        number(record, "newer_ns", -_MOST)
+    limit, proof = record.get("max_delete"), record.get("require_proof")
+    for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
+        if record.get(key) not in words:
+            raise WrongLineError(f"{key} is not one of its words")
+    if proof is not None and proof not in list(Proof):
+        raise WrongLineError("require_proof is no proof")
+    return Rules(
+        checksum=truth(record, "checksum"),
+        delete=truth(record, "delete"),
+        delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
+        allow_empty_source=truth(record, "allow_empty_source"),
+        require_proof=None if proof is None else Proof(proof),
+    )
+
+
+def action_of(record: Mapping[str, Any]) -> Action:
+    """One action that makes sense by itself."""
+    only(record, _ACTION)
+    path = safe_name(record)
+    word = record.get("action")
+    if word not in _CHANGING:
+        raise WrongLineError("action is none that changes anything")
+    verb = Verb(str(word))
+    implied = truth(record, "implied") if "implied" in record else False
+    source = _entry(record["source"], path) if "source" in record else None
+    target = _entry(record["target"], path) if "target" in record else None
+    entry = target if verb is Verb.DELETE else source
+    if entry is None or (verb is Verb.DELETE and source is not None) or entry.path != path:
+        raise WrongLineError("source and target are not those of its action")
+    if (str(entry.kind), entry.size) != (record.get("type"), number(record, "size")):
+        raise WrongLineError("type and size are not those of its entry")
+    action = Action(
+        verb, entry, text(record, "because"), None if verb is Verb.DELETE else target, implied=implied
+    )
+    if not _makes_sense(action):
+        raise WrongLineError(f"source and target are not those of a {verb}")
+    return action
+
+
+def _makes_sense(action: Action) -> bool:
+    verb, entry, target = action.verb, action.entry, action.target
+    if verb is Verb.DELETE:
+        return True
+    if action.implied or entry.kind is Kind.SPECIAL:
+        return False
+    if verb is Verb.COPY:
+        return target is None
+    if target is None:
+        return False
+    if verb is Verb.RETYPE:
+        # In a bucket a folder is only in the names below it: one of them stands for it.
+        below = target.path.startswith(entry.path + b"/")
+        return below or (
+            target.path == entry.path and (entry.kind is Kind.FOLDER) != (target.kind is Kind.FOLDER)
+        )
+    if target.path != entry.path or Kind.FOLDER in {entry.kind, target.kind}:
+        return False
+    return verb is Verb.REPLACE or entry.kind is target.kind is Kind.LINK
+
+
+def _entry(record: Any, path: bytes) -> Entry:
+    if not isinstance(record, dict):
+        raise WrongLineError("source or target is no object")
+    only(record, _FACTS)
+    word = record.get("type")
+    if word not in list(Kind):
+        raise WrongLineError("type is none that hibali knows")
+    mode = record.get("mode")
+    if "mode" in record and not (isinstance(mode, str) and _MODE.fullmatch(mode)):
+        raise WrongLineError("mode is not octal")
+    return Entry(
+        safe_name(record) if "path" in record else path,
+        Kind(str(word)),
+        size=number(record, "size"),
+        mtime_ns=number(record, "mtime_ns", -_MOST) if "mtime_ns" in record else 0,
+        mode=-1 if mode is None else int(mode, 8),
+        inode=_inode(record),
+        ctime_ns=number(record, "ctime_ns", -_MOST) if "ctime_ns" in record else 0,
+        link=name(record, "link") if "link" in record else b"",
+        etag=text(record, "etag") if "etag" in record else None,
+    )
+
+
+def _inode(record: Mapping[str, Any]) -> int:
+    value = record.get("inode", 0)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise WrongLineError("inode is not a whole number in its range")
+    return value

@@ -1,0 +1,233 @@
+"""A plan as a file that people and programs can review: what its lines are, and writing them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hibali import __version__
+from hibali.errors import UsageError
+from hibali.events import Failed
+from hibali.locations import Location
+from hibali.strict_json import line_of_json
+from hibali.text import path_fields
+from transfers.entry import Entry, Kind
+from transfers.plan import Action, Verb
+from transfers.rules import Rules
+from transfers.spool import Spool
+from transfers.survey import Survey
+
+_RUN = 20_000  # so many actions are sorted in memory at a time
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One end: the location as it is typed from anywhere, and the root as its store knew it when the plan was made."""
+
+    text: bytes
+    where: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a plan is about; `single` where the source is one file."""
+
+    source: Place
+    target: Place
+    rules: Rules
+    at: str
+    single: bool = False
+
+
+def typed_anywhere(location: Location) -> bytes:
+    """The location as a word that means the same from every folder."""
+    text = location.text
+    if location.typed_local:
+        text = location.path if location.path == "/" or not location.slash else f"{location.path}/"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def write_plan(path: Path, header: Header, found: Survey) -> None:
+    """Put the plan at `path`, whole or not at all. Raises `UsageError` where that cannot be written."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError("not-a-file", "a plan is written to a plain file", about=str(path))
+        with open(os.open(partial, flags, 0o600), "wb") as stream:  # noqa: PTH123  # opened with flags of its own
+            try:
+                stream.writelines(plan_lines(header, found))
+                stream.flush()
+                os.fsync(stream.fileno())
+                partial.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+                raise
+    except OSError as problem:
+        raise UsageError(
+            "unwritable-file",
+            f"the plan cannot be written: {problem.strerror}",
+            about=str(path),
+            hint="Give -o another place. Nothing was changed.",
+        ) from None
+
+
+def plan_lines(header: Header, found: Survey) -> Iterator[bytes]:
+    """Every line with its newline: the header, what cannot be done, the moves, the deletions, the end.
+
+    Actions stand in the canonical order of their names, so that one that comes twice is seen, and both sides
+    can be looked at again beside it in constant memory.
+    """
+    summed = hashlib.sha256()
+    count = 0
+    for record in _records(header, found):
+        line = line_of_json(record).encode("ascii") + b"\n"
+        summed.update(line)
+        count += 1
+        yield line
+    end = {"schema": 1, "kind": "plan-end", "count": count, **totals(found), "sha256": summed.hexdigest()}
+    yield line_of_json(end).encode("ascii") + b"\n"
+
+
+def totals(found: Survey) -> dict[str, int]:
+    """The counts that the last line repeats."""
+    return {
+        "files": found.files,
+        "bytes": found.bytes,
+        "files_to_move": found.files_to_move,
+        "bytes_to_move": found.bytes_to_move,
+        "files_kept": found.files_kept,
+        "files_to_delete": found.files_to_delete,
+        "target_files": found.target_files,
+    }
+
+
+def _records(header: Header, found: Survey) -> Iterator[Line]:
+    yield header_record(header)
+    for failure in found.failures():
+        yield failure_record(failure)
+    for actions in (found.moves, found.deletions):
+        for action in in_order(actions):
+            yield action_record(action)
+
+
+def header_record(header: Header) -> Line:
+    """The first line."""
+    return {
+        "schema": 1,
+        "kind": "plan",
+        "version": __version__,
+        "at": header.at,
+        **path_fields(header.source.text, "source"),
+        **path_fields(header.source.where, "source_place"),
+        **path_fields(header.target.text, "target"),
+        **path_fields(header.target.where, "target_place"),
+        "single": header.single,
+        "rules": rules_record(header.rules),
+    }
+
+
+def rules_record(rules: Rules) -> Line:
+    """The rules as they were typed; of a list of names only how many they were."""
+    limit = rules.delete_limit
+    percent = None if limit.percent is None else f"{limit.percent}%"
+    names = rules.files_from
+    return {
+        "include": list(rules.include),
+        "exclude": list(rules.exclude),
+        "files_from": None if names is None else len(names),
+        "newer_ns": rules.newer_ns,
+        "min_size": rules.min_size,
+        "max_size": rules.max_size,
+        "checksum": rules.checksum,
+        "delete": rules.delete,
+        "max_delete": str(limit.number) if limit.number is not None else percent,
+        "allow_empty_source": rules.allow_empty_source,
+        "links": rules.links,
+        "specials": rules.specials,
+        "require_proof": rules.require_proof,
+    }
+
+
+def failure_record(failure: Failed) -> Line:
+    """One name that is not done."""
+    return {
+        "schema": 1,
+        "kind": "failed",
+        **path_fields(failure.path),
+        "code": failure.code,
+        "message": failure.message,
+    }
+
+
+def action_record(action: Action) -> Line:
+    """One action, with what both sides looked like."""
+    record: Line = {
+        "schema": 1,
+        "kind": "action",
+        "action": str(action.verb),
+        **path_fields(action.entry.path),
+        "type": str(action.entry.kind),
+        "size": action.entry.size,
+        "because": action.because,
+    }
+    if action.implied:
+        record["implied"] = True
+    standing = action.entry if action.verb is Verb.DELETE else action.target
+    if action.verb is not Verb.DELETE:
+        record["source"] = _facts(action.entry, action.entry.path)
+    if standing is not None:
+        record["target"] = _facts(standing, action.entry.path)
+    return record
+
+
+def _facts(entry: Entry, path: bytes) -> Line:
+    """What tells whether a name is still the same; a path only where it is another one."""
+    facts: Line = {"type": str(entry.kind), "size": entry.size}
+    if entry.path != path:
+        facts |= path_fields(entry.path)
+    if entry.kind is Kind.FOLDER:
+        return facts
+    for name in ("mtime_ns", "ctime_ns", "inode"):
+        value = getattr(entry, name)
+        if value:
+            facts[name] = value
+    if entry.mode >= 0:
+        facts["mode"] = f"{entry.mode:04o}"
+    if entry.kind is Kind.LINK:
+        facts |= path_fields(entry.link, "link")
+    if entry.etag is not None:
+        facts["etag"] = entry.etag
+    return facts
+
+
+def in_order(actions: Iterable[Action]) -> Iterator[Action]:
+    """The same in canonical order: sorted runs, kept on disk, then merged."""
+    coming = iter(actions)
+    key: Callable[[Action], bytes] = _order
+    runs: list[Spool] = []
+    try:
+        while some := sorted(islice(coming, _RUN), key=key):
+            run = Spool(in_memory=_RUN)
+            runs.append(run)
+            for action in some:
+                run.add(action)
+        yield from heapq.merge(*runs, key=key)
+    finally:
+        for run in runs:
+            run.close()
+
+
+def _order(action: Action) -> bytes:
+    return action.entry.order

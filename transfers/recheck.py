@@ -1,0 +1,254 @@
+"""Looking at both sides again before a saved plan is carried out: what is as planned, what is done already, what drifted."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from hibali.errors import RefusedError
+from hibali.text import printable
+from transfers.entry import Entry, Kind
+from transfers.mover import Side
+from transfers.plan import Action, Verb, compare, unholdable
+from transfers.plan_file import Header
+from transfers.rules import Rules
+from transfers.spool import Spool
+from transfers.standing import Asked, Standing, standing
+from transfers.survey import Survey, listed, settle
+
+_NAMED = 5
+_TO_DO, _DONE, _COMPARE, _ABSENT = range(4)
+
+
+def recheck(
+    planned: Survey, source: Side, target: Side, rules: Rules, *, target_exists: bool, about: str
+) -> Survey:
+    """The part of a plan that is still to be done, made of what both sides list now.
+
+    What an earlier call of the same plan did already is kept. Raises `RefusedError("drift")` when anything
+    is neither as planned nor done: the plan is for a place that is no more.
+    """
+    with closing(_Recheck(source, target, rules)) as check:
+        check.look_at_source(planned)
+        check.look_at_target(planned, exists=target_exists)
+        check.settle()
+        check.refuse_drift(about)
+        return check.remaining(planned)
+
+
+def same(planned: Entry, found: Entry) -> bool:
+    """Whether an entry is what it was when the plan was made, as far as its store can tell."""
+    if planned.kind is not found.kind:
+        return False
+    if planned.kind is Kind.FOLDER:
+        return True
+    if planned.kind is Kind.LINK:
+        return planned.link == found.link
+    if planned.size != found.size:
+        return False
+    if planned.etag is not None or found.etag is not None:
+        return planned.etag == found.etag
+    facts = ("mtime_ns", "ctime_ns", "inode", "mode")
+    return all(getattr(planned, name) == getattr(found, name) for name in facts)
+
+
+def check_same_ends(planned: Header, now: Header, about: str) -> None:
+    """Raise `RefusedError("drift")` where the locations of a plan have come to mean other places."""
+    for side, before, after in (
+        ("source", planned.source.where, now.source.where),
+        ("target", planned.target.where, now.target.where),
+    ):
+        if before != after:
+            raise drift(f"the {side} was {printable(before)} and is {printable(after)} now", about)
+    if planned.single != now.single:
+        words = "a file and is a folder" if planned.single else "a folder and is a file"
+        raise drift(f"the source was {words} now", about)
+
+
+def drift(message: str, about: str) -> RefusedError:
+    """The plan is for a place that is no more."""
+    return RefusedError(
+        "drift",
+        message,
+        about=about,
+        hint="Make a new plan: hibali plan FROM TO -o FILE. Nothing was changed.",
+    )
+
+
+class _Recheck:
+    """One look; every entry that is used later comes from the listings of now, never from the file."""
+
+    def __init__(self, source: Side, target: Side, rules: Rules) -> None:
+        self._source = source
+        self._target = target
+        self._rules = rules
+        self._moves = Spool()
+        self._compared = Spool()
+        self._numbers: list[int] = []
+        self._states = bytearray()
+        self._deleted = bytearray()
+        self._drifted: list[str] = []
+        self._drifts = 0
+        self._taken = False
+        self.found = Survey()
+
+    def close(self) -> None:
+        """Forget what was only needed for looking, and what was not taken over."""
+        self._moves.close()
+        self._compared.close()
+        if not self._taken:
+            self.found.close()
+
+    def _drift(self, path: bytes, reason: str) -> None:
+        self._drifts += 1
+        if len(self._drifted) < _NAMED:
+            self._drifted.append(f"{printable(path)}: {reason}")
+
+    def look_at_source(self, planned: Survey) -> None:
+        """Every move's entry as it is now; a name that is to be deleted must still be missing."""
+        asked = heapq.merge(planned.moves, planned.deletions, key=lambda action: action.entry.order)
+        now = listed(self._source, self.found.unlisted)
+        for action, met in _side_by_side(asked, now):
+            path, entry = action.entry.path, met
+            if action.verb is Verb.DELETE:
+                if entry is not None and not action.implied:
+                    self._drift(path, "it is to be deleted, and the source has it")
+                continue
+            if entry is None and action.entry.kind is Kind.FOLDER and not self._source.facts.folders:
+                entry = Entry(path, Kind.FOLDER)
+            if entry is None:
+                self._drift(path, f"the source has no {action.entry.kind} of this name any more")
+            elif not same(action.entry, entry):
+                self._drift(path, "it changed at the source")
+            elif unholdable(path, self._target.facts):
+                self._drift(path, f"the target cannot hold the name: {unholdable(path, self._target.facts)}")
+            self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
+
+    def look_at_target(self, planned: Survey, *, exists: bool) -> None:
+        """Every name as planned, absent, or already what it is to become."""
+        self._states = bytearray(self._moves.count)
+        self._deleted = bytearray(planned.deletions.count)
+        now = self._count(listed(self._target, self.found.unlisted)) if exists else iter(())
+        asked = heapq.merge(
+            _numbered(self._moves), _numbered(planned.deletions), key=lambda one: one.action.entry.order
+        )
+        for name in standing(now, asked):
+            for action, number in name.asked:
+                if action.verb is Verb.DELETE:
+                    self._deleted[number] = self._judge_deletion(action, name)
+                else:
+                    self._states[number] = self._judge_move(action, name, number)
+
+    def _count(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            self.found.target_files += entry.kind is not Kind.FOLDER
+            yield entry
+
+    def _judge_deletion(self, action: Action, name: Standing) -> int:
+        folder = action.entry.kind is Kind.FOLDER
+        there = name.folder if folder else name.file
+        if there is None:
+            return _DONE
+        if not same(action.entry, there):
+            self._drift(name.path, "it is to be deleted, and it changed at the target")
+        elif folder and name.below is not None:
+            self._drift(name.below, "it is new below a folder that is to be deleted")
+        return _TO_DO
+
+    def _judge_move(self, action: Action, name: Standing, number: int) -> int:
+        folder = action.entry.kind is Kind.FOLDER
+        there, other = (name.folder, name.file) if folder else (name.file, name.folder)
+        planned = action.target
+        if planned is not None and planned.path != name.path and self._target.facts.folders:
+            self._drift(name.path, "the plan is for a bucket, and the target is none")
+            return _TO_DO
+        if action.verb is Verb.RETYPE:
+            if other is not None and not (planned is not None and same(planned, other)):
+                self._drift(name.path, "what was to make room for it changed at the target")
+                return _TO_DO
+            if not folder and name.below is not None:
+                self._drift(name.below, "it is new below a folder that was to make room")
+                return _TO_DO
+        elif other is not None:
+            self._drift(name.path, f"a {other.kind} stands there now")
+            return _TO_DO
+        if there is None:
+            room = other is not None or (planned is not None and planned.path != name.path)
+            return _TO_DO if room else _ABSENT
+        return self._judge_standing(action, there, number)
+
+    def _judge_standing(self, action: Action, there: Entry, number: int) -> int:
+        """Something stands there: what an earlier call of this plan made of it, or what the plan saw."""
+        if there.kind is Kind.FOLDER:
+            return _DONE
+        judged = compare(action.entry, there, self._rules, self._source.facts, self._target.facts)
+        if judged.verb is Verb.KEEP:
+            return _DONE
+        if action.target is not None and same(action.target, there):
+            return _TO_DO
+        if judged.verb is Verb.COMPARE:
+            self._compared.add(judged)
+            self._numbers.append(number)
+            return _COMPARE
+        planned = "new" if action.target is None else "changed"
+        self._drift(action.entry.path, f"it is {planned} at the target")
+        return _TO_DO
+
+    def settle(self) -> None:
+        """Digests decide where the rules say so."""
+        numbers = iter(self._numbers)
+        for judged in settle(self._source, self._target, self._compared):
+            number = next(numbers)
+            self._states[number] = _DONE
+            if judged.verb is not Verb.KEEP:
+                self._drift(judged.entry.path, "its content changed at the target")
+
+    def refuse_drift(self, about: str) -> None:
+        """Raise `RefusedError` when anything drifted."""
+        if self._drifts:
+            more = f"; and {self._drifts - _NAMED} more" if self._drifts > _NAMED else ""
+            raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", about)
+
+    def remaining(self, planned: Survey) -> Survey:
+        """What is to be done; deletions deepest first."""
+        found = self.found
+        found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
+        named = {path for path, _ in found.unlisted}
+        found.unlisted.extend(failure for failure in planned.unlisted if failure[0] not in named)
+        for action, state in zip(self._moves, self._states, strict=True):
+            if state == _TO_DO:
+                found.count(action)
+            elif state == _ABSENT:
+                found.count(Action(action.verb, action.entry, action.because))
+            else:
+                found.count(Action(Verb.KEEP, action.entry, "done already", action.target))
+        leaving: list[Action] = []
+        for action, state in zip(planned.deletions, self._deleted, strict=True):
+            while leaving and not action.entry.order.startswith(leaving[-1].entry.order):
+                found.count(leaving.pop())
+            if state == _TO_DO and action.entry.kind is Kind.FOLDER:
+                leaving.append(action)
+            elif state == _TO_DO:
+                found.count(action)
+        while leaving:
+            found.count(leaving.pop())
+        self._taken = True
+        return found
+
+
+def _numbered(actions: Iterable[Action]) -> Iterator[Asked]:
+    for number, action in enumerate(actions):
+        yield Asked(action, number)
+
+
+def _side_by_side(asked: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
+    """Each action with the entry of that very order, or None; the listing is read to its end, where it tells what is missing."""
+    entry = next(now, None)
+    for action in asked:
+        while entry is not None and entry.order < action.entry.order:
+            entry = next(now, None)
+        met = entry is not None and entry.order == action.entry.order
+        yield action, entry if met else None
+    while entry is not None:
+        entry = next(now, None)
