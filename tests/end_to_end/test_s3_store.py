@@ -13,7 +13,7 @@ import pytest
 
 from hibali.locations import read_location
 from hibali.settings import load_sites
-from tests.support.payloads import file_entry, items_of, payloads_of, put
+from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
 from tests.support.places import add_site, make_place
 from transfers.places import open_store
 from transfers.store import Payload
@@ -111,8 +111,11 @@ def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
     with pytest.raises(KeyError):
         list(store.write(given_up()))
     store.close()
-    uploads = study.place.bucket.client.list_multipart_uploads(Bucket=study.place.bucket.name)
-    assert uploads.get("Uploads", []) == []
+    assert study.names() == {"t/large", "t/.hibali/manifest.jsonl"}, "nothing is seen of what was given up"
+    study.make({"other": LARGE})
+    os.utime(study.source / "other", ns=(MTIME, MTIME))
+    assert study.push()["bytes_sent"] == len(LARGE) - 16 * MIB, "two parts stand there already"
+    assert study.place.unfinished("") == set()
 
 
 def test_manifests_above_and_below_agree(study: Study) -> None:
