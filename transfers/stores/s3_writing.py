@@ -11,11 +11,11 @@ from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.entry import Kind, Proof
-from transfers.store import WINDOW_BYTES, Item, Landed, Payload, Problem
+from transfers.store import Item, Landed, Payload, Problem
 from transfers.stores.s3_errors import problem_of
 from transfers.stores.s3_large import CORRUPT, Large, Place, known_from
 from transfers.stores.s3_manifest import Known, to_metadata
-from transfers.stores.s3_requests import Bytes
+from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _AT_ONCE = 32
 _CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
@@ -93,7 +93,7 @@ class Writing:
         """Start a job once there is room for it in the window; None when all is to stop."""
         with self._room:
             while not self._stopped and (
-                self._jobs >= _AT_ONCE or (self._bytes_held and self._bytes_held + size > WINDOW_BYTES)
+                self._jobs >= _AT_ONCE or (self._bytes_held and self._bytes_held + size > IN_FLIGHT_BYTES)
             ):
                 self._room.wait()
             if self._stopped:

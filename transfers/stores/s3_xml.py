@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -11,6 +12,9 @@ from hibali.errors import TryLaterError
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+
+_ODD = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ufffe\\uffff]")
 
 
 def parse(body: bytes, about: str) -> Element:
@@ -50,9 +54,7 @@ def key_bytes(word: str, *, encoded: bool) -> bytes:
 def is_plain(key: bytes) -> bool:
     """Whether XML 1.0 and obstore can hold this key: UTF-8 without control characters."""
     try:
-        return not any(
-            ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 or ord(c) in {0xFFFE, 0xFFFF} for c in key.decode()
-        )
+        return _ODD.search(key.decode()) is None
     except UnicodeDecodeError:
         return False
 
