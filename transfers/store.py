@@ -84,7 +84,8 @@ class Payload:
 
     `sizes[i]` bytes of `data` belong to `unit.items[i]`, in order (0 for folders, links and failures).
     `digests[i]` is the sha256 in hexadecimal of the whole file, None for folders and links and for a segment that is not the last.
-    `recorded` tells per item whether that digest was also on record at the source and equal: RECORDED or DIGEST or weaker.
+    `proofs[i]` is the source's half: DIGEST where it hashed these very bytes, RECORDED where the digest is one on record for what
+    it read (whoever lands the bytes hashes them and compares), weaker where nobody vouches for them.
     `problems` maps positions to what went wrong; such an item carries no bytes and must not be landed.
     """
 
@@ -169,7 +170,10 @@ class Store(Protocol):
         """
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`.
+        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`, an object store in twice that.
+
+        The segments of a file may begin beyond 0, where the rest stands at the target already: the last one has the
+        digest of the whole file all the same, from the record or because the source reads what was left out, too.
 
         A source that changed since it was listed (size, mtime, ETag), vanished or cannot be read is a
         `Problem` of its item, never wrong bytes under a right name.

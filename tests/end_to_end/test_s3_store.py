@@ -15,8 +15,9 @@ from hibali.locations import read_location
 from hibali.settings import load_sites
 from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
 from tests.support.places import add_site, make_place
+from tests.support.trees import sha256
 from transfers.places import open_store
-from transfers.store import Payload
+from transfers.store import Item, Payload, Unit
 from transfers.stores.s3_probe import Honours, recall, remember
 from transfers.stores.s3_store import S3Store
 
@@ -214,4 +215,27 @@ def test_many_readers_and_a_writer_of_one_store_object(study: Study) -> None:
     assert len(found) == 200
     assert all(found.values())
     store.close()
+    store.close()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_file_can_be_read_from_its_middle(study: Study, *, recorded: bool) -> None:
+    if recorded:
+        study.make({"large": LARGE})
+        study.push()
+    else:
+        study.place.plant("t", {b"large": LARGE})
+    store = study.open()
+    (entry,) = store.list()
+    item = Item(0, entry)
+    rest = [
+        Unit((item,), 12 * MIB, 6 * MIB, segment=True),
+        Unit((item,), 18 * MIB, 2 * MIB + 3, segment=True),
+    ]
+    first, last = store.read(rest)
+    assert bytes(first.data) + bytes(last.data) == LARGE[12 * MIB :]
+    assert (first.digests, last.digests) == ([None], [sha256(LARGE)])
+    assert store.wire_bytes == (len(LARGE) - 12 * MIB if recorded else len(LARGE))
+    study.place.bucket.put("t/large", LARGE[:-1] + b"!")
+    assert all(payload.problems[0].code == "source-changed" for payload in store.read(rest))
     store.close()

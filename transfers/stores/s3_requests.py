@@ -20,7 +20,7 @@ CHECKSUM = "x-amz-checksum-sha256"
 Bytes = bytes | bytearray | memoryview
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
-IN_FLIGHT_BYTES = 48 * 1024 * 1024  # so much is under way at once: several parts, or one line's worth
+IN_FLIGHT_BYTES = 32 * 1024 * 1024  # so much is under way at once: several parts, or one line's worth
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 120
 
