@@ -25,6 +25,7 @@ class Facts:
     proof_write: Proof  # the best proof that writing here can give
     ordered: bool = True  # lists in canonical order by itself
     folders: bool = True  # holds empty folders
+    file_and_folder: bool = False  # holds a file and a folder of one name
     links: bool = True  # holds symlinks
     modes: bool = True  # holds the execute bit
     mtimes: bool = True  # holds modification times

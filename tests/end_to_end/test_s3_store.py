@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,29 @@ def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
     study.make({"a/b": b"1"})
     study.push("--delete")
     assert study.place.files("t") == {b"a/b": b"1", b"z": b"3"}
+    assert study.push("--delete")["files_moved"] == 0
+
+
+def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(study: Study) -> None:
+    study.make({"a": b"a file", "z": b"3"})
+    study.push()
+    seen = recall("bucket", study.place.bucket.name, study.place.endpoint)
+    assert seen is not None
+    assert seen.file_and_folder
+    less = replace(seen, file_and_folder=False)  # as rclone's server, whose keys are files of a filesystem
+    remember("bucket", study.place.bucket.name, study.place.endpoint, less)
+    (study.source / "a").unlink()
+    study.make({"a/b": b"1", "a/c/d": b"2"})
+    refused = study.hibali("push", study.source, "bucket:t", "--json", exit=6)
+    assert {line["code"] for line in refused.lines if line["kind"] == "failed"} == {"file-in-the-way"}
+    assert study.place.files("t") == {b"a": b"a file", b"z": b"3"}
+    study.push("--delete")
+    assert study.place.files("t") == {b"a/b": b"1", b"a/c/d": b"2", b"z": b"3"}
+    shutil.rmtree(study.source / "a")
+    study.make({"a": LARGE})
+    study.hibali("push", study.source, "bucket:t", exit=6)
+    study.push("--delete")
+    assert study.place.files("t") == {b"a": LARGE, b"z": b"3"}
     assert study.push("--delete")["files_moved"] == 0
 
 

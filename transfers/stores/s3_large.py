@@ -169,6 +169,8 @@ class Large:
         etag = ""
         if self.problem is None and self._upload is not None:
             with self._kept():
+                if not self._place.honours.file_and_folder:
+                    self._place.make_room(self.item)
                 etag = self._upload.complete()
         if self.problem is not None or self._upload is None or self._begun is None:
             self.let_go()

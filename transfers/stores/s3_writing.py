@@ -80,6 +80,8 @@ class Writing:
             problem = payload.problems.get(position) or self._unable(item)
             if problem is not None:
                 self._fail(item, problem)
+            elif item.entry.kind is Kind.FOLDER:
+                self._clear(item)  # at once: what follows may lie in it
             else:
                 self._submit(len(content), self._land, item, content, digest)
 
@@ -120,16 +122,13 @@ class Writing:
                 self._room.wait()
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
-        """One whole file (or a folder, which is nothing here): hashed in memory, then put."""
-        if item.entry.kind is Kind.FOLDER:
-            self._place.make_room(item)
-            self._answers.put(Landed(item, None, Proof.DIGEST))
-            return
+        """One whole file: hashed in memory, then put."""
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, CORRUPT)
             return
         known = known_from(item.entry, digest)
         try:
+            self._clear_first(item)
             etag = self._place.bulk.put(
                 self._place.key_of(item.entry.path),
                 content,
@@ -142,6 +141,20 @@ class Writing:
         proof = Proof.DIGEST if self._place.honours.proves else _claimed(etag, content)
         self._count(len(content))
         self._landed(item, known._replace(etag=etag), proof)
+
+    def _clear(self, item: Item) -> None:
+        """A folder, which is nothing here: only what is in its way goes."""
+        try:
+            self._place.make_room(item)
+        except HibaliError as problem:
+            self._fail(item, problem_of(problem))
+            return
+        self._answers.put(Landed(item, None, Proof.DIGEST))
+
+    def _clear_first(self, item: Item) -> None:
+        """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
+        if not self._place.honours.file_and_folder:
+            self._place.make_room(item)
 
     def _landed(self, item: Item, known: Known, proof: Proof) -> None:
         self.landed[item.entry.path] = known
