@@ -183,10 +183,10 @@ def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(st
     study.push("--delete")
     assert study.place.files("t") == {b"a/b": b"1", b"a/c/d": b"2", b"z": b"3"}
     shutil.rmtree(study.source / "a")
-    study.make({"a": LARGE})
+    study.make({"a": b"again"})
     study.hibali("push", study.source, "bucket:t", exit=6)
     study.push("--delete")
-    assert study.place.files("t") == {b"a": LARGE, b"z": b"3"}
+    assert study.place.files("t") == {b"a": b"again", b"z": b"3"}
     assert study.push("--delete")["files_moved"] == 0
 
 
