@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -12,6 +13,9 @@ from hibali_cli.output import prepare_streams
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     prepare_streams()
+    gc.set_threshold(
+        50_000, 20, 100
+    )  # hundreds of thousands of entries make no cycles: looking for some took a tenth
     if sys.argv[1:] == ["--version"]:
         from hibali_cli.version import show_version
 

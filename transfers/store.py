@@ -16,6 +16,9 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, per channel
 
 
+_UNSAFE = frozenset({b"", b".", b".."})  # as components
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a store can hold and how well it can prove it; few, declared once."""
@@ -212,6 +215,8 @@ class Store(Protocol):
 
 def is_own_name(path: bytes) -> bool:
     """Whether hibali itself keeps this name beside data: the lock, the journal and the digest manifest."""
+    if b".hibali" not in path:
+        return False
     if b"/.hibali/probe/" in b"/" + path:  # what asks an object store what it checks
         return True
     return path == b".hibali" or any(
@@ -230,6 +235,8 @@ def is_partial_name(path: bytes) -> bool:
 
 def unsafe_component(path: bytes) -> str | None:
     """Why a relative path can climb, escape or be ambiguous (S1), or None when it is safe."""
+    if b"\0" not in path and _UNSAFE.isdisjoint(path.split(b"/")):
+        return None
     if not path:
         return "it is empty"
     if b"\0" in path:
@@ -237,7 +244,7 @@ def unsafe_component(path: bytes) -> str | None:
     if path.startswith(b"/"):
         return "it is absolute"
     for part in path.split(b"/"):
-        if part in {b"", b".", b".."}:
+        if part in _UNSAFE:
             return f"it has the component {part.decode('ascii')!r}"
     return None
 

@@ -141,6 +141,7 @@ class S3Store:
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A key that cannot be a safe path ends it with `RefusedError("unsafe-name")`."""
         nested: _Paths = []
+        self._records.begin()
         # Everything is sorted before the first comes out, so by then all manifests below have been met.
         ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
         first = next(ordered, None)

@@ -39,6 +39,11 @@ def children(element: Element, name: str) -> Iterator[Element]:
     return (child for child in element if name_of(child) == name)
 
 
+def fields(element: Element) -> dict[str, str]:
+    """The texts of all direct children by their names, where there is one of each; for what comes in thousands."""
+    return {child.tag[child.tag.find("}") + 1 :]: child.text or "" for child in element}
+
+
 def text(element: Element, name: str) -> str:
     """The text of the first direct child of that name, or nothing."""
     for child in children(element, name):
