@@ -26,7 +26,18 @@ def with_retries(
 
     The last error is raised as it was. `attempts` counts the first one.
     """
+    try:
+        return attempt()  # nearly always all there is to it, and then nothing else is loaded or built
+    except HibaliError as problem:
+        if not problem.transient:
+            raise
+        failures = [problem]
     import tenacity
+
+    def again() -> Result:
+        if failures:
+            raise failures.pop()
+        return attempt()
 
     def before_pause(state: tenacity.RetryCallState) -> None:
         problem = state.outcome.exception() if state.outcome else None
@@ -43,7 +54,7 @@ def with_retries(
         before_sleep=before_pause,
         reraise=True,
     )
-    return retrying(attempt)
+    return retrying(again)
 
 
 def pause(seconds: float) -> None:

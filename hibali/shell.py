@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import BinaryIO, cast
 
 from hibali.errors import NotFoundError, TryLaterError
 
+_PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
 
 
@@ -72,6 +74,7 @@ class Process:
         )
         self.stdin = cast("BinaryIO", self._process.stdin)
         self.stdout = cast("BinaryIO", self._process.stdout)
+        _widen(self.stdin, self.stdout)
         self._kept = bytearray()
         self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
         self._thread.start()
@@ -137,6 +140,13 @@ def _start(
             about=_word(argv[0]),
             hint="Is it installed and on PATH?",
         ) from None
+
+
+def _widen(*pipes: BinaryIO) -> None:
+    """Let a pipe hold more, so that bulk data takes fewer turns; where a limit of the system forbids it, it stays."""
+    for pipe in pipes:
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

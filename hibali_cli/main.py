@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -19,6 +20,9 @@ def main() -> NoReturn:
 
 def _run() -> int:
     prepare_streams()
+    gc.set_threshold(
+        50_000, 20, 100
+    )  # hundreds of thousands of entries make no cycles: looking for some took a tenth
     if sys.argv[1:] == ["--version"]:
         from hibali_cli.version import show_version
 

@@ -121,7 +121,7 @@ class _Merge:
     def _only_source(self, entry: Entry) -> Iterator[Decision]:
         if not self._selected(entry):
             return
-        held = self._above(entry) if self._target_facts.folders else None
+        held = None if self._target_facts.file_and_folder else self._above(entry)
         if held is not None and held.from_source:
             yield _file_and_folder(entry)
             return
@@ -164,7 +164,7 @@ class _Merge:
 
     def _both(self, ours: Entry, theirs: Entry) -> Iterator[Decision]:
         selected = self._selected(ours)
-        held = self._above(ours) if self._target_facts.folders else None
+        held = None if self._target_facts.file_and_folder else self._above(ours)
         if held is not None and held.from_source:
             held.meet_folder(theirs, kept=not selected)
             if selected:
@@ -179,7 +179,7 @@ class _Merge:
             yield Action(Verb.KEEP, ours, "stands already", theirs)
         else:
             action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
-            if self._source_facts.folders or not self._target_facts.folders:
+            if self._source_facts.folders or self._target_facts.file_and_folder:
                 yield action
             else:
                 # A source without folders may have more below this very name.

@@ -19,6 +19,9 @@ LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further line,
 MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
 
 
+_UNSAFE = frozenset({b"", b".", b".."})  # as components
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a store can hold and how well it can prove it; few, declared once."""
@@ -28,6 +31,7 @@ class Facts:
     proof_write: Proof  # the best proof that writing here can give
     ordered: bool = True  # lists in canonical order by itself
     folders: bool = True  # holds empty folders
+    file_and_folder: bool = False  # holds a file and a folder of one name
     links: bool = True  # holds symlinks
     modes: bool = True  # holds the execute bit
     mtimes: bool = True  # holds modification times
@@ -92,7 +96,8 @@ class Payload:
 
     `sizes[i]` bytes of `data` belong to `unit.items[i]`, in order (0 for folders, links and failures).
     `digests[i]` is the sha256 in hexadecimal of the whole file, None for folders and links and for a segment that is not the last.
-    `recorded` tells per item whether that digest was also on record at the source and equal: RECORDED or DIGEST or weaker.
+    `proofs[i]` is the source's half: DIGEST where it hashed these very bytes, RECORDED where the digest is one on record for what
+    it read (whoever lands the bytes hashes them and compares), weaker where nobody vouches for them.
     `problems` maps positions to what went wrong; such an item carries no bytes and must not be landed.
     """
 
@@ -182,7 +187,10 @@ class Store(Protocol):
         """
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`.
+        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`, an object store in twice that.
+
+        The segments of a file may begin beyond 0, where the rest stands at the target already: the last one has the
+        digest of the whole file all the same, from the record or because the source reads what was left out, too.
 
         A source that changed since it was listed (size, mtime, ETag), vanished or cannot be read is a
         `Problem` of its item, never wrong bytes under a right name.
@@ -233,6 +241,8 @@ class Store(Protocol):
 
 def is_own_name(path: bytes) -> bool:
     """Whether hibali itself keeps this name beside data: the lock, the journal and the digest manifest."""
+    if b".hibali" not in path:
+        return False
     if b"/.hibali/probe/" in b"/" + path:  # what asks an object store what it checks
         return True
     return path == b".hibali" or any(
@@ -251,6 +261,8 @@ def is_partial_name(path: bytes) -> bool:
 
 def unsafe_component(path: bytes) -> str | None:
     """Why a relative path can climb, escape or be ambiguous (S1), or None when it is safe."""
+    if b"\0" not in path and _UNSAFE.isdisjoint(path.split(b"/")):
+        return None
     if not path:
         return "it is empty"
     if b"\0" in path:
@@ -258,7 +270,7 @@ def unsafe_component(path: bytes) -> str | None:
     if path.startswith(b"/"):
         return "it is absolute"
     for part in path.split(b"/"):
-        if part in {b"", b".", b".."}:
+        if part in _UNSAFE:
             return f"it has the component {part.decode('ascii')!r}"
     return None
 

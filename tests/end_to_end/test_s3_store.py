@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 
 from hibali.locations import read_location
 from hibali.settings import load_sites
-from tests.support.payloads import file_entry, items_of, payloads_of, put
+from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
 from tests.support.places import add_site, make_place
+from tests.support.trees import sha256
 from transfers.places import open_store
-from transfers.store import Payload
+from transfers.store import Item, Payload, Unit
 from transfers.stores.s3_probe import Honours, recall, remember
 from transfers.stores.s3_store import S3Store
 
@@ -111,8 +112,11 @@ def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
     with pytest.raises(KeyError):
         list(store.write(given_up()))
     store.close()
-    uploads = study.place.bucket.client.list_multipart_uploads(Bucket=study.place.bucket.name)
-    assert uploads.get("Uploads", []) == []
+    assert study.names() == {"t/large", "t/.hibali/manifest.jsonl"}, "nothing is seen of what was given up"
+    study.make({"other": LARGE})
+    os.utime(study.source / "other", ns=(MTIME, MTIME))
+    assert study.push()["bytes_sent"] == len(LARGE) - 16 * MIB, "two parts stand there already"
+    assert study.place.unfinished("") == set()
 
 
 def test_manifests_above_and_below_agree(study: Study) -> None:
@@ -160,6 +164,29 @@ def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
     study.make({"a/b": b"1"})
     study.push("--delete")
     assert study.place.files("t") == {b"a/b": b"1", b"z": b"3"}
+    assert study.push("--delete")["files_moved"] == 0
+
+
+def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(study: Study) -> None:
+    study.make({"a": b"a file", "z": b"3"})
+    study.push()
+    seen = recall("bucket", study.place.bucket.name, study.place.endpoint)
+    assert seen is not None
+    assert seen.file_and_folder
+    less = replace(seen, file_and_folder=False)  # as rclone's server, whose keys are files of a filesystem
+    remember("bucket", study.place.bucket.name, study.place.endpoint, less)
+    (study.source / "a").unlink()
+    study.make({"a/b": b"1", "a/c/d": b"2"})
+    refused = study.hibali("push", study.source, "bucket:t", "--json", exit=6)
+    assert {line["code"] for line in refused.lines if line["kind"] == "failed"} == {"file-in-the-way"}
+    assert study.place.files("t") == {b"a": b"a file", b"z": b"3"}
+    study.push("--delete")
+    assert study.place.files("t") == {b"a/b": b"1", b"a/c/d": b"2", b"z": b"3"}
+    shutil.rmtree(study.source / "a")
+    study.make({"a": b"again"})
+    study.hibali("push", study.source, "bucket:t", exit=6)
+    study.push("--delete")
+    assert study.place.files("t") == {b"a": b"again", b"z": b"3"}
     assert study.push("--delete")["files_moved"] == 0
 
 
@@ -211,4 +238,27 @@ def test_many_readers_and_a_writer_of_one_store_object(study: Study) -> None:
     assert len(found) == 200
     assert all(found.values())
     store.close()
+    store.close()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_file_can_be_read_from_its_middle(study: Study, *, recorded: bool) -> None:
+    if recorded:
+        study.make({"large": LARGE})
+        study.push()
+    else:
+        study.place.plant("t", {b"large": LARGE})
+    store = study.open()
+    (entry,) = store.list()
+    item = Item(0, entry)
+    rest = [
+        Unit((item,), 12 * MIB, 6 * MIB, segment=True),
+        Unit((item,), 18 * MIB, 2 * MIB + 3, segment=True),
+    ]
+    first, last = store.read(rest)
+    assert bytes(first.data) + bytes(last.data) == LARGE[12 * MIB :]
+    assert (first.digests, last.digests) == ([None], [sha256(LARGE)])
+    assert store.wire_bytes == (len(LARGE) - 12 * MIB if recorded else len(LARGE))
+    study.place.bucket.put("t/large", LARGE[:-1] + b"!")
+    assert all(payload.problems[0].code == "source-changed" for payload in store.read(rest))
     store.close()

@@ -21,6 +21,7 @@ BUCKET = Facts(
     proof_read=Proof.DIGEST,
     proof_write=Proof.DIGEST,
     folders=False,
+    file_and_folder=True,
     links=False,
     utf8_names=True,
     refuses=(b"\n",),

@@ -13,7 +13,7 @@ import pytest
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
 from hibali.sites import S3Settings, Site
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, Proof
 from transfers.store import Item, Unit
 from transfers.stores.s3 import open_store
 from transfers.stores.s3_store import S3Store
@@ -192,12 +192,12 @@ def test_another_object_under_the_name_is_a_problem(
     assert bytes(payload.data) == b""
 
 
-def test_bytes_that_are_not_those_on_record_are_corrupt(server: Server, store: S3Store) -> None:
+def test_a_digest_on_record_is_passed_on_for_the_target_to_compare(server: Server, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
     server.answer = lambda *_: (200, stamp, b"1234")
     entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
     (payload,) = store.read([Unit((Item(0, entry),))])
-    assert (payload.problems[0].code, payload.problems[0].again) == ("corrupt", True)
+    assert (payload.digests, payload.proofs) == (["00" * 32], [Proof.RECORDED])
 
 
 def test_what_a_range_is_not_is_not_taken_for_it(server: Server, store: S3Store) -> None:

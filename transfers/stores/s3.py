@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.sites import Site
+from transfers.clean import Leftover
+from transfers.stores.s3_cleaning import clean as clean_bucket
 from transfers.stores.s3_credentials import CredentialSource
 from transfers.stores.s3_endpoint import find_endpoint
 from transfers.stores.s3_requests import Requests
 from transfers.stores.s3_store import S3Store
+from transfers.stores.s3_uploads import begun_at
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
@@ -45,6 +49,34 @@ def open_store(location: Location, *, tell: Listener = ignore) -> S3Store:
     """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
     requests = _requests(location.site, location.bucket or "", tell)
     return S3Store(requests, location.site.name, location.raw, slash=location.slash, tell=tell)
+
+
+def clean(
+    site: Site, *, older_than: float, everybody: bool, dry: bool, tell: Listener = ignore
+) -> Iterator[Leftover]:
+    """See transfers.clean.clean_site. Where the site names no bucket, those that this machine wrote to are looked at."""
+    bucket = site.s3.bucket if site.s3 else None
+    prefix = site.s3.prefix.strip("/").encode() if site.s3 else b""
+    if bucket is None and everybody:
+        raise UsageError(
+            "no-bucket",
+            "the site names no bucket whose uploads are meant",
+            about=site.name,
+            hint="Set the site's bucket, or leave out --all.",
+        )
+    for name in [bucket] if bucket else sorted({begun.bucket for begun in begun_at(site.name)}):
+        requests = _requests(site, name, tell)
+        try:
+            yield from clean_bucket(
+                requests,
+                site.name,
+                prefix + b"/" if prefix else b"",
+                older_than=older_than,
+                everybody=everybody,
+                dry=dry,
+            )
+        finally:
+            requests.close()
 
 
 def _requests(site: Site, bucket: str, tell: Listener) -> Requests:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from hibali.errors import HibaliError, IncompleteError
 from hibali.retry import with_retries
 from transfers.stores.s3_errors import NOT_PARTIAL, from_obstore
-from transfers.stores.s3_requests import CHECKSUM, CONNECTIONS, Requests, checksum_of
+from transfers.stores.s3_requests import CHECKSUM, CONNECTIONS, Bytes, Requests, checksum_of
 from transfers.stores.s3_xml import is_plain
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 class Got(NamedTuple):
     """Bytes of an object, its ETag without quotes, and its size in whole."""
 
-    content: bytes
+    content: Bytes
     etag: str
     size: int
 
@@ -45,9 +45,7 @@ class Bulk:
         self._stores: dict[bool, Any] = {}
         self._opening = threading.Lock()
 
-    def put(
-        self, key: bytes, content: bytes | memoryview, metadata: dict[str, str], *, checksum: bool
-    ) -> str:
+    def put(self, key: bytes, content: Bytes, metadata: dict[str, str], *, checksum: bool) -> str:
         """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`."""
         if not is_plain(key):
             headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
@@ -86,7 +84,7 @@ class Bulk:
         def read() -> Got:
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
             meta = found.meta
-            return Got(bytes(found.bytes()), (meta["e_tag"] or "").strip('"'), meta["size"])
+            return Got(memoryview(found.bytes()), (meta["e_tag"] or "").strip('"'), meta["size"])
 
         return self._tried(read)
 
@@ -118,10 +116,12 @@ class Bulk:
         return with_retries(once, about=self._requests.about, attempts=3, first_wait=1.0)
 
     def _open(self, *, checksum: bool) -> Any:
-        with self._opening:
-            if checksum not in self._stores:
-                self._stores[checksum] = self._make(checksum=checksum)
-            return self._stores[checksum]
+        found = self._stores.get(checksum)
+        if found is None:
+            with self._opening:
+                found = self._stores.get(checksum) or self._make(checksum=checksum)
+                self._stores[checksum] = found
+        return found
 
     def _make(self, *, checksum: bool) -> Any:
         from obstore.store import S3Store

@@ -6,6 +6,7 @@ import heapq
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -42,38 +43,49 @@ def pages(
     if shallow:
         query["delimiter"] = "/"
     seen: set[str] = set()
-    while True:
-        root = s3_xml.parse(requests.ask("GET", query=query).body, requests.about)
-        if s3_xml.name_of(root) != "ListBucketResult":
-            raise violation(requests.about, "the answer is no listing")
-        found = list(_entries(root, prefix, requests.about))
-        count = s3_xml.text(root, "KeyCount")
-        if count.isdigit() and int(count) != len(found):
-            raise violation(requests.about, f"{len(found)} names came, {count} were announced")
-        yield found
-        if s3_xml.text(root, "IsTruncated") != "true":
-            return
-        token = s3_xml.text(root, "NextContinuationToken")
-        if not token or token in seen:
-            raise violation(requests.about, "it does not go on where it says that more is to come")
-        seen.add(token)
-        query["continuation-token"] = token
+    # The server works on the next page while this one is looked at.
+    with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
+        coming = ahead.submit(requests.ask, "GET", query=dict(query))
+        while True:
+            root = s3_xml.parse(coming.result().body, requests.about)
+            if s3_xml.name_of(root) != "ListBucketResult":
+                raise violation(requests.about, "the answer is no listing")
+            told = s3_xml.fields(root)
+            more = told.get("IsTruncated") == "true"
+            token = told.get("NextContinuationToken", "")
+            if more and (not token or token in seen):
+                raise violation(requests.about, "it does not go on where it says that more is to come")
+            seen.add(token)
+            if more and at_most == _PAGE:
+                coming = ahead.submit(requests.ask, "GET", query={**query, "continuation-token": token})
+            encoded = told.get("EncodingType") == "url"
+            found = list(_entries(root, prefix, requests.about, encoded=encoded))
+            count = told.get("KeyCount", "")
+            if count.isdigit() and int(count) != len(found):
+                raise violation(requests.about, f"{len(found)} names came, {count} were announced")
+            yield found
+            if not more:
+                return
+            if at_most != _PAGE:  # few were wanted, and whoever has them asks for no more
+                coming = ahead.submit(requests.ask, "GET", query={**query, "continuation-token": token})
 
 
-def _entries(root: Element, prefix: bytes, about: str) -> Iterator[Listed]:
-    encoded = s3_xml.text(root, "EncodingType") == "url"
-    for element in s3_xml.children(root, "Contents"):
-        key = s3_xml.key_bytes(s3_xml.text(element, "Key"), encoded=encoded)
-        size = s3_xml.text(element, "Size")
-        if not key.startswith(prefix) or not size.isdigit():
-            raise violation(about, "it names what was not asked for")
-        etag = s3_xml.text(element, "ETag").strip('"')
-        yield Listed(key[len(prefix) :], int(size), etag, s3_xml.text(element, "LastModified"))
-    for element in s3_xml.children(root, "CommonPrefixes"):
-        key = s3_xml.key_bytes(s3_xml.text(element, "Prefix"), encoded=encoded)
-        if not key.startswith(prefix) or not key.endswith(b"/"):
-            raise violation(about, "it names what was not asked for")
-        yield Listed(key[len(prefix) :], -1, "", "")
+def _entries(root: Element, prefix: bytes, about: str, *, encoded: bool) -> Iterator[Listed]:
+    for element in root:
+        name = s3_xml.name_of(element)
+        if name == "Contents":
+            told = s3_xml.fields(element)
+            key = s3_xml.key_bytes(told.get("Key", ""), encoded=encoded)
+            size = told.get("Size", "")
+            if not key.startswith(prefix) or not size.isdigit():
+                raise violation(about, "it names what was not asked for")
+            etag = told.get("ETag", "").strip('"')
+            yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
+        elif name == "CommonPrefixes":
+            key = s3_xml.key_bytes(s3_xml.text(element, "Prefix"), encoded=encoded)
+            if not key.startswith(prefix) or not key.endswith(b"/"):
+                raise violation(about, "it names what was not asked for")
+            yield Listed(key[len(prefix) :], -1, "", "")
 
 
 def in_order(found: Iterable[Listed], about: str) -> Iterator[Listed]:

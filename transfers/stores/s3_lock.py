@@ -27,6 +27,8 @@ _ASK_SECONDS = 1.0
 class NoLock:
     """What `lock` gives where the server cannot hold one."""
 
+    held = False
+
     def release(self) -> None:
         """See Lock."""
 
@@ -120,6 +122,11 @@ class S3Lock:
             return False
         self._etag = standing.etag
         return True
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else works on the target."""
+        return not (self._lost or self._ended.is_set())
 
     def check(self, *, now: bool = False) -> None:
         """Raise `TryLaterError("lock-lost")` where the lease is no longer surely ours (S6).

@@ -49,7 +49,7 @@ def read_lines(content: bytes) -> dict[bytes, Known]:
         if len(line) > _LINE_LIMIT:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-            record = json.loads(line)
+            record = json.loads(line.decode())
             lines[path_from_fields(record, "key")] = known_of(record)
     return lines
 

@@ -1,17 +1,20 @@
-"""Large objects in parts: how large, sent one by one with their own sha256, completed or aborted."""
+"""Large objects in parts: how large, sent one by one with their own sha256, gone on with, completed or aborted."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from hibali.errors import IncompleteError
 from transfers.stores import s3_xml
 from transfers.stores.s3_errors import code_in, error_of
-from transfers.stores.s3_requests import CHECKSUM, Requests, checksum_of
+from transfers.stores.s3_requests import CHECKSUM, Bytes, Requests, checksum_of
+from transfers.stores.s3_uploads import Part
 
 MOST_PARTS = 9500  # the protocol allows 10,000
+_NO_ANSWER = frozenset({400, 404, 405, 501})
 LEAST_BYTES = 5 * 1024 * 1024  # of any part but the last (Amazon S3 user guide, "multipart upload limits")
 
 
@@ -21,41 +24,63 @@ def part_bytes(size: int, segment: int) -> int:
     return max(1, -(-wanted // segment)) * segment
 
 
+def begin(requests: Requests, key: bytes, metadata: Mapping[str, str]) -> str:
+    """Begin an upload, of which nothing is seen before it is completed; the server's id for it."""
+    headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+    answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
+    identifier = s3_xml.text(s3_xml.parse(answer.body, requests.about), "UploadId")
+    if not identifier:
+        raise IncompleteError("refused-by-server", "the server gave no upload id", about=requests.about)
+    return identifier
+
+
 class Upload:
-    """One multipart upload. `send` may be called by several threads at once; the rest by one."""
+    """One multipart upload. `send` may be called by several threads at once; the rest by one.
+
+    Where the server `proves` nothing, `claimed` tells whether the ETag of each part was its MD5.
+    """
 
     def __init__(
-        self, requests: Requests, key: bytes, metadata: Mapping[str, str], *, checksum: bool, proves: bool
+        self,
+        requests: Requests,
+        key: bytes,
+        identifier: str,
+        *,
+        checksum: bool,
+        proves: bool,
+        standing: Mapping[int, Part],
     ) -> None:
-        """Begin it: nothing is seen of it before `complete`. With `checksum` each part has one that the server checks.
-        Where that server `proves` nothing, `claimed` tells whether the ETag of each part was its MD5.
-        """
+        """With `checksum` each part has one that the server checks; `standing` are parts that need not be sent again."""
         self._requests = requests
         self._key = key
         self._checksum = checksum
-        headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
-        answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
-        self.identifier = s3_xml.text(s3_xml.parse(answer.body, requests.about), "UploadId")
-        if not self.identifier:
-            raise IncompleteError("refused-by-server", "the server gave no upload id", about=requests.about)
+        self._standing = standing
+        self.identifier = identifier
         self.claimed = not proves
         self._etags: dict[int, str] = {}
         self._size = 0
         self._lock = threading.Lock()
 
-    def send(self, number: int, content: bytes) -> None:
-        """Send part `number`, counted from 1."""
-        query = {"partNumber": str(number), "uploadId": self.identifier}
+    def send(self, number: int, content: Bytes) -> Part | None:
+        """Send part `number`, counted from 1; None where these very bytes stand there already."""
         sha256 = hashlib.sha256(content).hexdigest()
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() if self.claimed else ""
-        headers = {CHECKSUM: checksum_of(sha256)} if self._checksum else {}
-        answer = self._requests.ask(
-            "PUT", self._key, query=query, headers=headers, body=content, sha256=sha256
-        )
+        part = self._standing.get(number)
+        stood = part is not None and (part.size, part.sha256) == (len(content), sha256)
+        if part is None or not stood:
+            part = Part(len(content), sha256, self._put(number, content, sha256))
         with self._lock:
-            self._etags[number] = answer.etag
-            self.claimed = self.claimed and answer.etag == md5
-            self._size += len(content)
+            self._etags[number] = part.etag
+            self.claimed = self.claimed and part.etag == md5
+            self._size += part.size
+        return None if stood else part
+
+    def _put(self, number: int, content: Bytes, sha256: str) -> str:
+        query = {"partNumber": str(number), "uploadId": self.identifier}
+        headers = {CHECKSUM: checksum_of(sha256)} if self._checksum else {}
+        return self._requests.ask(
+            "PUT", self._key, query=query, headers=headers, body=content, sha256=sha256
+        ).etag
 
     def complete(self) -> str:
         """Make it the object; its ETag as it is looked up, for that of the answer is another at some servers (rclone)."""
@@ -90,11 +115,63 @@ class Upload:
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
             raise error_of(404, code, self._requests.about)
 
-    def abort(self) -> None:
-        """Give it up; what was sent is no longer stored or billed."""
-        abort(self._requests, self._key, self.identifier)
+
+def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:
+    """ListParts: size and ETag of each part that the server has; None where there is no such upload, or no such answer."""
+    found: dict[int, tuple[int, str]] = {}
+    query = {"uploadId": identifier, "max-parts": "1000"}
+    while True:
+        answer = requests.ask("GET", key, query=query, accept=_NO_ANSWER)
+        if answer.status >= 300:
+            return None
+        root = s3_xml.parse(answer.body, requests.about)
+        if s3_xml.name_of(root) != "ListPartsResult":
+            return None
+        before = len(found)
+        for element in s3_xml.children(root, "Part"):
+            number, size = s3_xml.text(element, "PartNumber"), s3_xml.text(element, "Size")
+            if number.isdigit() and size.isdigit():
+                found[int(number)] = int(size), s3_xml.text(element, "ETag").strip('"')
+        if s3_xml.text(root, "IsTruncated") != "true":
+            return found
+        if len(found) == before:
+            return None
+        query["part-number-marker"] = s3_xml.text(root, "NextPartNumberMarker")
 
 
 def abort(requests: Requests, key: bytes, identifier: str) -> None:
     """Abort an upload; one that is gone is done."""
     requests.ask("DELETE", key, query={"uploadId": identifier}, accept=(404,))
+
+
+class Pending(NamedTuple):
+    """An upload that is neither completed nor aborted, as the server lists it; `begun` as the server writes it."""
+
+    key: bytes
+    identifier: str
+    begun: str
+
+
+def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
+    """ListMultipartUploads: all below a prefix of keys. Raises `IncompleteError` where the server cannot tell."""
+    query = {"uploads": "", "encoding-type": "url", "prefix": prefix.decode()}
+    seen: set[tuple[str, str]] = set()
+    while True:
+        root = s3_xml.parse(requests.ask("GET", query=query).body, requests.about)
+        encoded = s3_xml.text(root, "EncodingType") == "url"
+        for element in s3_xml.children(root, "Upload"):
+            key = s3_xml.key_bytes(s3_xml.text(element, "Key"), encoded=encoded)
+            if key.startswith(prefix):
+                yield Pending(key, s3_xml.text(element, "UploadId"), s3_xml.text(element, "Initiated"))
+        if s3_xml.text(root, "IsTruncated") != "true":
+            return
+        key_marker = s3_xml.key_bytes(s3_xml.text(root, "NextKeyMarker"), encoded=encoded).decode()
+        marker = key_marker, s3_xml.text(root, "NextUploadIdMarker")
+        if marker in seen:
+            raise IncompleteError(
+                "listing-violation",
+                "the list of uploads does not go on where it says that more is to come",
+                about=requests.about,
+            )
+        seen.add(marker)
+        query |= {"key-marker": marker[0], "upload-id-marker": marker[1]}

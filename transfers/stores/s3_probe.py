@@ -43,6 +43,7 @@ class Honours:
     conditional_create: bool = False  # If-None-Match: * on PUT
     conditional_replace: bool = False  # If-Match on PUT
     metadata: bool = False  # keeps user metadata
+    file_and_folder: bool = False  # holds the keys `a` and `a/b` side by side
     name_bytes: int = 0  # 255 where a longer component was refused
     refuses: tuple[str, ...] = ()  # characters no key here can have
 
@@ -59,13 +60,16 @@ class Honours:
 
 def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
     """The store's facts; while nothing is known of the server, a lock is worth asking for."""
-    seen = honours or Honours(conditional_create=True, conditional_replace=True, metadata=True)
+    seen = honours or Honours(
+        conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
+    )
     write = Proof.DIGEST if seen.proves else Proof.CLAIMED if seen.md5_etags else Proof.SIZE
     return Facts(
         kind="s3",
         proof_read=proof_read,
         proof_write=write,
         folders=False,
+        file_and_folder=seen.file_and_folder,
         links=False,
         modes=seen.metadata,
         mtimes=seen.metadata,
@@ -157,13 +161,18 @@ class _Probe:
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
         long = self._base + b"l" * _LONG
-        landed = {key for key in (*tried, long) if self._holds(key)}
+        both = {self._base, self._base + b"/x"}  # the first one stands already
+        landed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
         found &= landed
         lacking = [odd.decode() for key, odd in tried.items() if key not in found]
         if "\x01" in lacking:
             lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
-        return {"refuses": tuple(lacking), "name_bytes": 0 if long in found else 255}
+        return {
+            "refuses": tuple(lacking),
+            "name_bytes": 0 if long in found else 255,
+            "file_and_folder": both <= found,
+        }
 
 
 def _checksum(content: bytes) -> str:

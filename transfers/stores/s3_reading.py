@@ -7,14 +7,15 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.entry import Entry, Kind, Proof
-from transfers.store import WINDOW_BYTES, Item, Payload, Problem, Unit
+from transfers.store import Item, Payload, Problem, Unit
 from transfers.stores.s3_bulk import Bulk, Got
 from transfers.stores.s3_errors import problem_of
+from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _UNITS_AHEAD = 64
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
@@ -23,13 +24,28 @@ _CHANGED = Problem("source-changed", "it changed while it was read")
 _Pieces = list["Future[Got | Problem] | None"]
 
 
-@dataclass(slots=True)
 class _Frontier:
-    """One file up to where it was read without a gap."""
+    """One file up to where it was read without a gap, hashed where nobody knows its digest."""
 
-    etag: str
-    sha256: Any = field(default_factory=hashlib.sha256)
-    md5: Any = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
+    def __init__(self, etag: str, digest: str | None) -> None:
+        self.etag = etag
+        self._known = digest
+        self._sha256: Any = None if digest else hashlib.sha256()
+        md5 = digest is None and _ETAG_MD5.fullmatch(etag)
+        self._md5: Any = hashlib.md5(usedforsecurity=False) if md5 else None
+
+    def update(self, content: Bytes) -> None:
+        if self._sha256 is not None:
+            self._sha256.update(content)
+        if self._md5 is not None:
+            self._md5.update(content)
+
+    def end(self) -> tuple[str, Proof]:
+        """The digest; one on record is compared by whoever lands the bytes, who hashes them anyhow."""
+        if self._known is not None:
+            return self._known, Proof.RECORDED
+        claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
+        return self._sha256.hexdigest(), Proof.CLAIMED if claimed else Proof.SIZE
 
 
 class Reading:
@@ -46,25 +62,27 @@ class Reading:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
         self._files = {}
-        coming = iter(units)
-        asked: deque[tuple[Unit, _Pieces, int]] = deque()
+        coming = _without_gaps(units)
+        asked: deque[tuple[Unit, bool, _Pieces, int]] = deque()
         ahead = 0
         try:
             while True:
-                while ahead < WINDOW_BYTES and len(asked) < _UNITS_AHEAD:
-                    unit = next(coming, None)
+                while ahead < IN_FLIGHT_BYTES and len(asked) < _UNITS_AHEAD:
+                    unit, wanted = next(coming, (None, False))
                     if unit is None:
                         break
                     size = _bytes_of(unit)
-                    asked.append((unit, [self._ask(unit, item) for item in unit.items], size))
+                    asked.append((unit, wanted, [self._ask(unit, item) for item in unit.items], size))
                     ahead += size
                 if not asked:
                     return
-                unit, pieces, size = asked.popleft()
+                unit, wanted, pieces, size = asked.popleft()
                 ahead -= size
-                yield self._payload(unit, pieces)
+                payload = self._payload(unit, pieces)
+                if wanted:
+                    yield payload
         finally:
-            for _, pieces, _ in asked:
+            for _, _, pieces, _ in asked:
                 for piece in pieces:
                     if piece is not None:
                         piece.cancel()
@@ -86,10 +104,10 @@ class Reading:
         return got
 
     def _payload(self, unit: Unit, pieces: _Pieces) -> Payload:
-        data = bytearray()
-        payload = Payload(unit, data, [], [], [])
+        contents: list[Bytes] = []
+        payload = Payload(unit, b"", [], [], [])
         for position, (item, piece) in enumerate(zip(unit.items, pieces, strict=True)):
-            before = len(data)
+            content: Bytes = b""
             digest, proof = None, Proof.DIGEST
             if piece is not None:
                 found = self._advance(unit, item, piece.result())
@@ -97,41 +115,32 @@ class Reading:
                     payload.problems[position] = found
                 else:
                     content, digest, proof = found
-                    data += content
-            payload.sizes.append(len(data) - before)
+            contents.append(content)
+            payload.sizes.append(len(content))
             payload.digests.append(digest)
             payload.proofs.append(proof)
-        self.bytes += len(data)
+        payload.data = contents[0] if len(contents) == 1 else b"".join(contents)
+        self.bytes += len(payload.data)
         return payload
 
     def _advance(
         self, unit: Unit, item: Item, got: Got | Problem
-    ) -> tuple[bytes, str | None, Proof] | Problem:
-        """Hash one more piece of a file; once it failed, all of its pieces have."""
+    ) -> tuple[Bytes, str | None, Proof] | Problem:
+        """One more piece of a file; once it failed, all of its pieces have."""
         known = self._files.pop(item.number, None)
         if isinstance(known, Problem):
             got = known
-        elif known is None and isinstance(got, Got):
-            known = _Frontier(got.etag)
-        if isinstance(got, Problem) or known is None or isinstance(known, Problem):
-            problem = got if isinstance(got, Problem) else _CHANGED
-            return self._remember(unit, item, problem)
+        if isinstance(got, Problem):
+            return self._remember(unit, item, got)
+        if not isinstance(known, _Frontier):
+            known = _Frontier(got.etag, item.entry.digest)
         if got.etag != known.etag:
             return self._remember(unit, item, _CHANGED)
-        known.sha256.update(got.content)
-        wants_md5 = item.entry.digest is None and _ETAG_MD5.fullmatch(known.etag)
-        if wants_md5:
-            known.md5.update(got.content)
+        known.update(got.content)
         if not unit.last:
             self._files[item.number] = known
             return got.content, None, Proof.NONE
-        digest = known.sha256.hexdigest()
-        if item.entry.digest is not None:
-            if digest != item.entry.digest:
-                return Problem("corrupt", "its bytes are not those on record (sha256)", again=True)
-            return got.content, digest, Proof.RECORDED
-        claimed = wants_md5 and known.md5.hexdigest() == known.etag
-        return got.content, digest, Proof.CLAIMED if claimed else Proof.SIZE
+        return got.content, *known.end()
 
     def _remember(self, unit: Unit, item: Item, problem: Problem) -> Problem:
         if not unit.last:
@@ -175,6 +184,21 @@ def _units_of(number: int, entry: Entry, piece: int) -> Iterator[Unit]:
         return
     for offset in range(0, entry.size, piece):
         yield Unit((item,), offset, min(piece, entry.size - offset), segment=True)
+
+
+def _without_gaps(units: Iterable[Unit]) -> Iterator[tuple[Unit, bool]]:
+    """Each unit, and before one that leaves something out what has to be read for the digest alone, told by False."""
+    reached: dict[int, int] = {}
+    for unit in units:
+        item = unit.items[0] if unit.segment else None
+        if item is not None:
+            start = reached.pop(item.number, 0)
+            for offset in range(start, unit.offset if item.entry.digest is None else 0, unit.length):
+                length = min(unit.length, unit.offset - offset)
+                yield replace(unit, offset=offset, length=length), False
+            if not unit.last:
+                reached[item.number] = unit.offset + unit.length
+        yield unit, True
 
 
 def _bytes_of(unit: Unit) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from datetime import datetime
 from itertools import islice
 
@@ -38,13 +38,19 @@ class Records:
         self._root = root
         self._learned: dict[bytes, Known] = {}
         self._nested: list[bytes] = []
+        self._coming: Future[list[tuple[bytes, Manifest]]] | None = None
+
+    def begin(self) -> None:
+        """Load what lies at the root and above it while the listing comes."""
+        self._coming = self._pool.submit(self._above)
 
     def entries(self, listed: Iterable[Listed], nested: list[bytes]) -> Iterator[Entry]:
         """The listed files with all that is on record of them; `nested` are the folders below that have manifests."""
         self._learned = {}
         self._nested = nested
         below = {folder: self._load(self._manifest_key(folder))[0] for folder in nested}
-        above = self._above()
+        above = self._above() if self._coming is None else self._coming.result()
+        self._coming = None
         coming = iter(listed)
         while some := list(islice(coming, _AT_ONCE)):
             known = [self._at_hand(one, below, above) for one in some]

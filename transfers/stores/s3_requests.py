@@ -17,8 +17,10 @@ from transfers.stores.s3_endpoint import Endpoint
 from transfers.stores.s3_errors import bad_certificate, code_in, error_of, unreachable
 
 CHECKSUM = "x-amz-checksum-sha256"
+Bytes = bytes | bytearray | memoryview
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
+IN_FLIGHT_BYTES = 32 * 1024 * 1024  # so much is under way at once: several parts, or one line's worth
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 120
 
@@ -75,7 +77,7 @@ class Requests:
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: Bytes = b"",
         sha256: str | None = None,
         accept: Collection[int] = (),
         attempts: int = 4,
@@ -103,7 +105,7 @@ class Requests:
 
         return with_retries(once, about=self.about, attempts=attempts, tell=self._tell)
 
-    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes, digest: str) -> Answer:
+    def _send(self, method: str, url: str, headers: dict[str, str], body: Bytes, digest: str) -> Answer:
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError, SSLError
 

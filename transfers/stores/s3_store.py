@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from itertools import chain
 
@@ -29,14 +30,15 @@ from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
 from transfers.stores.s3_expected import Expected
 from transfers.stores.s3_keeping import Keeping
+from transfers.stores.s3_large import Place
 from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
-from transfers.stores.s3_multipart import abort
 from transfers.stores.s3_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.s3_reading import Reading
 from transfers.stores.s3_records import Records
 from transfers.stores.s3_removing import Removing
 from transfers.stores.s3_requests import CONNECTIONS, Requests
-from transfers.stores.s3_writing import Place, Writing
+from transfers.stores.s3_uploads import Uploads
+from transfers.stores.s3_writing import Writing
 
 _Paths = list[bytes]
 _Streams = list[Reading | Writing]
@@ -66,6 +68,7 @@ class S3Store:
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
         self._bulk = Bulk(requests)
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
+        self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, root)
         self._removing = Removing(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
@@ -77,8 +80,11 @@ class S3Store:
 
     @property
     def facts(self) -> Facts:
-        """What the server was seen to do, and the best proof that what was listed here allows."""
-        return facts_of(self._honours, self.where, self._proof_read)
+        """What the server was seen to do, and the best proof that what was listed and gone on with here allows."""
+        facts = facts_of(self._honours, self.where, self._proof_read)
+        if any(isinstance(stream, Writing) and stream.continued for stream in self._streams):
+            return replace(facts, proof_write=weakest(facts.proof_write, Proof.RECORDED))
+        return facts
 
     @property
     def wire_bytes(self) -> int:
@@ -139,6 +145,7 @@ class S3Store:
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A key that cannot be a safe path ends it with `RefusedError("unsafe-name")`."""
         nested: _Paths = []
+        self._records.begin()
         # Everything is sorted before the first comes out, so by then all manifests below have been met.
         ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
         first = next(ordered, None)
@@ -190,7 +197,6 @@ class S3Store:
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the manifest is brought up to date when it ends, however it ends."""
         honours = self.probe()
-        self._abort_orphans()
         self._cleared = []
         facts = self.facts
 
@@ -202,7 +208,7 @@ class S3Store:
             requests=self._requests,
             bulk=self._bulk,
             pool=self._pool,
-            cache=self._cache,
+            uploads=self._uploads,
             key_of=target_key,
             make_room=self._make_room,
             honours=honours,
@@ -214,12 +220,6 @@ class S3Store:
             yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._records.save(writing.landed, self._cleared, self._tell)
-
-    def _abort_orphans(self) -> None:
-        """Clear away what uploads of killed processes of this machine left."""
-        for upload in self._cache.orphans():
-            abort(self._requests, self._key(upload.path), upload.identifier)
-            self._cache.end(upload)
 
     def _make_room(self, item: Item) -> None:
         """What is of another kind and was agreed to go: all below a file's name, or the file of a folder's name."""
@@ -293,6 +293,7 @@ class S3Store:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
+        self._uploads.close()
         self._requests.close()
 
 

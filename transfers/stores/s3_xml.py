@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -11,6 +12,9 @@ from hibali.errors import TryLaterError
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+
+_ODD = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ufffe\\uffff]")
 
 
 def parse(body: bytes, about: str) -> Element:
@@ -35,6 +39,11 @@ def children(element: Element, name: str) -> Iterator[Element]:
     return (child for child in element if name_of(child) == name)
 
 
+def fields(element: Element) -> dict[str, str]:
+    """The texts of all direct children by their names, where there is one of each; for what comes in thousands."""
+    return {child.tag[child.tag.find("}") + 1 :]: child.text or "" for child in element}
+
+
 def text(element: Element, name: str) -> str:
     """The text of the first direct child of that name, or nothing."""
     for child in children(element, name):
@@ -50,9 +59,7 @@ def key_bytes(word: str, *, encoded: bool) -> bytes:
 def is_plain(key: bytes) -> bool:
     """Whether XML 1.0 and obstore can hold this key: UTF-8 without control characters."""
     try:
-        return not any(
-            ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 or ord(c) in {0xFFFE, 0xFFFF} for c in key.decode()
-        )
+        return _ODD.search(key.decode()) is None
     except UnicodeDecodeError:
         return False
 
