@@ -61,13 +61,13 @@ def run_case(case: Case, stage: Stage, repeats: int) -> Measured:
             measured.amount = field.amount
             contenders = [contender for contender in field.contenders if not contender.missing]
             measured.missing = {one.name: one.missing for one in field.contenders if one.missing}
+            measured.samples = {contender.name: [] for contender in contenders}
             for contender in contenders:
-                measured.samples[contender.name] = []
                 if contender.warm_up:
-                    _run(case, contender, stage, "before")
+                    _run(case, contender, stage, "before", measured)
             for number in range(repeats):
                 for index, contender in enumerate(contenders):
-                    sample = _run(case, contender, stage, f"{number}-{index}")
+                    sample = _run(case, contender, stage, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)
     except (*MissingError, FailedError) as problem:
         measured.missing[""] = str(problem).splitlines()[0]
@@ -75,8 +75,8 @@ def run_case(case: Case, stage: Stage, repeats: int) -> Measured:
     return measured
 
 
-def _run(case: Case, contender: Contender, stage: Stage, place: str) -> Sample | None:
-    """One run onto a fresh place; None when it fails, which is told at once."""
+def _run(case: Case, contender: Contender, stage: Stage, place: str, measured: Measured) -> Sample | None:
+    """One run onto a fresh place; None when it fails, which is told at once and in the results."""
     os.sync()
     contender.target.fresh(place)
     try:
@@ -86,6 +86,7 @@ def _run(case: Case, contender: Contender, stage: Stage, place: str) -> Sample |
         sample = measure(words, contender.environment, stage.work, logins=contender.logins, watch=case.watch)
         contender.target.check(place)
     except FailedError as problem:
+        measured.missing[contender.name] = f"failed: {problem}"
         print(f"  {contender.name} failed: {problem}", file=sys.stderr)
         return None
     finally:

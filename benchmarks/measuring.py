@@ -87,12 +87,13 @@ def end_logins(folder: Path) -> None:
 
 
 def _masters(folder: Path | None) -> list[int]:
-    """Running ssh masters: their titles name their sockets."""
+    """Running ssh masters, by their words or, where ssh wrote its title over them, by that: both name the socket."""
     found = []
     for entry in Path("/proc").iterdir() if folder else ():
         with contextlib.suppress(OSError, ValueError):
             title = (entry / "cmdline").read_bytes()
-            if title.startswith(b"ssh: " + os.fsencode(f"{folder}/")):
+            is_master = b"ControlMaster=yes" in title or title.startswith(b"ssh: ")
+            if is_master and title.startswith(b"ssh") and os.fsencode(f"{folder}/") in title:
                 found.append(int(entry.name))
     return found
 

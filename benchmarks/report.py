@@ -66,8 +66,10 @@ def _case_lines(case: Measured) -> Iterator[str]:
     yield f"|---|---:|---:|---:|---:|---:|{'---:|' if more else ''}---:|"
     for name, rounds in case.samples.items():
         yield _contender_line(name, rounds, case.amount, all_together=all_together)
+    if case.missing:
+        yield ""
     for name, why in case.missing.items():
-        yield f"| {name} | not measured: {_cell(why)} |"
+        yield f"- {name}: {_cell(why)}"
 
 
 def _contender_line(name: str, rounds: Sequence[Sample | None], amount: Amount, *, all_together: bool) -> str:

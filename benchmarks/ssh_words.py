@@ -138,8 +138,7 @@ class Way:
 def way_to(
     stage: Stage, config: Path, source: Path, target: FolderTarget, *, pull: bool = False, logins: int = 1
 ) -> Way:
-    """A way from or to a site of its own, whose root is the folder above what lies there."""
-    host = stage.ssh().host
-    site = f"site-{source.parent.name}"
+    """A way from or to a site whose root is the folder above what lies there."""
+    host, site = stage.ssh().host, "there"
     stage.add_ssh_site(site, config, host, source.parent if pull else target.root, logins=logins)
     return Way(stage, config, host, site, source, target, pull)
