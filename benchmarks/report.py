@@ -14,7 +14,8 @@ Written by `make bench`, never by hand. Contenders run in turn within each round
 target, checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all
 rounds; a comparison is the median of each round's ratio to the best of the named peers. CPU is user and system time of
 the command and its children here, and of its kept logins, not of the servers, which share this machine. The peak is the
-resident memory of the largest process. Without "login kept", every run logs in anew, and its seconds include that.
+resident memory of the largest process, and not below 11 MB, what the process holds that starts it. Without "login kept",
+every run logs in anew, and its seconds include that.
 """
 _UNITS = {"rate": " MB/s", "peak": " MB", "peak_of_all": " MB"}
 _NOT_BUILT = "not measured: `tests/services` starts no such server"
@@ -49,6 +50,7 @@ def _bar_line(bar: Bar, case: Measured) -> str:
         )
         return f"| {case.name} | {bar.text} | not measured: {_cell(why or 'a contender failed')} | |"
     word = "met" if is_met(bar, value) else "**not met**"
+    word = word if case.scale == 1 else "not judged"
     return f"| {case.name} | {bar.text} | {value:.2f}{_UNITS.get(bar.measure, '')} | {word} |"
 
 

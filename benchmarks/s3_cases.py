@@ -12,13 +12,14 @@ from pathlib import Path
 from benchmarks.case import BucketTarget, Case, Contender, Field, FolderTarget, Target
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.measuring import FailedError
-from benchmarks.samples import Bar
+from benchmarks.samples import Amount, Bar
 from benchmarks.stage import HIBALI, Stage, peer_or_reason
 from benchmarks.trees import make_tree
 from tests.services.object_store import ObjectStore
 
 MEDIUM = (64, 32 << 20)
 _MANY = (100_000, 100)
+_PREFIX = "data"
 _MOST_AT_ONCE = "32"  # rclone's own 4 would be unfair
 
 _BARS = (
@@ -50,67 +51,67 @@ class Clients:
             "RCLONE_CONFIG_STORE_ENV_AUTH": "true",
         }
 
-    def up(self, source: Path, target: Target, *, kept: str = "") -> list[Contender]:
-        """From a folder to fresh prefixes, or to the one that is kept."""
+    def up(self, source: Path, target: BucketTarget) -> list[Contender]:
+        """From a folder to fresh buckets, or to the one that is kept."""
         s5cmd, no_s5cmd = peer_or_reason("s5cmd")
         rclone, no_rclone = peer_or_reason("rclone")
         known = self.environment
-        compare = ["--size-only", "--fast-list"] if kept else []
+        compare = ["--size-only", "--fast-list"] if target.kept else []
         found = [
             Contender(
                 "hibali",
-                lambda name: [*HIBALI, "push", "--quiet", str(source), f"store:{kept or name}"],
+                lambda _: [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"],
                 target,
                 known,
             ),
             Contender(
                 "s5cmd",
-                lambda name: [*self._s5cmd(s5cmd), f"{source}/", f"s3://{self.bucket}/{name}/"],
+                lambda name: [*self._s5cmd(s5cmd), f"{source}/", f"s3://{target.name(name)}/{_PREFIX}/"],
                 target,
                 known,
                 missing=no_s5cmd,
             ),
             Contender(
                 " ".join(["rclone", *compare]),
-                lambda name: [*self._rclone(rclone), *compare, str(source), self._remote(kept or name)],
+                lambda name: [*self._rclone(rclone), *compare, str(source), _remote(target.name(name))],
                 target,
                 known,
                 missing=no_rclone,
             ),
         ]
-        return [found[0], found[2]] if kept else found
+        return [found[0], found[2]] if target.kept else found
 
-    def down(self, prefix: str, root: Path, target: Target) -> list[Contender]:
-        """From one prefix to fresh folders."""
+    def down(self, root: Path, target: Target) -> list[Contender]:
+        """From one bucket to fresh folders."""
         s5cmd, no_s5cmd = peer_or_reason("s5cmd")
         rclone, no_rclone = peer_or_reason("rclone")
         known = self.environment
         return [
             Contender(
                 "hibali",
-                lambda name: [*HIBALI, "pull", "--quiet", f"store:{prefix}", str(root / name)],
+                lambda name: [*HIBALI, "pull", "--quiet", f"store:{_PREFIX}", str(root / name)],
                 target,
                 known,
             ),
             Contender(
                 "s5cmd",
-                lambda name: [*self._s5cmd(s5cmd), f"s3://{self.bucket}/{prefix}/*", f"{root / name}/"],
+                lambda name: [*self._s5cmd(s5cmd), f"s3://{self.bucket}/{_PREFIX}/*", f"{root / name}/"],
                 target,
                 known,
                 missing=no_s5cmd,
             ),
             Contender(
                 "rclone",
-                lambda name: [*self._rclone(rclone), self._remote(prefix), str(root / name)],
+                lambda name: [*self._rclone(rclone), _remote(self.bucket), str(root / name)],
                 target,
                 known,
                 missing=no_rclone,
             ),
         ]
 
-    def fill(self, source: Path, prefix: str) -> None:
+    def fill(self, source: Path) -> None:
         """Put the source there, by hibali: what it wrote it can verify when it fetches it."""
-        words = [*HIBALI, "push", "--quiet", str(source), f"store:{prefix}"]
+        words = [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"]
         ended = subprocess.run(words, env=self.environment, check=False, capture_output=True)
         if ended.returncode:
             raise FailedError(
@@ -124,8 +125,21 @@ class Clients:
     def _rclone(program: str) -> list[str]:
         return [program, "copy", "--transfers", _MOST_AT_ONCE, "--checkers", _MOST_AT_ONCE]
 
-    def _remote(self, prefix: str) -> str:
-        return f"store:{self.bucket}/{prefix}"
+    def configure(self, bucket: str) -> None:
+        """Make it the site `store`."""
+        self.stage.add_site(
+            "store",
+            f'kind = "s3"\n[sites.store.s3]\nendpoint = "{self.store.endpoint}"\n'
+            f'bucket = "{bucket}"\nregion = "{self.store.region}"\n',
+        )
+
+    def target(self, amount: Amount, *, kept: bool = False) -> BucketTarget:
+        """Where uploads land."""
+        return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, kept)
+
+
+def _remote(bucket: str) -> str:
+    return f"store:{bucket}/{_PREFIX}"
 
 
 @contextlib.contextmanager
@@ -135,13 +149,10 @@ def _clients(stage: Stage) -> Iterator[Clients]:
     bucket = f"bench-{secrets.token_hex(4)}"
     with contextlib.closing(store.client()) as client:
         client.create_bucket(Bucket=bucket)
-        stage.add_site(
-            "store",
-            f'kind = "s3"\n[sites.store.s3]\nendpoint = "{store.endpoint}"\n'
-            f'bucket = "{bucket}"\nregion = "{store.region}"\n',
-        )
+        clients = Clients(stage, store, bucket)
+        clients.configure(bucket)
         try:
-            yield Clients(stage, store, bucket)
+            yield clients
         finally:
             client.delete_bucket(Bucket=bucket)  # SeaweedFS deletes what it holds with it
 
@@ -155,11 +166,11 @@ def _moves(
             source, targets = place / "source", place / "targets"
             amount = make_tree(source, stage.amount(files, size))
             if not down:
-                yield Field(amount, clients.up(source, BucketTarget(clients.store, clients.bucket, amount)))
+                yield Field(amount, clients.up(source, clients.target(amount)))
                 return
             targets.mkdir()
-            clients.fill(source, "source")
-            yield Field(amount, clients.down("source", targets, FolderTarget(targets, amount)))
+            clients.fill(source)
+            yield Field(amount, clients.down(targets, FolderTarget(targets, amount)))
 
     return prepare
 
@@ -168,9 +179,8 @@ def _moves(
 def _unchanged(stage: Stage) -> Iterator[Field]:
     with stage.place("s3") as place, _clients(stage) as clients:
         amount = make_tree(place / "source", stage.amount(*_MANY))
-        clients.fill(place / "source", "kept")
-        target = BucketTarget(clients.store, clients.bucket, amount, kept="kept")
-        yield Field(amount, clients.up(place / "source", target, kept="kept"))
+        clients.fill(place / "source")
+        yield Field(amount, clients.up(place / "source", clients.target(amount, kept=True)))
 
 
 CASES = (

@@ -71,7 +71,9 @@ def test_the_page_says_what_was_met_what_was_not_and_what_was_not_measured() -> 
     assert "| s3-large-up | | not measured: not run yet | |" in page
     assert "quick look" not in page
     measured.scale = 0.02
-    assert "quick look at 0.02" in render([measured], [], {})
+    quick = render([measured], [], {})
+    assert "quick look at 0.02" in quick
+    assert "0.50 | not judged |" in quick
 
 
 def test_the_longest_bar_of_the_picture_is_the_slowest_contender() -> None:
