@@ -10,6 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from subprocess import SubprocessError
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import link_cases, loop_cases, planning_cases, s3_cases
 from benchmarks.case import Case, Contender
@@ -21,6 +24,14 @@ from benchmarks.samples import Amount, Measured, Sample
 from benchmarks.stage import MissingError, Stage, open_stage
 
 CASES: tuple[Case, ...] = (*link_cases.CASES, *loop_cases.CASES, *s3_cases.CASES, *planning_cases.CASES)
+
+_BROKEN = (
+    FailedError,
+    OSError,
+    SubprocessError,
+    BotoCoreError,
+    ClientError,
+)  # ends a case, not those after it
 
 
 def main() -> int:
@@ -71,10 +82,14 @@ def run_case(case: Case, stage: Stage, repeats: int) -> Measured:
                 for index, contender in enumerate(contenders):
                     sample = _run(case, contender, stage, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)
-    except (*MissingError, FailedError) as problem:
-        measured.missing[""] = str(problem).splitlines()[0]
+    except (*MissingError, *_BROKEN) as problem:
+        measured.missing[""] = _first_line(problem)
         print(f"  not measured: {problem}", file=sys.stderr)
     return measured
+
+
+def _first_line(problem: BaseException) -> str:
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 def _run(case: Case, contender: Contender, stage: Stage, place: str, measured: Measured) -> Sample | None:
@@ -84,8 +99,10 @@ def _run(case: Case, contender: Contender, stage: Stage, place: str, measured: M
     try:
         if contender.log_in and contender.logins:
             end_logins(contender.logins)
-        words = contender.words(place)
-        sample = measure(words, contender.environment, stage.work, logins=contender.logins, watch=case.watch)
+        words, environment = contender.words(place), dict(contender.environment)
+        if not contender.target.stays:
+            environment["HIBALI_STATE"] = str(stage.state())
+        sample = measure(words, environment, stage.work, logins=contender.logins, watch=case.watch)
         contender.target.check(place)
     except FailedError as problem:
         measured.missing[contender.name] = f"failed: {problem}"

@@ -18,6 +18,8 @@ from tests.services.object_store import ObjectStore
 class Target:
     """Where the runs of a case land, each in a place of its own that needs neither making nor clearing."""
 
+    stays: bool = False  # one place for all runs, which hibali remembers from one to the next
+
     def fresh(self, name: str) -> None:
         """Make an empty place."""
 
@@ -57,6 +59,7 @@ class KeptTarget(Target):
 
     root: Path
     expected: Amount
+    stays: bool = True
 
     def check(self, name: str) -> None:  # noqa: ARG002 - there is one place only
         _compare(count_tree(self.root), self.expected)
@@ -64,21 +67,21 @@ class KeptTarget(Target):
 
 @dataclass(frozen=True)
 class BucketTarget(Target):
-    """A bucket for each run, which SeaweedFS gives back at once with all it holds; with `kept` one that stays."""
+    """A bucket for each run, which SeaweedFS gives back at once with all it holds; or one that stays."""
 
     store: ObjectStore
     bucket: str
     prefix: str
     expected: Amount
     configure: Callable[[str], None]
-    kept: bool = False
+    stays: bool = False
 
     def name(self, run: str) -> str:
         """The bucket of one run."""
-        return self.bucket if self.kept else f"{self.bucket}-{run}"
+        return self.bucket if self.stays else f"{self.bucket}-{run}"
 
     def fresh(self, name: str) -> None:
-        if self.kept:
+        if self.stays:
             return
         with contextlib.closing(self.store.client()) as client:
             client.create_bucket(Bucket=self.name(name))
@@ -97,7 +100,7 @@ class BucketTarget(Target):
         _compare(Amount(files, size), self.expected)
 
     def clear(self, name: str) -> None:
-        if not self.kept:
+        if not self.stays:
             with contextlib.closing(self.store.client()) as client:
                 client.delete_bucket(Bucket=self.name(name))
             os.sync()

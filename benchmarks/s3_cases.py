@@ -52,11 +52,11 @@ class Clients:
         }
 
     def up(self, source: Path, target: BucketTarget) -> list[Contender]:
-        """From a folder to fresh buckets, or to the one that is kept."""
+        """From a folder to fresh buckets, or to the one that stays."""
         s5cmd, no_s5cmd = peer_or_reason("s5cmd")
         rclone, no_rclone = peer_or_reason("rclone")
         known = self.environment
-        compare = ["--size-only", "--fast-list"] if target.kept else []
+        compare = ["--size-only", "--fast-list"] if target.stays else []
         found = [
             Contender(
                 "hibali",
@@ -79,7 +79,7 @@ class Clients:
                 missing=no_rclone,
             ),
         ]
-        return [found[0], found[2]] if target.kept else found
+        return [found[0], found[2]] if target.stays else found
 
     def down(self, root: Path, target: Target) -> list[Contender]:
         """From one bucket to fresh folders."""
@@ -133,9 +133,9 @@ class Clients:
             f'bucket = "{bucket}"\nregion = "{self.store.region}"\n',
         )
 
-    def target(self, amount: Amount, *, kept: bool = False) -> BucketTarget:
+    def target(self, amount: Amount, *, stays: bool = False) -> BucketTarget:
         """Where uploads land."""
-        return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, kept)
+        return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, stays)
 
 
 def _remote(bucket: str) -> str:
@@ -180,7 +180,7 @@ def _unchanged(stage: Stage) -> Iterator[Field]:
     with stage.place("s3") as place, _clients(stage) as clients:
         amount = make_tree(place / "source", stage.amount(*_MANY))
         clients.fill(place / "source")
-        yield Field(amount, clients.up(place / "source", clients.target(amount, kept=True)))
+        yield Field(amount, clients.up(place / "source", clients.target(amount, stays=True)))
 
 
 CASES = (

@@ -58,6 +58,10 @@ class Stage:
             MARK: f"{self.folder}/",
         }
 
+    def state(self) -> Path:
+        """A state folder of its own for one run, so that hibali knows nothing of the runs before."""
+        return Path(tempfile.mkdtemp(prefix="state-", dir=self.folder))
+
     def runtime(self, name: str) -> Path:
         """A folder for sockets."""
         folder = self.folder / "r" / name
