@@ -12,7 +12,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make check     style, types, layers, the far agent's Python version, generated files"
 	@echo "make docs      write completions/ and man/ again from the commands"
-	@echo "make bench     measure speed side by side with the peers"
+	@echo "make bench     measure speed side by side with the peers (CASES=, REPEATS=, SCALE=)"
 	@echo "make lock      renew requirements.lock"
 
 demo: environment

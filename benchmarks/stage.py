@@ -1,0 +1,134 @@
+"""What the cases stand on: a folder, the servers, and hibali with a home of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.link import Link, long_link
+from benchmarks.measuring import end_logins
+from benchmarks.peers import REPOSITORY, find_peer
+from benchmarks.samples import Amount
+from benchmarks.trees import remove_tree
+from tests.services.object_store import ObjectStore
+from tests.services.processes import MARK, MissingPackageError, ServiceError
+from tests.services.session import end_session, ensure, prepare_session
+from tests.services.sshd import SshServer
+
+MEMORY = Path("/dev/shm")
+HIBALI = (str(REPOSITORY / ".venv" / "bin" / "python"), "-P", "-m", "hibali_cli")
+MissingError = (LookupError, MissingPackageError, ServiceError)  # why a case or contender is not measured
+
+
+class Stage:
+    """One run of the benchmarks; everything below `folder`, on disk, and gone with it."""
+
+    def __init__(self, folder: Path, scale: float) -> None:
+        self.folder = folder
+        self.scale = scale
+        self.work = folder / "work"
+        for name in ("work", "home", "state"):
+            (folder / name).mkdir(mode=0o700)
+        self.sites = folder / "config.toml"
+        self._sites: dict[str, str] = {}
+
+    def amount(self, files: int, size: int) -> Amount:
+        """So many files of that size each, fewer where the run is scaled down; a single one becomes smaller."""
+        if files == 1:
+            return Amount(1, max(1, int(size * self.scale)))
+        count = max(1, int(files * self.scale))
+        return Amount(count, count * size)
+
+    def environment(self, runtime: Path | None = None) -> dict[str, str]:
+        """Of every contender; `runtime` is where its logins are kept."""
+        known = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
+        runtime = runtime or self.runtime("none")
+        return {
+            **known,
+            "HOME": str(self.folder / "home"),
+            "HIBALI_CONFIG": str(self.sites),
+            "HIBALI_STATE": str(self.folder / "state"),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "TMPDIR": str(self.work),
+            MARK: f"{self.folder}/",
+        }
+
+    def state(self) -> Path:
+        """A state folder of its own for one run, so that hibali knows nothing of the runs before."""
+        return Path(tempfile.mkdtemp(prefix="state-", dir=self.folder))
+
+    def runtime(self, name: str) -> Path:
+        """A folder for sockets."""
+        folder = self.folder / "r" / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def add_site(self, name: str, table: str) -> None:
+        """Configure a site, or configure it differently."""
+        self._sites[name] = f"[sites.{name}]\n{table}\n"
+        self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
+        self.sites.chmod(0o600)
+
+    def add_ssh_site(self, name: str, config: Path, host: str, root: Path, *, logins: int = 1) -> None:
+        """A site over ssh whose default root is a folder of this machine."""
+        self.add_site(
+            name,
+            f'kind = "ssh"\nroots = {{ data = {json.dumps(str(root))} }}\ndefault_root = "data"\n'
+            f'[sites.{name}.ssh]\nhost = {json.dumps(host)}\npersist = "4h"\n'
+            f"command = {json.dumps(['ssh', '-F', str(config)])}\nlogins = {logins}\nchannels = 8\n"
+            f'[sites.{name}.limits]\nlogin_interval = "0s"\n',
+        )
+
+    def ssh(self) -> SshServer:
+        """The sshd on loopback."""
+        server: SshServer = ensure(self.folder, "ssh")
+        return server
+
+    def object_store(self) -> ObjectStore:
+        """SeaweedFS."""
+        store: ObjectStore = ensure(self.folder, "object-store")
+        return store
+
+    @contextlib.contextmanager
+    def far(self, link: Link) -> Iterator[Path]:
+        """The long link; the configuration for ssh."""
+        with long_link(self.folder, link, self.ssh()) as config:
+            try:
+                yield config
+            finally:
+                end_logins(self.folder / "r")
+
+    @contextlib.contextmanager
+    def place(self, name: str, *, memory: bool = False) -> Iterator[Path]:
+        """A folder for one case, on disk unless memory is asked for; removed afterwards."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-{name}-", dir=MEMORY)) if memory else None
+        folder = folder or Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+
+
+@contextlib.contextmanager
+def open_stage(scale: float) -> Iterator[Stage]:
+    """A stage below the temporary folder; its servers end with it, however this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="hib-"))
+    prepare_session(folder)
+    try:
+        yield Stage(folder, scale)
+    finally:
+        end_session(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def peer_or_reason(name: str) -> tuple[str, str]:
+    """The peer's program and "", or its name and why it cannot run."""
+    try:
+        return find_peer(name), ""
+    except LookupError as problem:
+        return name, str(problem)
