@@ -98,9 +98,9 @@ def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: boo
 
 def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(counted: Any) -> None:
     there, proxy = counted
-    content = LARGE[: 64 * MIB]
+    content = LARGE[: 128 * MIB]
     there.make({b"large": content})
-    push_and_kill(there, proxy, 40 * MIB)
+    push_and_kill(there, proxy, 80 * MIB)  # more than what is under way at once: some parts have landed
     client, bucket = there.place.bucket.client, there.place.bucket.name
     (upload,) = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
     other = b"x" * (8 * MIB)

@@ -9,7 +9,7 @@ from transfers.agent import frames
 from transfers.agent.begun import Begun
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
-from transfers.agent.landing import Committer, Outcome, Writer
+from transfers.agent.landing import Committer, LandingError, Outcome, Writer
 from transfers.agent.large import (
     GoneError,
     Large,
@@ -128,6 +128,9 @@ class Intake(Packs):
         try:
             self._lease.check()
             self._go_on(self._large.take(unit, data, body))
+        except LandingError as problem:
+            self._failure = self._failure or problem  # nothing of what such a client sends is to land
+            raise
         except (OSError, UnsafeNameError) as problem:
             self._fail(unit["unit"], number, problem_of(problem))
         else:
