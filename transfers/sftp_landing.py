@@ -13,7 +13,7 @@ from functools import partial
 from transfers.entry import Kind, Proof
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
-from transfers.sftp_client import Client, kind_of
+from transfers.sftp_client import Client, entry_of, kind_of
 from transfers.sftp_partial import Partial, Partials, is_whole
 from transfers.sftp_reading import Files, Opened
 from transfers.store import Item, Landed, Payload, Problem
@@ -210,11 +210,30 @@ class Landing:
         for one in partials:
             if one.item.clear:
                 self._make_room(one)
+        self._check_expected([one for one in partials if one.item.exact and one.problem is None])
         good = [one for one in partials if one.problem is None]
         self._partials.rename_all(good)
         for one in good:
             if one.problem is None:
                 one.name = b""
+
+    def _check_expected(self, partials: list[Partial]) -> None:
+        """A saved plan replaces only what it saw: kind, size and second are all that SFTP tells."""
+        client = self._client
+        asked = [client.ask_stat(self._beneath.full(one.item.entry.path)) for one in partials]
+        for one, pending in zip(partials, asked, strict=True):
+            try:
+                found = entry_of(one.item.entry.path, client.attributes_of(pending))
+            except StatusError:
+                continue  # nothing stands there
+            seen = one.item.replaces
+            if seen is None or (found.kind, found.size, found.mtime_ns) != (
+                seen.kind,
+                seen.size,
+                seen.mtime_ns,
+            ):
+                words = "it is no longer what the plan saw at the target, and was left alone"
+                one.problem = Problem("target-changed", words)
 
     def _make_room(self, one: Partial) -> None:
         """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
