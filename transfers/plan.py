@@ -276,7 +276,8 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
         return Action(Verb.REPLACE, ours, "execute bit differs", theirs)
     if rules.checksum:
         return Action(Verb.COMPARE, ours, "the digests decide", theirs)
-    if ours.mtime_ns and theirs.mtime_ns:
+    epoch = ours.mtime_ns == theirs.mtime_ns and source_facts.mtimes and target_facts.mtimes
+    if (ours.mtime_ns and theirs.mtime_ns) or epoch:
         if same_time(ours.mtime_ns, theirs.mtime_ns):
             return Action(Verb.KEEP, ours, "same size and time", theirs)
         return Action(Verb.REPLACE, ours, "modification time differs", theirs)

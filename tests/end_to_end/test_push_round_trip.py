@@ -187,3 +187,10 @@ def test_what_changed_is_replaced(there: Transfers) -> None:
     receipt = counts(there.push())
     assert (receipt["files_moved"], receipt["files_kept"], receipt["bytes_moved"]) == (2, 1, 5)
     assert there.there() == {b"longer": b"111", b"touched": b"33", b"kept": b"3"}
+
+
+def test_a_file_from_the_epoch_moves_once(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"old": File(b"as reproducible archives have it", mtime_ns=0)})
+    assert counts(there.push())["files_moved"] == 1
+    assert counts(there.push())["files_moved"] == 0
