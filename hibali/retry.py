@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,6 +12,8 @@ from hibali.errors import HibaliError
 from hibali.events import Listener, Retried, ignore
 
 Result = TypeVar("Result")
+
+_interrupted = threading.Event()
 
 
 def with_retries(
@@ -61,6 +64,27 @@ def pause(seconds: float) -> None:
     """Wait, because somebody else needs time."""
     if seconds > 0:
         time.sleep(seconds)
+
+
+def interrupt_waits() -> None:
+    """Whoever waits for a `Pace` goes on at once, in any thread: the command is being ended. Safe in a signal handler."""
+    _interrupted.set()
+
+
+class Pace:
+    """Holds a stream to so many bytes a second on average; 0 is no limit."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._due = time.monotonic()
+
+    def take(self, size: int) -> None:
+        """Wait until `size` more bytes may go; a stream that was slower has nothing saved up."""
+        if not self._rate:
+            return
+        now = time.monotonic()
+        _interrupted.wait(max(0.0, self._due - now))
+        self._due = max(self._due, now) + size / self._rate
 
 
 def growing_intervals(first: float, longest: float, factor: float = 1.5) -> Intervals:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from hibali.errors import TryLaterError
+from hibali.retry import interrupt_waits
 
 
 class Terminated(KeyboardInterrupt):  # an interruption, not an error
@@ -27,8 +28,10 @@ class OutOfTime(KeyboardInterrupt):  # an interruption, not an error
 
 
 def listen_for_termination() -> None:
-    """Let SIGTERM unwind the command instead of killing it on the spot."""
+    """Let SIGTERM unwind the command as Ctrl-C does; a shell that has us ignore SIGINT goes on being obeyed."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def ignore_interruptions() -> None:
@@ -52,11 +55,19 @@ def limit_time(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    interrupt_waits()
+    raise KeyboardInterrupt
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
     del number, frame
+    interrupt_waits()
     raise Terminated
 
 
 def _end_time(number: int, frame: FrameType | None) -> None:
     del number, frame
+    interrupt_waits()
     raise OutOfTime

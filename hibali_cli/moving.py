@@ -9,7 +9,7 @@ import click
 
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
-from hibali_cli.selecting import SELECTION, take_selection
+from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
@@ -79,6 +79,14 @@ _KEEPING: tuple[Callable[[Any], Any], ...] = (
         help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
     ),
 )
+_PACE: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--bwlimit",
+        metavar="RATE",
+        callback=take_size,
+        help="Carry at most so many bytes a second (500K, 20M); the sites' own limits hold as well.",
+    ),
+)
 _DRY: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
     click.option(
@@ -94,12 +102,12 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _OPTIONS[3:], function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
 
 
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide nothing about what a plan holds."""
-    return _add(_KEEPING + _DRY, function)
+    return _add(_KEEPING + _DRY + _PACE, function)
 
 
 def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,13 +123,14 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     settings = common.settings()
-    backup = options.pop("backup_dir")
+    backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     request = Request(
         operation,
         read_location(source, settings),
         read_location(target, settings),
         rules_of(options),
         backup=None if backup is None else read_location(backup, settings),
+        rate=rate or 0,
     )
     return carry_out(common, request, dry_run=dry_run, detailed=detailed)
 

@@ -15,7 +15,8 @@ from hibali.settings_values import read_duration, read_size
 _SECOND = 1_000_000_000
 
 
-def _size_of(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+def take_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """An option's bytes; click calls it."""
     try:
         return None if text is None else read_size(text)
     except ValueError as problem:
@@ -55,13 +56,13 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--min-size",
-        callback=_size_of,
+        callback=take_size,
         metavar="SIZE",
         help="Take only files of SIZE (10K, 5M, 1GiB) or more.",
     ),
     click.option(
         "--max-size",
-        callback=_size_of,
+        callback=take_size,
         metavar="SIZE",
         help="Take only files of SIZE (10K, 5M, 1GiB) or less.",
     ),

@@ -35,7 +35,8 @@ from transfers.survey import Survey, check_plan, check_space, missing_source, su
 class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
-    What would be replaced or deleted is kept at `backup`, where that is given.
+    What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
+    0 for what the sites' own limits allow.
     """
 
     operation: str
@@ -44,6 +45,13 @@ class Request:
     rules: Rules = field(default_factory=Rules)
     saved: SavedPlan | None = None
     backup: Location | None = None
+    rate: int = 0
+
+    @property
+    def lowest_rate(self) -> int:
+        """The most bytes a second that everybody allows, 0 for no limit."""
+        rates = (self.rate, self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
+        return min((rate for rate in rates if rate), default=0)
 
 
 def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
@@ -283,7 +291,9 @@ class _Operation:
             store.expect(found.bytes_to_move)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(StreamMover().carry(self._source, self._target, items)) as events:
+        with closing(
+            StreamMover(self._request.lowest_rate).carry(self._source, self._target, items)
+        ) as events:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1

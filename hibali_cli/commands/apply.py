@@ -23,7 +23,13 @@ from hibali_cli.options import Common
 @click.argument("file", metavar="FILE")
 @add_applying_options
 def command(
-    common: Common, file: str, *, backup_dir: str | None, dry_run: bool, detailed_exit_code: bool
+    common: Common,
+    file: str,
+    *,
+    backup_dir: str | None,
+    dry_run: bool,
+    detailed_exit_code: bool,
+    bwlimit: int | None,
 ) -> int | None:
     """Carry out exactly a saved plan, or refuse it.
 
@@ -44,5 +50,5 @@ def command(
         )
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
         backup = None if backup_dir is None else read_location(backup_dir, settings)
-        request = Request("apply", source, target, header.rules, saved, backup)
+        request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)

@@ -194,3 +194,13 @@ def test_a_file_from_the_epoch_moves_once(folder_there: Transfers) -> None:
     there.make({b"old": File(b"as reproducible archives have it", mtime_ns=0)})
     assert counts(there.push())["files_moved"] == 1
     assert counts(there.push())["files_moved"] == 0
+
+
+def test_a_limit_is_kept_and_can_be_interrupted(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"%d" % number: bytes(4_000_000) for number in range(4)})
+    slow = there.push("--bwlimit", "4000K")
+    assert slow.last["seconds"] > 2.5  # the first pack goes at once
+    assert there.push("--checksum", "--bwlimit", "1").last["files_moved"] == 0
+    there.make({b"more": bytes(4_000_000), b"much more": bytes(4_000_000)})
+    assert there.push("--bwlimit", "1K", "--max-time", "2s", exit=5).last["code"] == "max-time"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from hibali.events import Carried, Event
+from hibali.retry import Pace
 from transfers.entry import Kind, Proof, weakest
 from transfers.mover import Source
 from transfers.packing import group_units
@@ -21,7 +22,9 @@ _FULL = frozenset({"no-space", "no-quota", "read-only"})
 class StreamMover:
     """The Mover protocol (transfers.mover.Mover)."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: int = 0) -> None:
+        """`rate` is the most bytes a second, 0 for no limit."""
+        self._rate = rate
         self._full = threading.Event()
 
     def carry(
@@ -45,7 +48,7 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
-        watched = _Watched()
+        watched = _Watched(Pace(self._rate))
         units = group_units(self._while_room(items), piece, target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
@@ -72,7 +75,8 @@ def _again(event: Event | Landed) -> TypeGuard[Landed]:
 class _Watched:
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self.proofs: dict[int, Proof] = {}
         self._bytes = 0
         self._told = 0
@@ -83,6 +87,7 @@ class _Watched:
                 proof = payload.proofs[position] if payload.proofs else Proof.DIGEST
                 if item.entry.kind is Kind.FILE and proof is not Proof.DIGEST:
                     self.proofs[item.number] = proof
+            self._pace.take(len(payload.data))
             self._bytes += len(payload.data)
             yield payload
 
