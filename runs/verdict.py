@@ -56,7 +56,8 @@ def judge(
 ) -> Seen:
     """The state of a run, from its scheduler's word, its own exit record, and accounting; pure.
 
-    Only the exit record can make a run SUCCEEDED. Without one, an end is FAILED or CANCELLED where the
+    Only the exit record can make a run SUCCEEDED, and only of a tool that nobody told to stop: one whose child was
+    killed before it may go on without it and end with 0. Without a record, an end is FAILED or CANCELLED where the
     scheduler says why it ended the job, else LOST. `again` says that the job was started once more, and
     did nothing.
     """
@@ -84,7 +85,7 @@ def judge(
 
 
 def _judge_record(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Seen:
-    if record.code == 0:
+    if record.code == 0 and not record.signal:
         return Seen(State.SUCCEEDED, best.native, "", record)
     if cancelled or best.phase is Phase.CANCELLED:
         return Seen(State.CANCELLED, best.native, best.reason, record)
@@ -93,6 +94,8 @@ def _judge_record(best: Status, record: ExitRecord, *, cancelled: bool, again: b
     if record.signal and (again or best.phase in {Phase.WAITING, Phase.BROKEN}):
         return Seen(State.LOST, best.native, "the scheduler stopped the tool and put the job back", record)
     reason = f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
+    if record.code == 0:
+        reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
     return Seen(State.FAILED, best.native, reason, record)
 
 

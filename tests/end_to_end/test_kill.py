@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import strace
+from tests.support.half_way import signal_half_way
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read_tree, sha256
 from tests.support.watcher import Watcher
@@ -147,18 +148,14 @@ def test_interrupted_it_leaves_nothing_behind(there: Transfers, number: int) -> 
 # The agents: a process that holds the lock of the target.
 
 
-def _kill_the_agent(there: Transfers) -> None:
-    os.kill(json.loads((there.root / ".hibali/lock").read_bytes())["pid"], signal.SIGKILL)
-
-
 def test_the_agent_killed_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
     there = folder_there
-    tree = many_files(3000, 8000)
+    tree = many_files(6000, 8000)
     there.make(tree)
     right = {name: {sha256(content)} for name, content in tree.items()}
-    with Watcher(there.place, "data", right) as watcher:
+    with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data", "--json")
-        watcher.when(300, lambda: _kill_the_agent(there))
+        signal_half_way(there.root, signal.SIGKILL)
         process.wait(60)
     lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
     assert process.returncode == 5

@@ -57,6 +57,7 @@ def test_a_failing_tool_is_exit_7(bench: Bench) -> None:
     assert failed.lines[-2]["tasks"][0]["exit_code"] == 4
 
 
+@pytest.mark.heavy
 def test_the_same_line_killed_at_five_points_is_one_job(bench: Bench, slurm: Any) -> None:
     line = bench.line(bench.answers(sleep=3), "--wait")
 

@@ -51,6 +51,7 @@ def uploads(there: Transfers) -> list[str]:
     return sorted(name.decode() for name in there.place.unfinished("data"))
 
 
+@pytest.mark.heavy
 def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None:
     there, proxy = counted
     there.make({b"large": LARGE})

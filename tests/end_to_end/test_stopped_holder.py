@@ -9,24 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.half_way import signal_half_way
 from tests.support.transfers import Transfers
 from tests.support.trees import make_tree, many_files, sha256
 from tests.support.watcher import Watcher
 
 PACK = 256  # a group commit under way when it fell asleep may end
-
-
-def stop_half_way(root: Path, lock: Path) -> int:
-    """SIGSTOP for the agent that holds the lock once it has landed something; its process id."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        # closer than a watcher looks, which reads all it sees
-        if lock.exists() and any(not path.name.startswith(".hibali") for path in root.iterdir()):
-            holder = int(json.loads(lock.read_bytes())["pid"])
-            os.kill(holder, signal.SIGSTOP)
-            return holder
-        time.sleep(0.002)
-    raise AssertionError("nothing landed")
 
 
 def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
@@ -41,7 +29,7 @@ def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_p
 
     with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data", "--json")
-        holder = stop_half_way(there.root, lock)
+        holder = signal_half_way(there.root, signal.SIGSTOP)
         try:
             past = time.time() - 1000
             os.utime(lock, (past, past))

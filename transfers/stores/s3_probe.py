@@ -92,24 +92,25 @@ def probe_server(requests: Requests, prefix: bytes) -> Honours:
     requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) make a bucket that is not there
     folder = prefix + b".hibali/probe/"
     base = folder + secrets.token_hex(8).encode()
+    probe = _Probe(requests, base)
+    # In a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        try:
+            return thread.submit(_run_and_clean, probe, folder).result()
+        finally:
+            probe.stopped.set()
+
+
+def _run_and_clean(probe: _Probe, folder: bytes) -> Honours:
     try:
-        return _run_whole(_Probe(requests, base))
+        return probe.run()
     except AccessError as problem:
         if problem.code != "denied":
             raise
         return Honours()
     finally:
         with contextlib.suppress(HibaliError):
-            _clean(requests, folder, base)
-
-
-def _run_whole(probe: _Probe) -> Honours:
-    """In a thread of its own: an interruption waits for the answer, else a PUT could land after the cleaning."""
-    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
-        try:
-            return thread.submit(probe.run).result()
-        finally:
-            probe.stopped.set()
+            probe.clean(folder)
 
 
 class _Probe:
@@ -138,6 +139,15 @@ class _Probe:
             metadata=head.headers.get("x-amz-meta-sha256") == "known",
             **self._names(),
         )
+
+    def clean(self, folder: bytes) -> None:
+        """Remove this probe's objects, and those that killed ones left long ago by the server's clock."""
+        now = self._requests.ask("HEAD", accept=_REFUSALS).seconds
+        for listed in [listed for page in pages(self._requests, folder) for listed in page]:
+            key = folder + listed.path
+            left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
+            if key.startswith(self._base) or left:
+                self._requests.ask("DELETE", key, accept=_REFUSALS | {500})
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
         return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
@@ -177,16 +187,6 @@ class _Probe:
 
 def _checksum(content: bytes) -> str:
     return checksum_of(hashlib.sha256(content).hexdigest())
-
-
-def _clean(requests: Requests, folder: bytes, base: bytes) -> None:
-    """Remove this probe's objects, and those that killed ones left long ago by the server's clock."""
-    now = requests.ask("HEAD", accept=_REFUSALS).seconds
-    for listed in [listed for page in pages(requests, folder) for listed in page]:
-        key = folder + listed.path
-        left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
-        if key.startswith(base) or left:
-            requests.ask("DELETE", key, accept=_REFUSALS | {500})
 
 
 def recall(site: str, bucket: str, endpoint: str) -> Honours | None:

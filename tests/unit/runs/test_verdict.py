@@ -32,6 +32,13 @@ def test_an_exit_record_of_zero_is_a_success_whatever_the_scheduler_says(phase: 
     assert judge(status(phase), record(0), None).state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
+    """A tool whose child was killed first may go on without it, and end with 0."""
+    for again in (False, True):
+        assert judge(status(phase), record(0, "TERM"), None, again=again).state is not State.SUCCEEDED
+
+
 @pytest.mark.parametrize(
     ("phase", "expected"),
     [
