@@ -55,6 +55,7 @@ def test_a_folder_onto_a_file_is_a_usage_error(folder_there: Transfers) -> None:
 def test_a_file_with_a_slash_behind_it_is_a_usage_error(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
     local_there.hibali("push", f"{local_there.source}/a/", "there:data/", exit=2)
+    assert local_there.there() == {}
 
 
 def test_one_file_comes_back(there: Transfers, tmp_path: Path) -> None:

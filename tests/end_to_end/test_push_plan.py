@@ -57,6 +57,7 @@ def test_detailed_exit_code_tells_whether_there_are_changes(there: Transfers) ->
     there.make(TREE)
     words = ("push", there.source, "there:data", "--dry-run", "--detailed-exit-code")
     there.hibali(*words, exit=10)
+    assert there.there() == {}
     there.push()
     there.hibali(*words, exit=0)
     there.hibali("push", there.source, "there:data", "--dry-run", exit=0)
@@ -66,9 +67,9 @@ def test_a_dry_run_refuses_what_the_push_would(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"%d" % number: b"1" for number in range(60)})
     there.make({b"a": b"1"})
-    there.push("-n", "--delete", exit=8)
+    assert there.push("-n", "--delete", exit=8).last["code"] == "delete-limit"
     (there.source / ("." + "hibali-" + "0123456789abcdef" * 2)).write_bytes(b"mine")
-    there.push("-n", exit=8)
+    assert there.push("-n", exit=8).last["code"] == "unsafe-name"
 
 
 def test_exclude_leaves_out_what_matches(there: Transfers) -> None:
