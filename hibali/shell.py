@@ -67,10 +67,21 @@ def run(
 class Process:
     """A program that is talked to: raw standard input and output, and the end of what it says on standard error."""
 
-    def __init__(self, argv: Sequence[str | bytes], environment: Mapping[str, str] | None = None) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches us and not it."""
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        environment: Mapping[str, str] | None = None,
+        leave: Sequence[int] = (),
+    ) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too."""
         self._process = _start(
-            argv, subprocess.PIPE, subprocess.PIPE, subprocess.PIPE, environment, foreground=False
+            argv,
+            subprocess.PIPE,
+            subprocess.PIPE,
+            subprocess.PIPE,
+            environment,
+            foreground=False,
+            leave=leave,
         )
         self.stdin = cast("BinaryIO", self._process.stdin)
         self.stdout = cast("BinaryIO", self._process.stdout)
@@ -122,6 +133,7 @@ def _start(
     environment: Mapping[str, str] | None,
     *,
     foreground: bool,
+    leave: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -132,6 +144,7 @@ def _start(
             bufsize=0,
             env=dict(environment) if environment is not None else None,
             start_new_session=not foreground,
+            pass_fds=leave,
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
         raise NotFoundError(

@@ -32,6 +32,7 @@ def _load(modules):
 # In the order in which they import one another.
 _MODULES = (
     "frames",
+    "buffers",
     "records",
     "own_names",
     "problems",

@@ -23,6 +23,7 @@ from hibali.shell import Process
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
+from transfers.arena import Arena, take_room
 from transfers.bundle import opening
 
 _CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
@@ -32,17 +33,25 @@ _START_SECONDS = 90.0
 class Connection:
     """One agent process. One thread asks; `send` may be used by a second one while answers are read."""
 
-    def __init__(self, argv: list[str], where: str, login: Login | None = None) -> None:
-        """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`."""
+    def __init__(
+        self, argv: list[str], where: str, login: Login | None = None, memory: Arena | None = None
+    ) -> None:
+        """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
+
+        `memory` is shared with it, where it runs on this machine.
+        """
         self.where = where
+        self.memory = memory
         self._login = login
-        self._process = Process(argv)
+        self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest that was seen
         try:
             self.greeting = self._start()
+            if memory is not None:
+                self.ask("share", descriptor=memory.descriptor, size=memory.size)
         except BaseException:
             self._process.kill()
             self._process.end()
@@ -99,7 +108,7 @@ class Connection:
 
     def _receive(self) -> frames.Frame:
         try:
-            frame = frames.read_frame(self._process.stdout)
+            frame = frames.read_frame(self._process.stdout, take_room)
         except frames.FrameError as problem:
             if "ended" in str(problem):
                 raise self._gone() from None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
 from transfers.store import Item, Payload, Problem
 from transfers.units import data_header, unit_header
@@ -60,7 +61,14 @@ class Sender:
 
     def _write(self, number: int, payload: Payload) -> None:
         self.connection.send(frames.UNIT, unit_header(payload.unit, number))
-        self.connection.send(frames.DATA, data_header(payload, number), payload.data)
+        header, memory = data_header(payload, number), self.connection.memory
+        if memory is not None and len(payload.data) >= BULK_BYTES:
+            payload.data = memory.hold(payload.data)
+            at = memory.place_of(payload.data)
+            if at is not None:
+                self.connection.send(frames.DATA, {**header, "at": at})
+                return
+        self.connection.send(frames.DATA, header, payload.data)
 
     def listen(self) -> None:
         """Runs in its own thread until the line's END."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
 from transfers.entry import Kind, Proof
 from transfers.lines import Lines
@@ -27,6 +28,7 @@ class _Answer:
         self.digest: _Answer | None = None  # of the whole file, asked for by itself
         self.frame: frames.Frame | None = None
         self.problem: BaseException | None = None
+        self.room: memoryview | None = None  # where an agent of this machine puts the bytes
         self.came = threading.Event()
 
     def wait(self) -> frames.Frame:
@@ -144,6 +146,10 @@ class _Line:
 
     def ask(self, number: int, header: dict[str, object], answer: _Answer) -> None:
         """Send a unit."""
+        memory = self.connection.memory
+        if memory is not None and answer.size >= BULK_BYTES:
+            answer.room = memory.take(answer.size)
+            header = header if answer.room is None else {**header, "at": memory.place_of(answer.room)}
         with self._guard:
             self._asked[number] = answer
             self.held += answer.size
@@ -176,6 +182,9 @@ class _Line:
         if frame.kind != frames.DATA or answer is None:
             raise self.connection.broken("answered with data that was not asked for")
         self.held -= answer.size
+        if answer.room is not None:
+            with self.connection.understanding():
+                frame = frame._replace(body=answer.room[: sum(frame.header["sizes"])])
         answer.frame = frame
         answer.came.set()
 

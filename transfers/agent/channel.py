@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any, BinaryIO, Deque, Dict, Optional
 
 from transfers.agent import frames
+from transfers.agent.buffers import Buffers
 
 SILENCE_SECONDS = 90  # without a frame for this long the client is taken for dead
 _QUEUE_BYTES = 32 * 1024 * 1024
@@ -23,6 +24,7 @@ class Channel(object):
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
+        self.buffers = Buffers()
         self._lock = threading.Lock()
         self._queue: Deque[Optional[frames.Frame]] = deque()
         self._held = 0
@@ -61,7 +63,7 @@ class Channel(object):
                 if not ready:
                     self.failure = "the client fell silent"
                     break
-                frame = frames.read_frame(self._in)
+                frame = frames.read_frame(self._in, self.buffers.take)
                 if frame is None:
                     break
                 if frame.kind != frames.HEARTBEAT:

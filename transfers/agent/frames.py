@@ -2,7 +2,7 @@
 
 import json
 import struct
-from typing import Any, BinaryIO, Dict, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Callable, Dict, NamedTuple, Optional, Union
 
 PROTOCOL = 1
 
@@ -24,7 +24,8 @@ KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, LANDED, ERROR
 MAXIMUM_HEADER = 8 * 1024 * 1024
 MAXIMUM_BODY = 40 * 1024 * 1024
 
-Body = Union[bytes, bytearray, memoryview]
+Room = Union[bytearray, memoryview]
+Body = Union[bytes, Room]
 
 
 class FrameError(Exception):
@@ -57,9 +58,9 @@ def write_frame(stream: BinaryIO, kind: bytes, header: Dict[str, Any], body: Bod
         _write_all(stream, body)
 
 
-def read_frame(stream: BinaryIO) -> Optional[Frame]:
-    """The next message, or None at the end of the stream; raises `FrameError`."""
-    head = _read_exactly(stream, _HEAD.size, may_end=True)
+def read_frame(stream: BinaryIO, take: Callable[[int], Room] = bytearray) -> Optional[Frame]:
+    """The next message, or None at the end of the stream; raises `FrameError`. `take` gives the room for its body."""
+    head = _read_exactly(stream, bytearray(_HEAD.size), may_end=True)
     if not head:
         return None
     kind, header_length, body_length = _HEAD.unpack(bytes(head))
@@ -70,28 +71,27 @@ def read_frame(stream: BinaryIO) -> Optional[Frame]:
             "a message of {} + {} bytes is larger than allowed".format(header_length, body_length)
         )
     try:
-        header = json.loads(bytes(_read_exactly(stream, header_length)).decode("ascii"))
+        header = json.loads(bytes(_read_exactly(stream, bytearray(header_length))).decode("ascii"))
     except ValueError:
         raise FrameError("a message's header is not JSON") from None
     except RecursionError:
         raise FrameError("a message's header is nested too deeply") from None
     if not isinstance(header, dict):
         raise FrameError("a message's header is not an object")
-    return Frame(kind, header, _read_exactly(stream, body_length))
+    return Frame(kind, header, _read_exactly(stream, take(body_length)))
 
 
-def _read_exactly(stream: BinaryIO, length: int, may_end: bool = False) -> bytearray:  # noqa: FBT001, FBT002  # one caller
-    buffer = bytearray(length)
-    view = memoryview(buffer)
+def _read_exactly(stream: BinaryIO, room: Room, may_end: bool = False) -> Room:  # noqa: FBT001, FBT002  # one caller
+    view = memoryview(room)
     done = 0
-    while done < length:
+    while done < len(view):
         count = stream.readinto(view[done:])  # type: ignore[attr-defined]
         if not count:
             if may_end and done == 0:
                 return bytearray()
             raise FrameError("the stream ended within a message")
         done += count
-    return buffer
+    return room
 
 
 def _write_all(stream: BinaryIO, content: Body) -> None:

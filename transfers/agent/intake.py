@@ -42,7 +42,7 @@ class Packs(object):
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
-    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
         """Write a pack under partial names and hand it to the commit."""
         self._raise_failure()
         outcomes = self._writer.write_pack(unit, data, body)
@@ -118,7 +118,7 @@ class Intake(Packs):
             if part.there
         ]
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
         """A pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)
@@ -205,7 +205,7 @@ class Hand(Packs):
         self._seed = seed
         self._open: Dict[int, int] = {}
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> None:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
         """A pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Any, Dict, List, Optional
 
-from transfers.agent import own_names
+from transfers.agent import frames, own_names
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
@@ -49,7 +49,7 @@ class Writer(object):
         self._seed = seed
         self.left = False
 
-    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> List[Outcome]:
+    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> List[Outcome]:
         """Stage every item of a pack."""
         items = unit["items"]
         sizes = data["sizes"]

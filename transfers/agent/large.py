@@ -5,7 +5,7 @@ import os
 import stat
 from typing import Any, Dict, List, Optional
 
-from transfers.agent import own_names
+from transfers.agent import frames, own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
@@ -37,7 +37,7 @@ def open_partial(root: Root, partial: bytes, mode: int) -> int:
     return descriptor
 
 
-def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> int:
+def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> int:
     """The number of the file that a piece belongs to; raises `LandingError` where it is not what was planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
         raise LandingError("a piece that is not what was planned")
@@ -75,7 +75,7 @@ class LargeFiles(object):
         self._failed: List[bytes] = []
         self.left = False
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> Optional[Large]:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> Optional[Large]:
         """A piece with its bytes; the file once it is there in whole. Pieces of a file that was given up are passed over."""
         number = check_piece(unit, data, body)
         large = self._files.get(number)

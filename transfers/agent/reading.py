@@ -3,11 +3,12 @@
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional
 
 from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
@@ -22,9 +23,11 @@ _OPEN_FILES = 16
 class Reader(object):
     """The source side. Units are answered in the order asked, but for digests, which come when they are ready."""
 
-    def __init__(self, root: Root, channel: Channel) -> None:
+    def __init__(self, root: Root, channel: Channel, memory: Optional[mmap.mmap] = None) -> None:
+        """`memory` is shared with the client: where a unit tells a place in it, its bytes are put there."""
         self._root = root
         self._channel = channel
+        self._memory = memory
         self._files: Dict[int, _OpenFile] = {}
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
         self._hashers = ThreadPoolExecutor(_HASHERS)
@@ -33,10 +36,25 @@ class Reader(object):
         """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
         if unit.get("digest"):
             self._hashers.submit(self._tell_digest, unit, self._root.clone())
-        elif unit.get("piece"):
-            self._channel.send(frames.DATA, *self._read_piece(unit))
+            return
+        length = (
+            unit["length"] if unit["segment"] else sum(i["size"] for i in unit["items"] if i["kind"] == "f")
+        )
+        at = unit.get("at")
+        if at is None or self._memory is None:
+            room = memoryview(self._channel.buffers.take(length))
+            header = self._read(unit, room)
+            self._channel.send(frames.DATA, header, room[: sum(header["sizes"])])
+            self._channel.buffers.give(room)
         else:
-            self._channel.send(frames.DATA, *self.read_unit(unit))
+            header = self._read(unit, memoryview(self._memory)[at : at + length])
+            self._channel.send(frames.DATA, {**header, "at": at})
+
+    def _read(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+        """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
+        if unit.get("piece"):
+            return self._read_piece(unit, room)
+        return self._read_segment(unit, room) if unit["segment"] else self._read_pack(unit, room)
 
     def _tell_digest(self, unit: Dict[str, Any], root: Root) -> None:
         item = unit["items"][0]
@@ -51,7 +69,7 @@ class Reader(object):
         with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
             self._channel.send(frames.DATA, header)
 
-    def _read_piece(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
+    def _read_piece(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
         """A piece from anywhere; its file's digest is asked for by itself."""
         item = unit["items"][0]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
@@ -61,46 +79,40 @@ class Reader(object):
                 file = self._pieces[item["number"]] = _OpenFile(self._root, item)
                 while len(self._pieces) > _OPEN_FILES:
                     self._pieces.popitem(last=False)[1].close()
-            body = file.read_at(unit["offset"], unit["length"])
+            file.read_at(room, unit["offset"])
         except (OSError, UnsafeNameError, ChangedError) as problem:
             header["problems"] = {"0": problem_of(problem)}
-            return header, bytearray()
-        header["sizes"] = [len(body)]
-        return header, body
+            return header
+        header["sizes"] = [len(room)]
+        return header
 
-    def read_unit(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
-        """The header and body of one DATA message.
-
-        `sizes`, `digests` go by position; `problems` maps a position to [code, message, again].
-        """
-        if unit["segment"]:
-            return self._read_segment(unit)
-        body = bytearray()
+    def _read_pack(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+        done = 0
         sizes: List[int] = []
         digests: List[Any] = []
         problems: Dict[str, Problem] = {}
         for position, item in enumerate(unit["items"]):
-            before = len(body)
+            size = 0
             digest = None
             if item["kind"] == "f":
                 try:
-                    digest = self._read_whole(item, body)
+                    digest = self._read_whole(item, room[done : done + item["size"]])
+                    size = item["size"]
                 except (OSError, UnsafeNameError, ChangedError) as problem:
-                    del body[before:]
                     problems[str(position)] = problem_of(problem)
-            sizes.append(len(body) - before)
+            sizes.append(size)
             digests.append(digest)
-        return {"unit": unit["unit"], "sizes": sizes, "digests": digests, "problems": problems}, body
+            done += size
+        return {"unit": unit["unit"], "sizes": sizes, "digests": digests, "problems": problems}
 
-    def _read_whole(self, item: Dict[str, Any], body: bytearray) -> str:
+    def _read_whole(self, item: Dict[str, Any], room: memoryview) -> str:
         with _OpenFile(self._root, item) as file:
-            file.read_into(body, item["size"])
+            file.read_into(room)
             return file.end()
 
-    def _read_segment(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], bytearray]:
+    def _read_segment(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
         item = unit["items"][0]
         number = item["number"]
-        body = bytearray()
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
         try:
             file = self._files.get(number)
@@ -110,8 +122,8 @@ class Reader(object):
                 file = self._files[number] = _OpenFile(self._root, item)
             if file is None or file.offset != unit["offset"]:
                 raise ChangedError("an earlier segment failed")
-            file.read_into(body, unit["length"])
-            header["sizes"] = [len(body)]
+            file.read_into(room)
+            header["sizes"] = [len(room)]
             if file.offset >= item["size"]:
                 header["digests"] = [file.end()]
                 self._files.pop(number).close()
@@ -121,8 +133,7 @@ class Reader(object):
                 failed.close()
             header["sizes"] = [0]
             header["problems"] = {"0": problem_of(problem)}
-            body = bytearray()
-        return header, body
+        return header
 
     def close(self) -> None:
         """Close what is still open."""
@@ -155,27 +166,29 @@ class _OpenFile(object):
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
             raise ChangedError("it changed after it was listed")
 
-    def read_into(self, body: bytearray, length: int) -> None:
-        """Append `length` bytes; fewer are a change of the source."""
-        end = len(body) + length
-        while len(body) < end:
-            chunk = os.read(self._descriptor, min(_CHUNK, end - len(body)))
-            if not chunk:
-                raise ChangedError("it became shorter while it was read")
-            self._hash.update(chunk)
-            body += chunk
-        self.offset += length
+    def read_into(self, room: memoryview) -> None:
+        """Fill the room with what comes next; fewer bytes are a change of the source."""
+        done = 0
+        while done < len(room):
+            chunk = room[done : done + _CHUNK]  # hashed while a processor still has it at hand
+            count = self._read(chunk)
+            self._hash.update(chunk[:count])
+            done += count
+        self.offset += done
 
-    def read_at(self, offset: int, length: int) -> bytearray:
-        """A piece, of a file that still is what was listed."""
-        body = bytearray()
-        while len(body) < length:
-            chunk = os.pread(self._descriptor, min(_CHUNK, length - len(body)), offset + len(body))
-            if not chunk:
-                raise ChangedError("it became shorter while it was read")
-            body += chunk
+    def _read(self, room: memoryview) -> int:
+        count = os.readv(self._descriptor, [room])
+        if not count:
+            raise ChangedError("it became shorter while it was read")
+        return count
+
+    def read_at(self, room: memoryview, offset: int) -> None:
+        """Fill the room from `offset` on, of a file that still is what was listed."""
+        os.lseek(self._descriptor, offset, os.SEEK_SET)
+        done = 0
+        while done < len(room):
+            done += self._read(room[done:])
         self._check()
-        return body
 
     def hash_whole(self) -> str:
         """The sha256 in hexadecimal, read from the start to the end."""

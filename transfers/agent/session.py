@@ -1,6 +1,7 @@
 """What one client does with one root: list, read, land, digest, remove, under one lock."""
 
 import binascii
+import mmap
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,9 @@ class Session(object):
         self._backup: Optional[Root] = None
         self._left = False
         self._walked = False
+        self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
+            "share": self._share,
             "open": self._open,
             "lstat": self._lstat,
             "list": self._list,
@@ -51,6 +54,12 @@ class Session(object):
             "remove": self._remove,
             "keep": self._keep,
         }
+
+    def _share(self, header: Dict[str, Any]) -> None:
+        """Memory of a client on this machine, by a descriptor it left to us: bulk bytes stay there, and are told by place."""
+        self._memory = mmap.mmap(header["descriptor"], header["size"])
+        os.close(header["descriptor"])
+        self._channel.send(frames.END, {})
 
     def _opened(self) -> Root:
         if self._root is None:
@@ -113,7 +122,7 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
-            self._reader = Reader(self._opened(), self._channel)
+            self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.take(header)
 
     def take_data(self, header: Dict[str, Any], body: frames.Body) -> None:
@@ -121,7 +130,11 @@ class Session(object):
         if self._landing is None or self._unit is None:
             raise LandingError("data that nobody planned")
         unit, self._unit = self._unit, None
-        self._landing.take(unit, header, bytearray(body) if not isinstance(body, bytearray) else body)
+        if "at" in header and self._memory is not None:
+            at = header["at"]
+            body = memoryview(self._memory)[at : at + sum(header["sizes"])]
+        self._landing.take(unit, header, body)
+        self._channel.buffers.give(body)
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""

@@ -7,6 +7,7 @@ import sys
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.sites import Site
+from transfers.arena import arena
 from transfers.bundle import local_command
 from transfers.connection import Connection
 from transfers.entry import Proof
@@ -19,7 +20,7 @@ FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, k
 def connect(site: Site, *, tell: Listener = ignore) -> tuple[Connection, int]:
     """An agent of this machine, and how many logins it took (none)."""
     del tell
-    return Connection(local_command(sys.executable), site.name), 0
+    return Connection(local_command(sys.executable), site.name, memory=arena()), 0
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
