@@ -82,7 +82,7 @@ class LargeFiles(object):
         if large is None:
             return None
         write_piece(large.descriptor, memoryview(body), unit["offset"])
-        return self.place(number, unit["offset"], len(body), data["digests"][0])
+        return self.place(number, unit["offset"], len(body), data["digests"][0], body)
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
         """Ready a file whose first piece will begin at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
@@ -128,15 +128,22 @@ class LargeFiles(object):
         self._begun.end(before)
         return part
 
-    def place(self, number: int, offset: int, length: int, digest: Optional[str]) -> Optional[Large]:
-        """A piece is there, whoever wrote it; the file once all of it and its digest are."""
+    def place(
+        self,
+        number: int,
+        offset: int,
+        length: int,
+        digest: Optional[str],
+        content: Optional[frames.Body] = None,
+    ) -> Optional[Large]:
+        """A piece is there, whoever wrote it, and its content perhaps at hand; the file once all of it and its digest are."""
         large = self._files.get(number)
         if large is None:
             return None
         if digest is not None:
             large.digest = digest
         try:
-            large.whole = large.frontier.place(offset, length) or large.whole
+            large.whole = large.frontier.place(offset, length, content) or large.whole
         except ValueError as problem:
             raise LandingError(str(problem)) from None
         return self._files.pop(number) if large.whole and large.digest is not None else None
