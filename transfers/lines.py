@@ -38,11 +38,13 @@ class Lines:
         tell: Listener = ignore,
         logins: Callable[[], int] = int,
         most_logins: int = 1,
+        rate: int = 0,
     ) -> None:
         """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
 
-        `logins` tells how often somebody logged in so far.
+        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit.
         """
+        self._rate = rate
         self._logins = logins
         self._most_logins = most_logins
         self._open_line = open_line
@@ -61,11 +63,11 @@ class Lines:
         """Whether further lines were asked for and may come up."""
         return self._started > 0 and not (self._failed and not self._all)
 
-    def start(self, round_trip: float, size: int, rate: int = 0) -> None:
+    def start(self, round_trip: float, size: int) -> None:
         """Open as many as `size` bytes are worth; returns at once."""
         if not self._most:
             return
-        self._wanted = count_lines(round_trip, size, size, rate)
+        self._wanted = count_lines(round_trip, size, size, self._rate)
         count = min(self._wanted, self._most)
         while self._started < count and count > 1:
             self._started += 1

@@ -24,8 +24,13 @@ class StreamMover:
 
     def __init__(self, rate: int = 0) -> None:
         """`rate` is the most bytes a second, 0 for no limit."""
-        self._rate = rate
+        self._pace = Pace(rate)
         self._full = threading.Event()
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it was the rate that made it take so long."""
+        return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -48,7 +53,7 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
-        watched = _Watched(Pace(self._rate))
+        watched = _Watched(self._pace)
         units = group_units(self._while_room(items), piece, target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
