@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from hibali.errors import HibaliError
-from hibali.events import Listener, Noted, ignore
+from hibali.events import Connected, Listener, Noted, ignore
 from transfers.connection import Connection
 
 _LINE_RATE_BYTES = (
@@ -85,11 +85,15 @@ class Lines:
                 self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
             return
         with self._guard:
-            if not self._closed:
+            kept = not self._closed
+            if kept:
                 self._up.append(connection)
                 self._all.append(connection)
-                return
-        connection.close()
+            lines = 1 + len(self._all)
+        if kept:
+            self._tell(Connected(connection.where, lines, self._logins()))
+        else:
+            connection.close()
 
     def take(self) -> list[Connection]:
         """The lines that came up since the last time."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Deleted, Event, Failed, Listener, Moved, Noted, ignore
+from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
@@ -115,7 +115,7 @@ class _Operation:
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
-        self._mover = StreamMover(request.lowest_rate)
+        self._mover = StreamMover(request.lowest_rate, tell)
         self._source: Source
         self._target: Store
 
@@ -237,6 +237,7 @@ class _Operation:
 
     def look(self) -> Survey:
         """List and plan."""
+        self.tell(Listing())
         exists = self._target.stat() is not None
         target: Side = self._target
         if isinstance(self._source, SingleSource):
@@ -356,6 +357,7 @@ class _Operation:
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""
+        self._tell_others(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
