@@ -71,6 +71,17 @@ def interrupt_waits() -> None:
     _interrupted.set()
 
 
+def after_interruption(seconds: float, act: Callable[[], None]) -> None:
+    """Call `act` from a thread of its own so long after the command was told to end, if that happens and takes so long."""
+
+    def watch() -> None:
+        _interrupted.wait()
+        time.sleep(seconds)
+        act()
+
+    threading.Thread(target=watch, name="interruption", daemon=True).start()
+
+
 class Pace:
     """Holds a stream to so many bytes a second on average; 0 is no limit."""
 

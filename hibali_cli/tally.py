@@ -19,7 +19,7 @@ from hibali.events import (
     Planned,
     Retried,
 )
-from hibali.text import path_fields, printable
+from hibali.text import path_fields
 
 _RATE_SECONDS = 15.0  # the speed that is told is the mean of so long
 _SAMPLE_SECONDS = 0.5
@@ -188,14 +188,13 @@ class Tally:
         }
 
     def safe(self) -> str:
-        """What an interruption leaves at the target, for people."""
+        """What an interruption leaves at the target, for people; names in it are not escaped."""
         if not self._planned:
             return "Nothing was changed at the target."
         done = f"at least {self.files:,} of {self.files_to_do:,} files stand at the target, proven"
         deleted = f", and {self.deleted:,} of {self.to_delete:,} are deleted" if self.deleted else ""
-        kept = (
-            f" What came of {printable(next(reversed(self.current)))} is kept, too." if self.current else ""
-        )
+        large = [path.decode("utf-8", "surrogateescape") for path in self.current][-1:]
+        kept = f" What came of {large[0]} is kept, too." if large else ""
         return f"Safe: {done}{deleted}; no other name there is half written.{kept}"
 
 

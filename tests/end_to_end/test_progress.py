@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from typing import Any
 
 import pytest
 
 from tests.schemas import check_lines
+from tests.support.faulty_proxy import NarrowProxy
 from tests.support.terminal import Terminal
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files
@@ -104,3 +106,22 @@ def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
     assert set(there.there()) <= set(TREE)
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == TREE
+
+
+def test_ctrl_c_does_not_wait_for_a_narrow_line(transfers_to: Any) -> None:
+    there = transfers_to("ssh")
+    proxy = NarrowProxy(there.place.server.port)
+    config = there.hibali.home.config
+    through = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n'
+    config.write_text(
+        re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
+    )
+    there.make(TREE)
+    terminal = watched(there)
+    terminal.until(lambda screen: "large" in screen)
+    began = time.monotonic()
+    terminal.press(b"\x03")
+    assert terminal.end(30) == 130
+    assert time.monotonic() - began < 6  # megabytes are on their way, and would take longer
+    assert "files stand at the target, proven" in terminal.screen()
+    proxy.close()
