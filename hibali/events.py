@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """All places are reached, and what they hold is being listed; nobody is asked for a password from here on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The plan is complete: how much there is in all and how much of it has to move."""
 
@@ -48,6 +53,25 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class Carrying:
+    """Of one large file's `size` bytes the first `bytes` have left; the first `begun` of them stood there before."""
+
+    path: bytes
+    begun: int
+    bytes: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """So many lines to a place carry data now, and so many logins were made for them."""
+
+    about: str
+    lines: int
+    logins: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deleted:
     """One entry is gone from the target."""
 
@@ -81,7 +105,25 @@ class Noted:
     message: str
 
 
-Event = Planned | Hashing | Moved | Carried | Deleted | Failed | Retried | Noted
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more comes of this operation."""
+
+
+Event = (
+    Listing
+    | Planned
+    | Hashing
+    | Moved
+    | Carried
+    | Carrying
+    | Connected
+    | Deleted
+    | Failed
+    | Retried
+    | Noted
+    | Ended
+)
 Listener = Callable[[Event], None]
 
 

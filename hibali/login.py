@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hibali import shell
+from hibali.address import address_told, has_several, only_to, read_address, write_address
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import control_folder
@@ -49,8 +50,12 @@ class Login:
         host: str | None = None,
         tell: Listener = ignore,
         number: int = 0,
+        may_ask: bool = True,
     ) -> None:
-        """`number` tells several logins to one host apart; only the first one may ask a person for anything."""
+        """`number` tells several logins to one host apart; only the first one may ask a person for anything.
+
+        The others go to the address that the first one went to, and none is tried again once one was refused.
+        """
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
@@ -59,13 +64,18 @@ class Login:
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._number = number
+        self._asks = may_ask and not number
 
     @property
     def _socket(self) -> Path:
         return control_folder() / (f"{self._name}-{self._number}" if self._number else self._name)
 
+    def _beside(self, what: str) -> Path:
+        """What all logins to this host share, beside their sockets."""
+        return control_folder() / f"{self._name}.{what}"
+
     def _may_ask(self) -> bool:
-        return shell.has_terminal() and not self._number
+        return shell.has_terminal() and self._asks
 
     @property
     def shared(self) -> bool:
@@ -78,7 +88,13 @@ class Login:
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
-                with_retries(self._log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+                log_in = self._log_in_further if self._number else self._log_in_first
+                with_retries(log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+
+    @property
+    def waits_for_the_first(self) -> bool:
+        """Whether a further login has to know where the first one went before it can begin."""
+        return has_several(self._configured())
 
     def argv(self, command: str) -> list[str]:
         """The words that run one constant command there, over the kept login.
@@ -111,11 +127,40 @@ class Login:
         words = [*self._settings.command, "-S", str(self._socket), "-O", "check", "--", self.host]
         return shell.run(words, timeout=15).exit_code == 0
 
-    def _log_in(self) -> None:
+    def _log_in_first(self) -> None:
+        for what in ("refused", "address"):
+            self._beside(what).unlink(missing_ok=True)
+        said = self._log_in("-o", "LogLevel=VERBOSE")  # the first of a kind of option counts
+        write_address(self._beside("address"), address_told(said))
+
+    def _log_in_further(self) -> None:
+        """To where the first one went. Until one was accepted they go one by one: a row of refusals is how one is banned."""
+        accepted, refused = self._beside("accepted"), self._beside("refused")
+        address = read_address(self._beside("address")) if self.waits_for_the_first else None
+        with contextlib.ExitStack() as alone:
+            if not accepted.exists():
+                alone.enter_context(self._only_one(self._beside("trying")))
+                if accepted.exists():
+                    alone.close()
+            if refused.exists():
+                raise AccessError(
+                    "further-refused", "a further login was refused, and is not tried again", about=self.host
+                )
+            try:
+                self._log_in(*(only_to(address) if address else []))
+            except AccessError:
+                accepted.unlink(missing_ok=True)
+                refused.touch(mode=0o600)
+                raise
+            accepted.touch(mode=0o600)
+
+    def _log_in(self, *more: str) -> bytes:
+        """Log in, and return what ssh said meanwhile."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
         words = [
             *self._settings.command,
+            *more,
             *_options(),
             *_asking(self._may_ask()),
             *prefer_cipher(self._ciphers(), self._ciphers("-F", "none")),
@@ -128,12 +173,17 @@ class Login:
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        return finished.stderr
 
     def _ciphers(self, *more: str) -> str:
-        """What ssh would offer to this host, in its order; empty where this ssh cannot tell (ssh(1), -G)."""
+        """What ssh would offer to this host, in its order."""
+        return self._configured(*more).get("ciphers", "")
+
+    def _configured(self, *more: str) -> dict[str, str]:
+        """The last value of each setting for this host; empty where this ssh cannot tell (ssh(1), -G)."""
         told = shell.run([*self._settings.command, *more, "-G", "--", self.host], timeout=15)
-        lines = told.stdout.decode("ascii", "replace").splitlines() if told.exit_code == 0 else []
-        return next((line.partition(" ")[2] for line in lines if line.startswith("ciphers ")), "")
+        lines = told.stdout.decode("utf-8", "replace").splitlines() if told.exit_code == 0 else []
+        return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban who connects too often."""

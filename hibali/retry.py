@@ -71,20 +71,42 @@ def interrupt_waits() -> None:
     _interrupted.set()
 
 
+def after_interruption(seconds: float, act: Callable[[], None]) -> None:
+    """Call `act` from a thread of its own so long after the command was told to end, if that happens and takes so long."""
+
+    def watch() -> None:
+        _interrupted.wait()
+        time.sleep(seconds)
+        act()
+
+    threading.Thread(target=watch, name="interruption", daemon=True).start()
+
+
 class Pace:
     """Holds a stream to so many bytes a second on average; 0 is no limit."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._due = time.monotonic()
+        self._began: float | None = None
+        self._held = self._lasted = 0.0
 
     def take(self, size: int) -> None:
         """Wait until `size` more bytes may go; a stream that was slower has nothing saved up."""
         if not self._rate:
             return
         now = time.monotonic()
-        _interrupted.wait(max(0.0, self._due - now))
+        wait = max(0.0, self._due - now)
+        self._began = self._began or now
+        self._held += wait
+        self._lasted = now + wait - self._began
+        _interrupted.wait(wait)
         self._due = max(self._due, now) + size / self._rate
+
+    @property
+    def slows(self) -> bool:
+        """Whether the stream would have been faster without it: it was held up for a tenth of its time or more."""
+        return self._held > 0 and self._held * 10 >= self._lasted
 
 
 def growing_intervals(first: float, longest: float, factor: float = 1.5) -> Intervals:

@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import BinaryIO, cast
 
 from hibali.errors import NotFoundError, TryLaterError
+from hibali.retry import after_interruption
 
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
+_PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,11 @@ class Process:
         self.stdout = cast("BinaryIO", self._process.stdout)
         _widen(self.stdin, self.stdout)
         self._kept = bytearray()
+        self._killed = False
         self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
         self._thread.start()
+        _talked_to.add(self)
+        _watch_for_interruption()
 
     def _keep_errors(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
@@ -115,14 +122,30 @@ class Process:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
             _kill(self._process)
-        self._thread.join(1.0)
+        if not self._killed:  # else ssh's master may still hold its standard error
+            self._thread.join(1.0)
         with contextlib.suppress(OSError):
             self.stdout.close()
         return self._process.returncode
 
     def kill(self) -> None:
         """End it now."""
+        self._killed = True
         _kill(self._process)
+
+
+_talked_to: weakref.WeakSet[Process] = weakref.WeakSet()
+
+
+@cache
+def _watch_for_interruption() -> None:
+    """Who is told to end waits for nobody who cannot take what is on its way to him: a slow line, a host that hangs."""
+
+    def kill_all() -> None:
+        for process in list(_talked_to):
+            process.kill()
+
+    after_interruption(_PATIENCE_SECONDS, kill_all)
 
 
 def _start(

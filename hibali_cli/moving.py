@@ -141,11 +141,15 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
     from transfers.synchronise import plan_only, synchronise
 
     title = f"{request.operation} {request.source.text} {request.target.text}"
-    with listening(common, title) as tell:
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as tell:
         if dry_run:
             found = plan_only(request, lambda plan: show_plan(common, plan), tell)
             return 10 if detailed and found.changes else 0
-        receipt = synchronise(request, tell)
+        try:
+            receipt = synchronise(request, tell)
+        except KeyboardInterrupt:
+            common.output.say(tell.tally.safe())
+            raise
     tell_receipt(common, receipt)
     return int(receipt.exit)
 

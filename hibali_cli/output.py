@@ -6,13 +6,16 @@ import contextlib
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
 
 Cell = str | bytes | int | float | None
+_before: list[
+    Callable[[], None]
+] = []  # what is drawn on the terminal, and gives way to whatever is written there
 PIPE_CLOSED = "pipe-closed"  # the code of the one error nobody is told of: whoever read has left
 
 
@@ -43,6 +46,8 @@ class Output:
         stream = sys.stdout
         if stream is None:
             raise _closed()
+        if _before:
+            _make_way(stream)
         try:
             stream.write(block)
         except OSError as problem:
@@ -101,8 +106,25 @@ def json_line(record: Mapping[str, Any]) -> str:
 def write_aside(text: str) -> None:
     """One line on stderr, already safe to show; a closed stderr is nobody's loss."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
+        _make_way(sys.stderr)
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def after(clear: Callable[[], None]) -> Iterator[None]:
+    """While inside, `clear` is called before anything is written to a terminal, because something is drawn there."""
+    _before.append(clear)
+    try:
+        yield
+    finally:
+        _before.remove(clear)
+
+
+def _make_way(stream: TextIO) -> None:
+    if _before and is_terminal(stream):
+        for clear in _before:
+            clear()
 
 
 def flush_results() -> None:
@@ -138,10 +160,18 @@ def prepare_streams() -> None:
 
 def coloured(stream: TextIO | None) -> bool:
     """Whether colour may be written there: a terminal that knows it, and nobody said NO_COLOR."""
-    if stream is None or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
-        return False
+    return not os.environ.get("NO_COLOR") and can_be_drawn_on(stream)
+
+
+def can_be_drawn_on(stream: TextIO | None) -> bool:
+    """Whether lines there can be written over: a terminal that can move its cursor."""
+    return is_terminal(stream) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody may be looking at it."""
     try:
-        return stream.isatty()
+        return stream is not None and stream.isatty()
     except ValueError:
         return False
 

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from hibali.events import Carried, Deleted, Event, Failed, Hashing, Listener, Moved, Noted, Planned, Retried
+from hibali.events import (
+    Carried,
+    Carrying,
+    Connected,
+    Deleted,
+    Ended,
+    Event,
+    Failed,
+    Hashing,
+    Listing,
+    Moved,
+    Noted,
+    Planned,
+    Retried,
+)
 from hibali.text import printable
 from hibali_cli.options import Common
-from hibali_cli.output import coloured, write_aside
+from hibali_cli.output import can_be_drawn_on, is_terminal, write_aside
 from hibali_cli.records import event_fields
+from hibali_cli.tally import LISTING, WAITING, Tally
+
+_LINE_SECONDS = 30.0
+_RECORD_SECONDS = 10.0
 
 
 class Display(Protocol):
@@ -25,47 +44,95 @@ class Display(Protocol):
         """Print a safe line above the picture."""
 
 
+class Telling:
+    """A listener for the events of one operation, safe to call from any thread; `tally` knows how far it is."""
+
+    def __init__(self, common: Common, display: Display, tally: Tally, pulse: Pulse | None) -> None:
+        self.tally = tally
+        self._common = common
+        self._display = display
+        self._pulse = pulse
+        self._guard = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Show it, print it and pass it on, as far as it was asked for."""
+        with self._guard:
+            self._display.show(event)
+            if self._common.json:
+                _tell_program(self._common, event)
+            text = _words(self._common, event)
+            if text is not None:
+                self._display.line(text)
+            if self._pulse is not None:
+                self._pulse.beat(self._display)
+
+
 @contextmanager
-def listening(common: Common, title: str) -> Iterator[Listener]:
-    """A listener for the events of one operation, safe to call from any thread.
+def listening(
+    common: Common, title: str, *, records: bool = False, ends_at_plan: bool = False
+) -> Iterator[Telling]:
+    """Show events as they come.
 
     Failures are always told, notes unless `--quiet`, everything with `--verbose`. With `--json` failures
-    and notes, with `--verbose` all that is done, are JSON lines on stdout. On a terminal a bar runs on stderr
-    unless `--no-progress` or `--quiet`.
+    and notes, with `--verbose` all that is done, are JSON lines on stdout. Unless `--no-progress` or `--quiet`, progress is a
+    picture on a terminal, which is put away when there is a plan if it `ends_at_plan`; elsewhere it is a line on
+    stderr now and then, or with `--json` one on stdout, if `records` may come there.
     """
-    guard = threading.Lock()
-    with _display(common, title) as display:
-
-        def listen(event: Event) -> None:
-            with guard:
-                display.show(event)
-                if common.json:
-                    _tell_program(common, event)
-                text = _words(common, event)
-                if text is not None:
-                    display.line(text)
-
-        yield listen
+    tally = Tally()
+    with _display(common, title, tally, ends_at_plan=ends_at_plan) as display:
+        drawn = not isinstance(display, _Lines)
+        pulse = None
+        if common.progress and not ends_at_plan and (records if common.json else not drawn):
+            pulse = Pulse(common, tally)
+        yield Telling(common, display, tally, pulse)
 
 
 class _Lines:
     """No picture: lines alone, on stderr."""
 
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
     def show(self, event: Event) -> None:
-        """Nothing moves here."""
-        del event
+        """Only count."""
+        self._tally.take(event, time.monotonic())
 
     def line(self, text: str) -> None:
         """Print it."""
         write_aside(text)
 
 
-def _display(common: Common, title: str) -> AbstractContextManager[Display]:
-    if common.progress and coloured(sys.stderr):
-        from hibali_cli.progress_bar import progress_bar
+class Pulse:
+    """Progress for logs and programs: a line when the last one is old."""
 
-        return progress_bar(title)
-    return nullcontext(_Lines())
+    def __init__(self, common: Common, tally: Tally) -> None:
+        self._common = common
+        self._tally = tally
+        self._seconds = _RECORD_SECONDS if common.json else _LINE_SECONDS
+        self._last = time.monotonic()
+
+    def beat(self, display: Display) -> None:
+        """Called at every event; nothing is told while nothing happens."""
+        now, tally = time.monotonic(), self._tally
+        if now - self._last < self._seconds or tally.phase in {WAITING, LISTING}:
+            return
+        self._last = now
+        if self._common.json:
+            self._common.output.record("progress", tally.to_record(now), flush=True)
+        else:
+            display.line(f"{tally.phase:<8} {', '.join(tally.facts(now))}")
+
+
+def _display(
+    common: Common, title: str, tally: Tally, *, ends_at_plan: bool
+) -> AbstractContextManager[Display]:
+    """A picture where it can be seen and does not stand between the lines of a program's."""
+    seen = can_be_drawn_on(sys.stderr) and not (common.json and is_terminal(sys.stdout))
+    if common.progress and seen:
+        from hibali_cli.picture import picture
+
+        return picture(title, tally, ends_at_plan=ends_at_plan)
+    return nullcontext(_Lines(tally))
 
 
 def _words(common: Common, event: Event) -> str | None:
@@ -88,6 +155,8 @@ def _details(event: Event) -> str | None:
         case Retried():
             reason = printable(event.reason)
             return f"again    {printable(event.about)} in {event.wait_seconds:.1f} s: {reason}"
+        case Connected():
+            return f"lines    {event.lines} to {printable(event.about)}, {event.logins} logins"
         case Hashing():
             return f"hashing  {event.files} files, {event.bytes} bytes"
         case Planned():
@@ -100,6 +169,8 @@ def _details(event: Event) -> str | None:
 
 
 def _tell_program(common: Common, event: Event) -> None:
-    told = isinstance(event, Failed | Noted) or (common.output.verbose and not isinstance(event, Carried))
+    told = isinstance(event, Failed | Noted) or (
+        common.output.verbose and not isinstance(event, Carried | Carrying | Listing | Ended)
+    )
     if told:
         common.output.record(type(event).__name__.lower(), event_fields(event), flush=True)

@@ -22,7 +22,7 @@ from transfers.verify import Question, Verification
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
     """Carry out one verification and tell its receipt; returns the exit code."""
     question = _question(common, first, second, options)
-    with listening(common, f"verify {first}") as tell:
+    with listening(common, f"verify {first}", records=True) as tell:
         work = Verification(question, tell)
         try:
             receipt = work.run()

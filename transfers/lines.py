@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from hibali.errors import HibaliError
-from hibali.events import Listener, Noted, ignore
+from hibali.events import Connected, Listener, Noted, ignore
 from transfers.connection import Connection
 
 _LINE_RATE_BYTES = (
@@ -38,11 +38,13 @@ class Lines:
         tell: Listener = ignore,
         logins: Callable[[], int] = int,
         most_logins: int = 1,
+        rate: int = 0,
     ) -> None:
         """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
 
-        `logins` tells how often somebody logged in so far.
+        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit.
         """
+        self._rate = rate
         self._logins = logins
         self._most_logins = most_logins
         self._open_line = open_line
@@ -61,11 +63,11 @@ class Lines:
         """Whether further lines were asked for and may come up."""
         return self._started > 0 and not (self._failed and not self._all)
 
-    def start(self, round_trip: float, size: int, rate: int = 0) -> None:
+    def start(self, round_trip: float, size: int) -> None:
         """Open as many as `size` bytes are worth; returns at once."""
         if not self._most:
             return
-        self._wanted = count_lines(round_trip, size, size, rate)
+        self._wanted = count_lines(round_trip, size, size, self._rate)
         count = min(self._wanted, self._most)
         while self._started < count and count > 1:
             self._started += 1
@@ -83,11 +85,15 @@ class Lines:
                 self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
             return
         with self._guard:
-            if not self._closed:
+            kept = not self._closed
+            if kept:
                 self._up.append(connection)
                 self._all.append(connection)
-                return
-        connection.close()
+            lines = 1 + len(self._all)
+        if kept:
+            self._tell(Connected(connection.where, lines, self._logins()))
+        else:
+            connection.close()
 
     def take(self) -> list[Connection]:
         """The lines that came up since the last time."""

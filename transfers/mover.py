@@ -37,7 +37,7 @@ class Mover(Protocol):
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        """Carry every item; a `Landed` for each, in any order, with `Carried` in between for progress.
+        """Carry every item; a `Landed` for each, in any order, with events of what went wrong in between.
 
         Closing it ends what is under way.
         """

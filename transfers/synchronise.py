@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Deleted, Event, Failed, Listener, Moved, Noted, ignore
+from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
@@ -50,8 +50,22 @@ class Request:
     @property
     def lowest_rate(self) -> int:
         """The most bytes a second that everybody allows, 0 for no limit."""
-        rates = (self.rate, self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
-        return min((rate for rate in rates if rate), default=0)
+        return min((rate for rate in (self.rate, self._bandwidth) if rate), default=0)
+
+    @property
+    def lowest_setting(self) -> str:
+        """What says so: `bwlimit` or `bandwidth`."""
+        return "bandwidth" if self.lowest_rate == self._bandwidth else "bwlimit"
+
+    @property
+    def _bandwidth(self) -> int:
+        both = (self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
+        return min((rate for rate in both if rate), default=0)
+
+    def paced(self, location: Location) -> Location:
+        """The same place at a site from which no more is expected than everybody allows."""
+        limits = replace(location.site.limits, bandwidth=self.lowest_rate)
+        return replace(location, site=replace(location.site, limits=limits))
 
 
 def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
@@ -101,6 +115,7 @@ class _Operation:
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
+        self._mover = StreamMover(request.lowest_rate, tell)
         self._source: Source
         self._target: Store
 
@@ -127,7 +142,7 @@ class _Operation:
         self._tell_others(event)
 
     def _open(self, location: Location) -> Store:
-        store = open_store(location, tell=self._tell_others)
+        store = open_store(self._request.paced(location), tell=self._tell_others)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
@@ -222,6 +237,7 @@ class _Operation:
 
     def look(self) -> Survey:
         """List and plan."""
+        self.tell(Listing())
         exists = self._target.stat() is not None
         target: Side = self._target
         if isinstance(self._source, SingleSource):
@@ -291,9 +307,7 @@ class _Operation:
             store.expect(found.bytes_to_move)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(
-            StreamMover(self._request.lowest_rate).carry(self._source, self._target, items)
-        ) as events:
+        with closing(self._mover.carry(self._source, self._target, items)) as events:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
@@ -343,11 +357,14 @@ class _Operation:
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""
+        self._tell_others(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
-        receipt.limited_by = next((one.limited_by for one in self._stores if one.limited_by), None)
+        held = [self._request.lowest_setting if self._mover.slowed else None]
+        held += [store.limited_by for store in self._stores]
+        receipt.limited_by = next((setting for setting in held if setting), None)
         receipt.proof_tree = _of_tree(receipt)
         receipt.exit = self._judge(problem)
         if self._journal is not None:

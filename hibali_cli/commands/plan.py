@@ -58,6 +58,6 @@ def command(
         else:
             show_summary(common, found, output)
 
-    with listening(common, f"plan {source} {target}") as tell:
+    with listening(common, f"plan {source} {target}", ends_at_plan=True) as tell:
         found = plan_only(request, show, tell, save=None if output is None else Path(output))
     return 10 if detailed_exit_code and found.changes else 0

@@ -57,12 +57,12 @@ def test_there_and_back_over_many_lines(far_away: Any, tmp_path: Path, logins: i
 
 
 def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None:
-    there, proxy = far_away("logins = 2\nchannels = 2")
+    there, proxy = far_away("logins = 4\nchannels = 4")
     there.make(TREE)
     refused = there.folder / "refused"
     ssh = there.folder / "ssh"
     ssh.write_text(
-        f"#!/bin/sh\ncase $* in *ControlMaster=yes*-1\\ *) echo >>{refused};"
+        f"#!/bin/sh\ncase $* in *ControlMaster=yes*-[123]\\ *) echo >>{refused};"
         ' echo "Permission denied (publickey)." >&2; exit 255;; esac\nexec ssh "$@"\n'
     )
     ssh.chmod(0o755)
@@ -72,4 +72,20 @@ def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None
     assert there.there() == TREE
     assert proxy.connections == 1
     assert "fewer lines than asked for" in answer.err.decode()
-    assert len(refused.read_text().splitlines()) <= 2  # by whoever prepared it, and whoever needed it
+    assert refused.read_text().splitlines() == [""]
+    there.make({b"more": LARGE[:20_000_000]})
+    there.push()
+    assert refused.read_text().splitlines() == [""]  # the first login is the one of before
+
+
+@pytest.mark.parametrize("word", ["bwlimit", "bandwidth"])
+def test_a_slow_line_is_not_given_many_logins(far_away: Any, word: str) -> None:
+    there, proxy = far_away("logins = 8")
+    config = there.hibali.home.config
+    assert 'login_interval = "0s"' in config.read_text()
+    if word == "bandwidth":
+        config.write_text(re.sub("(login_interval.*)", r'\1\nbandwidth = "1M"', config.read_text()))
+    there.make({f"file {number}".encode(): LARGE[:1_500_000] for number in range(4)})
+    answer = there.push(*(["--bwlimit", "1M"] if word == "bwlimit" else []))
+    assert answer.last["limited_by"] == word
+    assert (proxy.connections, answer.last["logins"]) == (1, 1)

@@ -106,6 +106,21 @@ class CuttingProxy(_Listener):
             target.shutdown(socket.SHUT_WR)
 
 
+class NarrowProxy(CuttingProxy):
+    """Lets the first bytes through at once, and then about 600 kB a second towards the server."""
+
+    freely = 200_000
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
+        while content := client.recv(65536):
+            self.sent += len(content)
+            if self.sent > self.freely:
+                time.sleep(len(content) / 600_000)
+            server.sendall(content)
+
+
 class LongProxy(_Listener):
     """Passes bytes on `seconds` late in each direction, as a line over an ocean does; counts those that went there."""
 

@@ -11,8 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali import errors
-from hibali.events import Carried, Deleted, Event, Failed, Moved, Noted, Planned, Retried
+from hibali.events import (
+    Carried,
+    Carrying,
+    Connected,
+    Deleted,
+    Ended,
+    Event,
+    Failed,
+    Listing,
+    Moved,
+    Noted,
+    Planned,
+    Retried,
+)
 from hibali.text import printable
+from hibali_cli import progress
 from hibali_cli.options import Common
 from hibali_cli.output import Output, json_line
 from hibali_cli.progress import listening
@@ -23,13 +37,17 @@ from transfers.plan import Action, Verb
 from transfers.receipt import Receipt
 
 EVENTS: list[Event] = [
+    Listing(),
     Planned(3, 3000, 2, 2000, 1, 0),
-    Carried(1000),
+    Connected("far", 8, 2),
+    Carrying(b"large\xff\x1b[31m", 100, 600, 1000),
+    Carried(500),
     Moved(b"a\xff[red]\n", "file", 1000, "0" * 64, "digest", 1),
     Deleted(b"old", "folder"),
     Failed(b"x", "vanished", "it \x1b[31m vanished"),
     Retried("site", 1, 0.5, "throttled"),
     Noted("read this"),
+    Ended(),
 ]
 
 
@@ -47,8 +65,8 @@ def test_every_kind_that_a_command_writes_has_a_schema() -> None:
     assert written <= {path.stem for path in SCHEMAS.glob("*.json")}
 
 
-def tell(capsys: pytest.CaptureFixture[str], **options: bool) -> tuple[str, str]:
-    with listening(Common(Output(**options)), "push") as listen:
+def tell(capsys: pytest.CaptureFixture[str], *, records: bool = False, **options: bool) -> tuple[str, str]:
+    with listening(Common(Output(**options)), "push", records=records) as listen:
         for event in EVENTS:
             listen(event)
     captured = capsys.readouterr()
@@ -58,7 +76,7 @@ def tell(capsys: pytest.CaptureFixture[str], **options: bool) -> tuple[str, str]
 def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = tell(capsys, json=True, verbose=True)
     kinds = [record["kind"] for record in check_lines(out.encode())]
-    assert kinds == ["planned", "moved", "deleted", "failed", "retried", "noted"]
+    assert kinds == ["planned", "connected", "moved", "deleted", "failed", "retried", "noted"]
     out, _ = tell(capsys, json=True)
     assert [record["kind"] for record in check_lines(out.encode())] == ["failed", "noted"]
 
@@ -66,7 +84,7 @@ def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"verbose": True}, ["plan", "moved", "deleted", "failed", "again", "note"]),
+        ({"verbose": True}, ["plan", "lines", "moved", "deleted", "failed", "again", "note"]),
         ({}, ["failed", "note"]),
         ({"quiet": True}, ["failed"]),
         ({"quiet": True, "verbose": True}, ["failed"]),
@@ -78,6 +96,27 @@ def test_events_for_people(
     out, err = tell(capsys, **options)
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == words
+    assert "\x1b" not in err
+
+
+def test_progress_for_programs_and_logs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_RECORD_SECONDS", 0)
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
+    out, err = tell(capsys, json=True, records=True)
+    told = [record for record in check_lines(out.encode()) if record["kind"] == "progress"]
+    assert [record["bytes"] for record in told] == [0, 0, 100, 600, 600, 600, 600, 600, 600]
+    assert told[3]["current"][0]["size"] == 1000
+    assert (told[-1]["files"], told[-1]["files_failed"], told[-1]["retries"], told[-1]["lines"]) == (
+        1,
+        1,
+        1,
+        8,
+    )
+    assert "progress" not in tell(capsys, json=True)[0]
+    _, err = tell(capsys)
+    assert "moving   600 B of 2.0 kB, 1 of 2 files, 8 lines, 2 logins\n" in err
     assert "\x1b" not in err
 
 

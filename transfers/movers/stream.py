@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeGuard
 
-from hibali.events import Carried, Event
+from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
+from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
 from transfers.mover import Source
 from transfers.packing import group_units
-from transfers.store import Item, Landed, Payload, Store
+from transfers.store import Item, Landed, Payload, Store, Unit
 
 _ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -22,10 +23,16 @@ _FULL = frozenset({"no-space", "no-quota", "read-only"})
 class StreamMover:
     """The Mover protocol (transfers.mover.Mover)."""
 
-    def __init__(self, rate: int = 0) -> None:
-        """`rate` is the most bytes a second, 0 for no limit."""
-        self._rate = rate
+    def __init__(self, rate: int = 0, tell: Listener = ignore) -> None:
+        """`rate` is the most bytes a second, 0 for no limit; `tell` hears what left from the thread that sends it."""
+        self._tell = tell
+        self._pace = Pace(rate)
         self._full = threading.Event()
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it was the rate that made it take so long."""
+        return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -38,6 +45,7 @@ class StreamMover:
                 for event in events:
                     if _again(event) and round_number < _ROUNDS:
                         again.append(event.item)
+                        yield _retried(event, round_number)
                     else:
                         yield event
             if not again:
@@ -48,16 +56,14 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
-        watched = _Watched(Pace(self._rate))
+        watched = _Watched(self._pace, self._tell)
         units = group_units(self._while_room(items), piece, target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
-                yield from watched.carried()
                 if landed.problem is not None and landed.problem.code in _FULL:
                     self._full.set()
                 proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
                 yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
-        yield from watched.carried()
 
     def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
         """A full target is not tried again for every file that is left."""
@@ -72,14 +78,19 @@ def _again(event: Event | Landed) -> TypeGuard[Landed]:
     return isinstance(event, Landed) and event.problem is not None and event.problem.again
 
 
+def _retried(landed: Landed, round_number: int) -> Retried:
+    reason = landed.problem.message if landed.problem is not None else ""
+    return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
+
+
 class _Watched:
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, tell: Listener) -> None:
         self._pace = pace
+        self._tell = tell
         self.proofs: dict[int, Proof] = {}
-        self._bytes = 0
-        self._told = 0
+        self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
 
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         for payload in payloads:
@@ -87,13 +98,16 @@ class _Watched:
                 proof = payload.proofs[position] if payload.proofs else Proof.DIGEST
                 if item.entry.kind is Kind.FILE and proof is not Proof.DIGEST:
                     self.proofs[item.number] = proof
-            self._pace.take(len(payload.data))
-            self._bytes += len(payload.data)
+            size = len(payload.data)
+            self._pace.take(size)
             yield payload
+            self._tell_progress(payload.unit, size)
 
-    def carried(self) -> Iterator[Carried]:
-        """Bytes that left since the last time."""
-        now = self._bytes
-        if now > self._told:
-            yield Carried(now - self._told)
-            self._told = now
+    def _tell_progress(self, unit: Unit, size: int) -> None:
+        if unit.segment:
+            item = unit.items[0]
+            if item.number != self._large[0]:
+                self._large = (item.number, unit.offset)
+            self._tell(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
+        if size:
+            self._tell(Carried(size))

@@ -1,0 +1,83 @@
+"""Several logins to a name with several addresses: all of them go to the machine of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali import address
+from hibali.login import Login
+from hibali.sites import Limits, SshSettings
+from tests.support.faulty_proxy import LongProxy
+
+LIMITS = Limits(login_interval_seconds=0)
+
+
+@pytest.fixture
+def two_ways(ssh_server: Any) -> Iterator[tuple[LongProxy, LongProxy]]:
+    proxies = (LongProxy(ssh_server.port, 0), LongProxy(ssh_server.port, 0))
+    yield proxies
+    for proxy in proxies:
+        proxy.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSettings]:
+    """A site whose configuration a test writes: `far` leads to the port it names."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    config = tmp_path / "config"
+    found = SshSettings("far", command=("ssh", "-F", str(config)), logins=2)
+    yield found
+    for number in range(2):
+        Login(found, LIMITS, number=number).close()
+
+
+def lead_to(port: int, ssh_server: Any, tmp_path: Path, more: str = "") -> None:
+    text = ssh_server.config.read_text().replace(f"Port {ssh_server.port}", f"Port {port}")
+    (tmp_path / "config").write_text(f"{text}  HostKeyAlias {ssh_server.host}\n{more}")
+
+
+@pytest.mark.parametrize(("addresses", "more", "pinned"), [
+    ({"192.0.2.1", "192.0.2.2"}, "", True),
+    ({"192.0.2.1"}, "", False),
+    ({"192.0.2.1", "192.0.2.2"}, "  CanonicalizeHostname yes\n", False),
+])  # fmt: skip
+def test_a_further_login_goes_where_the_first_one_went(
+    two_ways: tuple[LongProxy, LongProxy],
+    settings: SshSettings,
+    ssh_server: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    addresses: set[str],
+    more: str,
+    *,
+    pinned: bool,
+) -> None:
+    # The name's server is asked by nobody here: what it would say is told, and that it says another thing each time.
+    monkeypatch.setattr(address, "resolve", lambda *_: addresses)
+    first, second = two_ways
+    lead_to(first.port, ssh_server, tmp_path, more)
+    Login(settings, LIMITS).ensure()
+    lead_to(second.port, ssh_server, tmp_path, more)
+    further = Login(settings, LIMITS, number=1)
+    assert further.waits_for_the_first == pinned
+    further.ensure()
+    assert (first.connections, second.connections) == ((2, 0) if pinned else (1, 1))
+
+
+def test_behind_another_host_nobody_here_can_say(
+    settings: SshSettings, ssh_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "resolve", lambda *_: {"192.0.2.1", "192.0.2.2"})
+    lead_to(ssh_server.port, ssh_server, tmp_path, "  ProxyJump gate\n")
+    assert not Login(settings, LIMITS).waits_for_the_first
+
+
+def test_what_a_banner_says_is_not_believed() -> None:
+    said = b'Authenticated to x ([192.0.2.66]:22)\r\nAuthenticated to far ([2001:db8::1]:2222) using "publickey".\r\n'
+    assert address.address_told(said) == ("2001:db8::1", 2222)
+    assert address.address_told(b'Authenticated to far (via proxy) using "publickey".') is None
+    assert address.address_told(b"Authenticated to far ([$(id)]:22).") is None
