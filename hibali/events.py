@@ -56,6 +56,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjusted:
+    """One entry that stood at the target, or just landed, has the permissions it is to have; no bytes moved."""
+
+    path: bytes
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """One entry was not done, and why, in words and as a stable code."""
 
@@ -81,7 +89,7 @@ class Noted:
     message: str
 
 
-Event = Planned | Hashing | Moved | Carried | Deleted | Failed | Retried | Noted
+Event = Planned | Hashing | Moved | Carried | Deleted | Adjusted | Failed | Retried | Noted
 Listener = Callable[[Event], None]
 
 

@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from hibali.events import Carried, Deleted, Event, Failed, Hashing, Listener, Moved, Noted, Planned, Retried
+from hibali.events import (
+    Adjusted,
+    Carried,
+    Deleted,
+    Event,
+    Failed,
+    Hashing,
+    Listener,
+    Moved,
+    Noted,
+    Planned,
+    Retried,
+)
 from hibali.text import printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_aside
@@ -83,6 +95,8 @@ def _details(event: Event) -> str | None:
     match event:
         case Moved():
             return f"moved    {printable(event.path)}"
+        case Adjusted():
+            return f"adjusted {printable(event.path)}"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():

@@ -40,6 +40,7 @@ _MODULES = (
     "walk",
     "sync",
     "removing",
+    "adjusting",
     "keeping",
     "begun",
     "frontier",

@@ -10,7 +10,7 @@ from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
-from transfers.plan import Action, Conflict, Decision, Verb, decide
+from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
 from transfers.rules import Rules, selector
 from transfers.selection import unmet
 from transfers.spool import Spool
@@ -24,9 +24,10 @@ _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 
 @dataclass(slots=True)
 class Survey:
-    """A complete plan with its counts; `moves` and `deletions` are read from disk, not memory."""
+    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are read from disk, not memory."""
 
     moves: Spool = field(default_factory=Spool)
+    adjustments: Spool = field(default_factory=Spool)
     deletions: Spool = field(default_factory=Spool)
     conflicts: list[Conflict] = field(default_factory=list)
     files: int = 0
@@ -53,13 +54,16 @@ class Survey:
     @property
     def changes(self) -> bool:
         """Whether anything would happen."""
-        return bool(self.moves.count or self.deletions.count)
+        return bool(self.moves.count or self.adjustments.count or self.deletions.count)
 
     def count(self, action: Action) -> None:
         """Take one decision in."""
         counted = action.entry.kind in _COUNTED
         if action.verb is Verb.KEEP:
             self.files_kept += counted
+        elif action.verb is Verb.ADJUST:
+            self.files_kept += counted
+            self.adjustments.add(action)
         elif action.verb is Verb.DELETE:
             self.files_to_delete += action.entry.kind is not Kind.FOLDER
             self.deletions.add(action)
@@ -80,6 +84,7 @@ class Survey:
     def close(self) -> None:
         """Forget the plan."""
         self.moves.close()
+        self.adjustments.close()
         self.deletions.close()
 
 
@@ -118,7 +123,7 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
                 found.count(decision)
 
     take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
-    take(settle(source, target, compared))
+    take(settle(source, target, compared, rules))
     compared.close()
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
@@ -133,7 +138,7 @@ def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
         unlisted.extend(problem.problems)
 
 
-def settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
+def settle(source: Side, target: Side, compared: Spool, rules: Rules) -> Iterator[Action]:
     """Digest both sides of what has the same size; each side hashes its own, both at once."""
     if not compared.count:
         return
@@ -141,7 +146,8 @@ def settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
     theirs = target.digest(action.target for action in compared if action.target is not None)
     for action, (_, mine, _), (_, other, _) in zip(compared, ours, theirs, strict=True):
         if mine is not None and mine == other:
-            yield Action(Verb.KEEP, action.entry, "same digest", action.target)
+            assert action.target is not None
+            yield kept(action.entry, action.target, "same digest", rules, source.facts, target.facts)
         else:
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 

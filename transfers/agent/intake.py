@@ -225,7 +225,7 @@ class Hand(Packs):
             if len(self._open) >= _OPEN_PARTIALS:
                 self._close_partials()
             partial = partial_path(self._seed, item["path"])
-            found = self._open[item["number"]] = open_partial(self._root, partial, item["mode"])
+            found = self._open[item["number"]] = open_partial(self._root, partial, item)
         return found
 
     def _close_partials(self) -> None:

@@ -9,7 +9,7 @@ from transfers.agent import own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
-from transfers.agent.landing import LandingError, Outcome, Staged, keep_mode
+from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_mode
 from transfers.agent.problems import problem_of
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -22,14 +22,13 @@ def partial_path(seed: bytes, path: bytes) -> bytes:
     return folder + b"/" + name if folder else name
 
 
-def open_partial(root: Root, partial: bytes, mode: int) -> int:
+def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
     """A descriptor of a partial file of our own, made where it is not there yet. Raises OSError, `UnsafeNameError`.
 
     Whichever of an operation's processes comes first makes it: the name is as unguessable as the seed.
     """
-    permissions = 0o777 if mode >= 0 and mode & 0o100 else 0o666
     parent = root.parent(partial, make=True)
-    descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, permissions, dir_fd=parent)
+    descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, first_mode(item), dir_fd=parent)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
@@ -88,7 +87,7 @@ class LargeFiles(object):
         """Ready a file whose first piece will begin at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
         part = self._resume(item, offset) if offset else self._start(item)
         try:
-            descriptor = open_partial(self._root, part.partial, item["mode"])
+            descriptor = open_partial(self._root, part.partial, item)
         except (OSError, UnsafeNameError):
             self._begun.end(part)
             if not offset:
