@@ -45,6 +45,7 @@ _MODULES = (
     "begun",
     "frontier",
     "expected",
+    "sparse",
     "landing",
     "large",
     "lease",

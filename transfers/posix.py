@@ -333,6 +333,7 @@ def _entry(record: Record) -> Entry:
         ctime_ns=record.ctime_ns,
         link=record.link,
         offline=bool(record.offline),
+        allocated=record.allocated,
     )
 
 

@@ -43,6 +43,7 @@ class Facts:
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+    holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
 

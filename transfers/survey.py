@@ -34,6 +34,7 @@ class Survey:
     bytes: int = 0
     files_to_move: int = 0
     bytes_to_move: int = 0
+    bytes_in_holes: int = 0
     names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
@@ -70,6 +71,8 @@ class Survey:
         else:
             self.files_to_move += counted
             self.bytes_to_move += action.entry.size
+            if action.entry.sparse and not action.entry.offline:
+                self.bytes_in_holes += action.entry.size - action.entry.allocated
             self.names_to_make += action.target is None
             self.moves.add(action)
 
@@ -188,8 +191,9 @@ def check_space(found: Survey, target: Store, about: str) -> None:
     if not found.moves.count:
         return
     space = target.space()
+    to_hold = found.bytes_to_move - (found.bytes_in_holes if target.facts.holes else 0)
     for name, code, needed, free, words in (
-        ("bytes", "no-space", found.bytes_to_move, space.free_bytes, "bytes are to move"),
+        ("bytes", "no-space", to_hold, space.free_bytes, "bytes are to move"),
         ("inodes", "no-inodes", found.names_to_make, space.free_inodes, "names are to be made"),
     ):
         if free is None or needed <= free:

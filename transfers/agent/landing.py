@@ -11,6 +11,7 @@ from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
 from transfers.agent.problems import Problem, problem_of
+from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
 _PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -146,10 +147,8 @@ class _PartialFile(object):
 
     def append(self, content: memoryview) -> None:
         self._hash.update(content)
-        while len(content):
-            written = os.write(self._descriptor, content)
-            content = content[written:]
-            self.offset += written
+        write_at(self._descriptor, self._item, content, self.offset)
+        self.offset += len(content)
 
     def finish(self, digest: Optional[str]) -> Staged:
         """Check size and digest, set the time; the descriptor stays open for the sync."""
@@ -158,6 +157,8 @@ class _PartialFile(object):
             raise MismatchError(
                 "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
             )
+        if self._item["sparse"]:
+            os.ftruncate(self._descriptor, self.offset)
         keep_mode(self._descriptor, self._item)
         os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
         staged = Staged(self._item, self._name, self._descriptor, found)

@@ -11,6 +11,7 @@ from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
 from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_mode
 from transfers.agent.problems import problem_of
+from transfers.agent.sparse import write_at
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -43,14 +44,6 @@ def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: bytearray) -> 
     return int(unit["items"][0]["number"])
 
 
-def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
-    """All of it, at its place. Raises OSError."""
-    while len(content):
-        written = os.pwrite(descriptor, content, offset)
-        content = content[written:]
-        offset += written
-
-
 class Large(object):
     """One file under way."""
 
@@ -80,7 +73,7 @@ class LargeFiles(object):
         large = self._files.get(number)
         if large is None:
             return None
-        write_piece(large.descriptor, memoryview(body), unit["offset"])
+        write_at(large.descriptor, large.item, memoryview(body), unit["offset"])
         return self.place(number, unit["offset"], len(body), data["digests"][0])
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
@@ -94,8 +87,17 @@ class LargeFiles(object):
                 raise
             self._unlink(part.partial)
             raise GoneError("what was there of it is not ours any more") from None
-        if offset:
-            os.ftruncate(descriptor, part.there)
+        try:
+            if offset:
+                os.ftruncate(descriptor, part.there)
+            if item["sparse"]:
+                # Its end may be a hole, and it is read back up to there.
+                os.ftruncate(descriptor, item["size"])
+        except OSError:
+            os.close(descriptor)
+            self._unlink(part.partial)
+            self._begun.end(part)
+            raise
         frontier = Frontier(
             descriptor, item["size"], list(part.marks), lambda mark: self._begun.mark(part, mark)
         )

@@ -18,7 +18,9 @@ from transfers.lines import Lines
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
-FACTS = Facts(kind="ssh", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True)
+FACTS = Facts(
+    kind="ssh", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True, holes=True
+)
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
