@@ -80,6 +80,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjusted:
+    """One entry that stood at the target, or just landed, has the permissions it is to have; no bytes moved."""
+
+    path: bytes
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """One entry was not done, and why, in words and as a stable code."""
 
@@ -119,6 +127,7 @@ Event = (
     | Carrying
     | Connected
     | Deleted
+    | Adjusted
     | Failed
     | Retried
     | Noted

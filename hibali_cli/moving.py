@@ -58,6 +58,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="What becomes of symlinks.",
     ),
     click.option(
+        "--modes",
+        type=click.Choice(["execute", "keep"]),
+        default="execute",
+        show_default=True,
+        help="Which permission bits travel: the execute bit, or all nine, folders' too.",
+    ),
+    click.option(
         "--specials",
         type=click.Choice(["fail", "skip"]),
         default="fail",
@@ -174,7 +181,7 @@ def show_plan(common: Common, plan: Survey) -> None:
     from hibali_cli.records import action_fields, event_fields
 
     count = 0
-    for actions in (plan.moves, plan.deletions):
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
         for action in actions:
             count += 1
             if common.json:
@@ -200,9 +207,10 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
         common.output.record("receipt", receipt.to_record())
         return
     proof = f", proven by {receipt.proof_moved}" if receipt.proof_moved else ""
+    adjusted = f", {receipt.files_adjusted} adjusted" if receipt.files_adjusted else ""
     deleted = f", {receipt.files_deleted} deleted" if receipt.files_deleted else ""
     common.output.say(
-        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{deleted};"
+        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{adjusted}{deleted};"
         f" {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit:

@@ -16,7 +16,7 @@ def show_summary(common: Common, plan: Survey, saved: str) -> None:
     """A table for people, records of kind `reason` for programs; never a line for each name."""
     names: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    for actions in (plan.moves, plan.deletions):
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
         for action in actions:
             reason = (str(action.verb), action.because)
             names[reason] += 1

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from hibali.events import (
+    Adjusted,
     Carried,
     Carrying,
     Connected,
@@ -150,6 +151,8 @@ def _details(event: Event) -> str | None:
     match event:
         case Moved():
             return f"moved    {printable(event.path)}"
+        case Adjusted():
+            return f"adjusted {printable(event.path)}"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+_BLOCK = 4096  # a hole is at least so large
+
 
 class Kind(StrEnum):
     """What an entry is; SPECIAL covers devices, FIFOs and sockets, which are never created or opened (S2)."""
@@ -40,7 +42,8 @@ class Entry(NamedTuple):
 
     `mtime_ns` is 0 where the store keeps none; `mode` holds permission bits, or -1 where unknown; `link` is
     a symlink's target, `etag` a store's own tag, `digest` a sha256 in hexadecimal that the store recorded
-    with this very content, `offline` a file whose bytes are not on disk (tape).
+    with this very content, `offline` a file whose bytes are not on disk (tape), `allocated` how many bytes are, -1 where
+    unknown.
     """
 
     path: bytes
@@ -56,6 +59,12 @@ class Entry(NamedTuple):
     etag: str | None = None
     digest: str | None = None
     offline: bool = False
+    allocated: int = -1
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a file has holes, or is kept in less than its size (compressed, on tape)."""
+        return self.kind is Kind.FILE and 0 <= self.allocated <= self.size - _BLOCK
 
     @property
     def order(self) -> bytes:

@@ -10,6 +10,7 @@ from transfers.entry import Entry, Kind
 from transfers.rules import Rules, Selector
 from transfers.store import Facts, is_own_name, is_partial_name, unsafe_component
 
+PERMISSIONS = 0o777  # setuid, setgid and sticky never travel (S2)
 _SECOND = 1_000_000_000
 _MICROSECOND = 1_000
 
@@ -17,13 +18,14 @@ _MICROSECOND = 1_000
 class Verb(StrEnum):
     """What happens to one name at the target.
 
-    COMPARE is settled by digests before the plan is complete.
+    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions alone: no bytes move.
     """
 
     COPY = "copy"
     REPLACE = "replace"
     RELINK = "relink"
     RETYPE = "retype"
+    ADJUST = "adjust"
     DELETE = "delete"
     KEEP = "keep"
     COMPARE = "compare"
@@ -176,7 +178,7 @@ class _Merge:
         if problem is not None:
             yield from problem
         elif ours.kind is Kind.FOLDER:
-            yield Action(Verb.KEEP, ours, "stands already", theirs)
+            yield kept(ours, theirs, "stands already", self._rules, self._source_facts, self._target_facts)
         else:
             action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
             if self._source_facts.folders or self._target_facts.file_and_folder:
@@ -272,18 +274,34 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
         return Action(Verb.RELINK, ours, "the link points elsewhere", theirs)
     if ours.size != theirs.size:
         return Action(Verb.REPLACE, ours, "size differs", theirs)
-    if source_facts.modes and target_facts.modes and _differ_in_execute(ours, theirs):
+    if (
+        rules.modes == "execute"
+        and source_facts.modes
+        and target_facts.modes
+        and _differ_in(0o100, ours, theirs)
+    ):
         return Action(Verb.REPLACE, ours, "execute bit differs", theirs)
     if rules.checksum:
         return Action(Verb.COMPARE, ours, "the digests decide", theirs)
     epoch = ours.mtime_ns == theirs.mtime_ns and source_facts.mtimes and target_facts.mtimes
     if (ours.mtime_ns and theirs.mtime_ns) or epoch:
         if same_time(ours.mtime_ns, theirs.mtime_ns):
-            return Action(Verb.KEEP, ours, "same size and time", theirs)
+            return kept(ours, theirs, "same size and time", rules, source_facts, target_facts)
         return Action(Verb.REPLACE, ours, "modification time differs", theirs)
     if ours.digest and ours.digest == theirs.digest:
-        return Action(Verb.KEEP, ours, "same digest on record", theirs)
+        return kept(ours, theirs, "same digest on record", rules, source_facts, target_facts)
     return Action(Verb.REPLACE, ours, "nothing is on record to compare with", theirs)
+
+
+def kept(
+    ours: Entry, theirs: Entry, because: str, rules: Rules, source_facts: Facts, target_facts: Facts
+) -> Action:
+    """What becomes of a file or folder whose content stays: its permissions may have to be set."""
+    both = source_facts.modes and target_facts.modes
+    if rules.modes == "execute" or not both or not _differ_in(PERMISSIONS, ours, theirs):
+        return Action(Verb.KEEP, ours, because, theirs)
+    verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
+    return Action(verb, ours, "permissions differ", theirs)
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:
@@ -320,5 +338,5 @@ def unholdable(path: bytes, facts: Facts) -> str | None:
     return None
 
 
-def _differ_in_execute(ours: Entry, theirs: Entry) -> bool:
-    return ours.mode >= 0 and theirs.mode >= 0 and (ours.mode & 0o100) != (theirs.mode & 0o100)
+def _differ_in(bits: int, ours: Entry, theirs: Entry) -> bool:
+    return ours.mode >= 0 and theirs.mode >= 0 and (ours.mode ^ theirs.mode) & bits != 0

@@ -17,7 +17,7 @@ _MOST = 2**63 - 1
 _TEXT = 1000
 _MODE = re.compile(r"[0-7]{1,7}")
 _NAMES = 10_000  # patterns of one option
-_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.DELETE)
+_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.DELETE)
 
 _RULES = {
     "include",
@@ -31,6 +31,7 @@ _RULES = {
     "max_delete",
     "allow_empty_source",
     "links",
+    "modes",
     "specials",
     "require_proof",
 }
@@ -142,6 +143,9 @@ def rules_of(record: Any) -> Rules:
     for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
         if record.get(key) not in words:
             raise WrongLineError(f"{key} is not one of its words")
+    modes = record.get("modes", "execute")  # plans of earlier versions know no other
+    if modes not in ("execute", "keep"):
+        raise WrongLineError("modes is not one of its words")
     if proof is not None and proof not in list(Proof):
         raise WrongLineError("require_proof is no proof")
     return Rules(
@@ -149,6 +153,7 @@ def rules_of(record: Any) -> Rules:
         delete=truth(record, "delete"),
         delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
         allow_empty_source=truth(record, "allow_empty_source"),
+        modes=modes,
         require_proof=None if proof is None else Proof(proof),
     )
 
@@ -193,6 +198,8 @@ def _makes_sense(action: Action) -> bool:
         return below or (
             target.path == entry.path and (entry.kind is Kind.FOLDER) != (target.kind is Kind.FOLDER)
         )
+    if verb is Verb.ADJUST:
+        return target.path == entry.path and entry.kind is target.kind and entry.kind is not Kind.LINK
     if target.path != entry.path or Kind.FOLDER in {entry.kind, target.kind}:
         return False
     return verb is Verb.REPLACE or entry.kind is target.kind is Kind.LINK

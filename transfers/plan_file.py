@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,10 @@ def _records(header: Header, found: Survey) -> Iterator[Line]:
     yield header_record(header)
     for failure in found.failures():
         yield failure_record(failure)
-    for actions in (found.moves, found.deletions):
+    modes = header.rules.modes == "keep"
+    for actions in (chain(found.moves, found.adjustments), found.deletions):
         for action in in_order(actions):
-            yield action_record(action)
+            yield action_record(action, modes=modes)
 
 
 def header_record(header: Header) -> Line:
@@ -155,6 +156,7 @@ def rules_record(rules: Rules) -> Line:
         "max_delete": str(limit.number) if limit.number is not None else percent,
         "allow_empty_source": rules.allow_empty_source,
         "links": rules.links,
+        "modes": rules.modes,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
     }
@@ -171,8 +173,8 @@ def failure_record(failure: Failed) -> Line:
     }
 
 
-def action_record(action: Action) -> Line:
-    """One action, with what both sides looked like."""
+def action_record(action: Action, *, modes: bool = False) -> Line:
+    """One action, with what both sides looked like; with `modes` those of folders too."""
     record: Line = {
         "schema": 1,
         "kind": "action",
@@ -186,19 +188,19 @@ def action_record(action: Action) -> Line:
         record["implied"] = True
     standing = action.entry if action.verb is Verb.DELETE else action.target
     if action.verb is not Verb.DELETE:
-        record["source"] = _facts(action.entry, action.entry.path)
+        record["source"] = _facts(action.entry, action.entry.path, modes=modes)
     if standing is not None:
-        record["target"] = _facts(standing, action.entry.path)
+        record["target"] = _facts(standing, action.entry.path, modes=modes)
     return record
 
 
-def _facts(entry: Entry, path: bytes) -> Line:
+def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
     """What tells whether a name is still the same; a path only where it is another one."""
     facts: Line = {"type": str(entry.kind), "size": entry.size}
     if entry.path != path:
         facts |= path_fields(entry.path)
     if entry.kind is Kind.FOLDER:
-        return facts
+        return facts | ({"mode": f"{entry.mode:04o}"} if modes and entry.mode >= 0 else {})
     for name in ("mtime_ns", "ctime_ns", "inode"):
         value = getattr(entry, name)
         if value:

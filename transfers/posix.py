@@ -6,8 +6,9 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
@@ -23,6 +24,7 @@ from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
+    Adjustment,
     Facts,
     Item,
     Landed,
@@ -188,42 +190,40 @@ class PosixStore:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered("remove", entries, {})
+        return self._answered("remove", entries, _listed)
+
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """See Store; the target must be locked."""
+        return self._answered(
+            "adjust", adjustments, lambda one: {**_listed(one.entry), "permissions": one.permissions}
+        )
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         into = frames.text_of(self._connection.expand(place.raw))
-        return self._answered("keep", entries, {"into": into, "root": frames.text_of(self.where)})
+        more = {"into": into, "root": frames.text_of(self.where)}
+        return self._answered("keep", entries, _listed, more)
 
     def _answered(
-        self, word: str, entries: Iterable[Entry], more: dict[str, Any]
-    ) -> Iterator[tuple[Entry, Problem | None]]:
+        self,
+        word: str,
+        asked: Iterable[_Value],
+        told: Callable[[_Value], dict[str, Any]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Iterator[tuple[_Value, Problem | None]]:
         """What an agent does with each of them: a problem or none."""
         self._open()
-
-        def items(some: tuple[Entry, ...]) -> dict[str, Any]:
-            told = [
-                {
-                    "path": frames.text_of(e.path),
-                    "kind": KIND_LETTERS[e.kind],
-                    "size": e.size,
-                    "mtime_ns": e.mtime_ns,
-                }
-                for e in some
-            ]
-            return {**more, "items": told}
-
-        for batch in self._ahead(word, entries, items):
+        for batch in self._ahead(word, asked, lambda some: {**more, "items": [told(one) for one in some]}):
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
-            for entry, problem in zip(batch, found, strict=True):
-                yield entry, None if problem is None else problem_from(problem)
+            for one, problem in zip(batch, found, strict=True):
+                yield one, None if problem is None else problem_from(problem)
 
-    def _ahead(self, word: str, entries: Iterable[Entry], details: Any) -> Iterator[tuple[Entry, ...]]:
+    def _ahead(self, word: str, values: Iterable[_Value], details: Any) -> Iterator[tuple[_Value, ...]]:
         """Ask in batches, a few of them before the first is answered: a long line must not wait for each."""
-        coming = _batches(entries)
-        asked: deque[tuple[Entry, ...]] = deque()
+        coming = _batches(values)
+        asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
                 self._connection.send(frames.REQUEST, {"do": word, **details(batch)})
@@ -294,6 +294,16 @@ def _batches(values: Iterable[_Value]) -> Iterator[tuple[_Value, ...]]:
         yield batch
 
 
+def _listed(entry: Entry) -> dict[str, Any]:
+    """What an agent compares, before it touches a name, with what it finds."""
+    return {
+        "path": frames.text_of(entry.path),
+        "kind": KIND_LETTERS[entry.kind],
+        "size": entry.size,
+        "mtime_ns": entry.mtime_ns,
+    }
+
+
 def one_entry(answer: frames.Frame, connection: Connection) -> Entry | None:
     """The answer to `stat` and `lstat`: what was found, or None."""
     with connection.understanding():
@@ -323,6 +333,7 @@ def _entry(record: Record) -> Entry:
         ctime_ns=record.ctime_ns,
         link=record.link,
         offline=bool(record.offline),
+        allocated=record.allocated,
     )
 
 

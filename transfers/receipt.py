@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.errors import Exit
-from hibali.events import Carried, Deleted, Event, Failed, Moved, Planned
+from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Moved, Planned
 from transfers.entry import Proof, weakest
 
 
@@ -34,6 +34,7 @@ class Receipt:
     bytes_moved: int = 0
     bytes_sent: int = 0
     files_kept: int = 0
+    files_adjusted: int = 0
     files_deleted: int = 0
     files_failed: int = 0
     proof_moved: Proof | None = None
@@ -59,11 +60,13 @@ class Receipt:
                     self.proof_moved = proof if self.proof_moved is None else weakest(self.proof_moved, proof)
             case Deleted(kind="file" | "link" | "special"):
                 self.files_deleted += 1
+            case Adjusted(kind="file"):
+                self.files_adjusted += 1
             case Failed():
                 self.files_failed += 1
                 if len(self.failures) < _FAILURES_KEPT:
                     self.failures.append(event)
-            case Carried() | Moved() | Deleted() | _:
+            case Carried() | Moved() | Deleted() | Adjusted() | _:
                 pass
 
     def to_record(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class Receipt:
             "bytes_moved": self.bytes_moved,
             "bytes_sent": self.bytes_sent,
             "files_kept": self.files_kept,
+            "files_adjusted": self.files_adjusted,
             "files_deleted": self.files_deleted,
             "files_failed": self.files_failed,
             "proof_moved": self.proof_moved,

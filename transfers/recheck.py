@@ -10,7 +10,7 @@ from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
-from transfers.plan import Action, Verb, compare, unholdable
+from transfers.plan import Action, Verb, compare, kept, unholdable
 from transfers.plan_file import Header
 from transfers.rules import Rules
 from transfers.spool import Spool
@@ -18,7 +18,7 @@ from transfers.standing import Asked, Standing, standing
 from transfers.survey import Survey, listed, settle
 
 _NAMED = 5
-_TO_DO, _DONE, _COMPARE, _ABSENT = range(4)
+_TO_DO, _DONE, _COMPARE, _ABSENT, _ADJUST = range(5)
 
 
 def recheck(
@@ -42,7 +42,7 @@ def same(planned: Entry, found: Entry) -> bool:
     if planned.kind is not found.kind:
         return False
     if planned.kind is Kind.FOLDER:
-        return True
+        return planned.mode in {-1, found.mode}  # its mode is in a plan only where that is to be kept
     if planned.kind is Kind.LINK:
         return planned.link == found.link
     if planned.size != found.size:
@@ -107,7 +107,8 @@ class _Recheck:
 
     def look_at_source(self, planned: Survey) -> None:
         """Every move's entry as it is now; a name that is to be deleted must still be missing."""
-        asked = heapq.merge(planned.moves, planned.deletions, key=lambda action: action.entry.order)
+        orders = (planned.moves, planned.adjustments, planned.deletions)
+        asked = heapq.merge(*orders, key=lambda action: action.entry.order)
         now = listed(self._source, self.found.unlisted)
         for action, met in _side_by_side(asked, now):
             path, entry = action.entry.path, met
@@ -173,6 +174,9 @@ class _Recheck:
         elif other is not None:
             self._drift(name.path, f"a {other.kind} stands there now")
             return _TO_DO
+        if there is None and action.verb is Verb.ADJUST:
+            self._drift(name.path, "it is gone from the target")
+            return _TO_DO
         if there is None:
             room = other is not None or (planned is not None and planned.path != name.path)
             return _TO_DO if room else _ABSENT
@@ -181,7 +185,7 @@ class _Recheck:
     def _judge_standing(self, action: Action, there: Entry, number: int) -> int:
         """Something stands there: what an earlier call of this plan made of it, or what the plan saw."""
         if there.kind is Kind.FOLDER:
-            return _DONE
+            return self._judge_folder(action, there)
         judged = compare(action.entry, there, self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
             return _DONE
@@ -195,10 +199,19 @@ class _Recheck:
         self._drift(action.entry.path, f"it is {planned} at the target")
         return _TO_DO
 
+    def _judge_folder(self, action: Action, there: Entry) -> int:
+        """A folder that an earlier call of this plan made may not have its permissions yet."""
+        judged = kept(action.entry, there, "", self._rules, self._source.facts, self._target.facts)
+        if judged.verb is Verb.KEEP:
+            return _DONE
+        if action.verb is Verb.ADJUST and not (action.target is not None and same(action.target, there)):
+            self._drift(action.entry.path, "its permissions changed at the target")
+        return _ADJUST
+
     def settle(self) -> None:
         """Digests decide where the rules say so."""
         numbers = iter(self._numbers)
-        for judged in settle(self._source, self._target, self._compared):
+        for judged in settle(self._source, self._target, self._compared, self._rules):
             number = next(numbers)
             self._states[number] = _DONE
             if judged.verb is not Verb.KEEP:
@@ -219,6 +232,9 @@ class _Recheck:
         for action, state in zip(self._moves, self._states, strict=True):
             if state == _TO_DO:
                 found.count(action)
+            elif state == _ADJUST:
+                there = Entry(action.entry.path, Kind.FOLDER)
+                found.count(Action(Verb.ADJUST, action.entry, action.because, there))
             elif state == _ABSENT:
                 found.count(Action(action.verb, action.entry, action.because))
             else:

@@ -51,7 +51,8 @@ class Rules:
     """The options of push, pull and sync that decide what happens.
 
     `files_from` are the only names to take (what lies below a named folder too), `newer_ns` the time before
-    which files are left out, in nanoseconds since the epoch.
+    which files are left out, in nanoseconds since the epoch. `modes` are the permission bits that travel: the execute
+    bit of files, or all nine of files and folders.
     """
 
     include: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class Rules:
     delete_limit: DeleteLimit = DeleteLimit()
     allow_empty_source: bool = False
     links: Literal["keep", "skip"] = "keep"
+    modes: Literal["execute", "keep"] = "execute"
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Proof | None = None
 

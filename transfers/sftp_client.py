@@ -126,6 +126,10 @@ class Client:
             wire.FSETSTAT, wire.text(handle) + wire.attributes(mode=mode, mtime_ns=mtime_ns)
         )
 
+    def ask_set_mode(self, path: bytes, mode: int) -> Pending:
+        """Give what stands at a path, or what a link there points to, its mode."""
+        return self.channel.ask(wire.SETSTAT, wire.text(path) + wire.attributes(mode=mode))
+
     def ask_set_link_time(self, path: bytes, mtime_ns: int) -> Pending | None:
         """Give a symlink its own time, where the server can."""
         if not self.offers(b"lsetstat@openssh.com"):

@@ -14,7 +14,7 @@ from transfers.entry import Kind, Proof
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, entry_of, kind_of
-from transfers.sftp_partial import Partial, Partials, is_whole
+from transfers.sftp_partial import Partial, Partials, folder_mode, is_whole
 from transfers.sftp_reading import Files, Opened
 from transfers.store import Item, Landed, Payload, Problem
 
@@ -157,7 +157,9 @@ class Landing:
         self._find_folders(partials)
         good = [one for one in partials if one.problem is None]
         full = [self._beneath.full(one.item.entry.path) for one in good]
-        made = [client.ask_make_folder(path, 0o777) for path in full]
+        made = [
+            client.ask_make_folder(path, folder_mode(one.item)) for one, path in zip(good, full, strict=True)
+        ]
         looks = [client.ask_stat(path) for path in full]
         for one, pending, look in zip(good, made, looks, strict=True):
             refused = client.settle([pending])

@@ -206,14 +206,23 @@ def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -
 
 def _first_mode(item: Item) -> int:
     """Never wider than what will stand there; the server's umask takes its part."""
+    if item.permissions is not None:
+        return item.permissions | 0o600
     kept = _kept_mode(item)
     if kept is not None:
         return kept
     return 0o777 if item.entry.mode >= 0 and item.entry.mode & 0o100 else 0o666
 
 
+def folder_mode(item: Item) -> int:
+    """What a folder is made with; it has to be filled before it gets its own permissions."""
+    return 0o777 if item.permissions is None else item.permissions | 0o700
+
+
 def _kept_mode(item: Item) -> int | None:
-    """A file that replaces another keeps that one's permissions, but for the execute bits."""
+    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    if item.permissions is not None:
+        return item.permissions
     replaced = item.replaces
     if replaced is None or replaced.kind is not Kind.FILE or replaced.mode < 0:
         return None

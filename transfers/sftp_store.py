@@ -8,6 +8,7 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from transfers import sftp_wire as wire
 from transfers.entry import Entry, Kind
+from transfers.sftp_adjusting import adjust_all
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import Pending, StatusError
 from transfers.sftp_client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
@@ -16,7 +17,17 @@ from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
 from transfers.sftp_own import Own
 from transfers.sftp_reading import Files, Reading
-from transfers.store import Facts, Item, Landed, ListingIncompleteError, Payload, Problem, Space, Unit
+from transfers.store import (
+    Adjustment,
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+)
 
 _BATCH = 256
 
@@ -198,6 +209,14 @@ class SftpStore:
         while batch := [*islice(coming, _BATCH)]:
             lock.check()
             yield from self._remove_batch(batch)
+
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        coming = iter(adjustments)
+        while batch := [*islice(coming, _BATCH)]:
+            lock.check()
+            yield from adjust_all(self._client, self._beneath, batch)
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client

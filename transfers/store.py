@@ -33,7 +33,8 @@ class Facts:
     folders: bool = True  # holds empty folders
     file_and_folder: bool = False  # holds a file and a folder of one name
     links: bool = True  # holds symlinks
-    modes: bool = True  # holds the execute bit
+    modes: bool = True  # holds permission bits
+    adjusts: bool = False  # can set them, and nothing else, of what stands there
     mtimes: bool = True  # holds modification times
     mtime_unit_ns: int = 1  # how fine they are kept
     locks: bool = True  # can hold a lease lock
@@ -42,6 +43,7 @@ class Facts:
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+    holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
 
@@ -52,7 +54,8 @@ class Item:
 
     `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
     there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
-    or nothing does; else it is a problem, "target-changed".
+    or nothing does; else it is a problem, "target-changed". `permissions` are the bits it is to have exactly;
+    None leaves them to the site, but for the execute bit.
     """
 
     number: int
@@ -60,6 +63,7 @@ class Item:
     replaces: Entry | None = None
     clear: bool = False
     exact: bool = False
+    permissions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,14 @@ class Unit:
     def last(self) -> bool:
         """Whether the file is complete with this unit (always, for a pack)."""
         return not self.segment or self.offset + self.length >= self.items[0].entry.size
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed."""
+
+    entry: Entry
+    permissions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +225,12 @@ class Store(Protocol):
         An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
         """
 
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """Set permission bits of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
+
+        One that is no longer what was listed (kind, size, mtime) is a problem and left alone. Only where `facts.adjusts`.
+        """
+
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Keep what was listed under its own path below `place`, at this store's site and apart from this root.
 
@@ -282,6 +300,7 @@ __all__ = [
     "PACK_ITEMS",
     "SEGMENT_BYTES",
     "WINDOW_BYTES",
+    "Adjustment",
     "Facts",
     "Item",
     "Kind",

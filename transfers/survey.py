@@ -10,7 +10,7 @@ from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
-from transfers.plan import Action, Conflict, Decision, Verb, decide
+from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
 from transfers.rules import Rules, selector
 from transfers.selection import unmet
 from transfers.spool import Spool
@@ -24,15 +24,17 @@ _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 
 @dataclass(slots=True)
 class Survey:
-    """A complete plan with its counts; `moves` and `deletions` are read from disk, not memory."""
+    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are read from disk, not memory."""
 
     moves: Spool = field(default_factory=Spool)
+    adjustments: Spool = field(default_factory=Spool)
     deletions: Spool = field(default_factory=Spool)
     conflicts: list[Conflict] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
     files_to_move: int = 0
     bytes_to_move: int = 0
+    bytes_in_holes: int = 0
     names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
@@ -53,19 +55,24 @@ class Survey:
     @property
     def changes(self) -> bool:
         """Whether anything would happen."""
-        return bool(self.moves.count or self.deletions.count)
+        return bool(self.moves.count or self.adjustments.count or self.deletions.count)
 
     def count(self, action: Action) -> None:
         """Take one decision in."""
         counted = action.entry.kind in _COUNTED
         if action.verb is Verb.KEEP:
             self.files_kept += counted
+        elif action.verb is Verb.ADJUST:
+            self.files_kept += counted
+            self.adjustments.add(action)
         elif action.verb is Verb.DELETE:
             self.files_to_delete += action.entry.kind is not Kind.FOLDER
             self.deletions.add(action)
         else:
             self.files_to_move += counted
             self.bytes_to_move += action.entry.size
+            if action.entry.sparse and not action.entry.offline:
+                self.bytes_in_holes += action.entry.size - action.entry.allocated
             self.names_to_make += action.target is None
             self.moves.add(action)
 
@@ -80,6 +87,7 @@ class Survey:
     def close(self) -> None:
         """Forget the plan."""
         self.moves.close()
+        self.adjustments.close()
         self.deletions.close()
 
 
@@ -118,7 +126,7 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
                 found.count(decision)
 
     take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
-    take(settle(source, target, compared))
+    take(settle(source, target, compared, rules))
     compared.close()
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
@@ -133,7 +141,7 @@ def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
         unlisted.extend(problem.problems)
 
 
-def settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
+def settle(source: Side, target: Side, compared: Spool, rules: Rules) -> Iterator[Action]:
     """Digest both sides of what has the same size; each side hashes its own, both at once."""
     if not compared.count:
         return
@@ -141,7 +149,8 @@ def settle(source: Side, target: Side, compared: Spool) -> Iterator[Action]:
     theirs = target.digest(action.target for action in compared if action.target is not None)
     for action, (_, mine, _), (_, other, _) in zip(compared, ours, theirs, strict=True):
         if mine is not None and mine == other:
-            yield Action(Verb.KEEP, action.entry, "same digest", action.target)
+            assert action.target is not None
+            yield kept(action.entry, action.target, "same digest", rules, source.facts, target.facts)
         else:
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
@@ -182,8 +191,9 @@ def check_space(found: Survey, target: Store, about: str) -> None:
     if not found.moves.count:
         return
     space = target.space()
+    to_hold = found.bytes_to_move - (found.bytes_in_holes if target.facts.holes else 0)
     for name, code, needed, free, words in (
-        ("bytes", "no-space", found.bytes_to_move, space.free_bytes, "bytes are to move"),
+        ("bytes", "no-space", to_hold, space.free_bytes, "bytes are to move"),
         ("inodes", "no-inodes", found.names_to_make, space.free_inodes, "names are to be made"),
     ):
         if free is None or needed <= free:

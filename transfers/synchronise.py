@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Moved, Noted, ignore
+from hibali.events import Adjusted, Deleted, Ended, Event, Failed, Listener, Listing, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
 from transfers.entry import Kind, Proof, weakest
+from transfers.fidelity import adjustments, check_fidelity, permissions_of
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import Side, Source
@@ -159,6 +160,8 @@ class _Operation:
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
         check_guarded(self._request.target, where, self._tell_others)
+        ends = (self._request.source.text, self._request.target.text)
+        check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
@@ -281,6 +284,7 @@ class _Operation:
                 self._stack.callback(lock.release)
             self._carry(found)
             self._delete(found)
+            self._adjust(found)
         if lock is not None:
             lock.release()
         return self.end(None)
@@ -324,7 +328,8 @@ class _Operation:
         # What was kept was looked at then, and has a second name now: its ctime is another.
         kept = self._request.backup is not None and action.target is not None
         clear, exact = action.verb == "retype", self._request.saved is not None and not kept
-        return Item(number, action.entry, action.target, clear, exact)
+        permissions = permissions_of(action.entry, self._request.rules)
+        return Item(number, action.entry, action.target, clear, exact, permissions)
 
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
@@ -353,6 +358,20 @@ class _Operation:
             if problem is None:
                 self.tell(Deleted(entry.path, entry.kind))
             else:
+                self.tell(Failed(entry.path, problem.code, problem.message))
+
+    def _adjust(self, found: Survey) -> None:
+        """Permissions of what stood there and of new folders, when nothing more is put into them.
+
+        A folder that could not be made has been named.
+        """
+        if not self._target.facts.adjusts:
+            return
+        for adjustment, problem in self._target.adjust(adjustments(found, self._request.rules)):
+            entry = adjustment.entry
+            if problem is None:
+                self.tell(Adjusted(entry.path, entry.kind))
+            elif problem.code != "vanished" or entry.kind is not Kind.FOLDER or not self.receipt.files_failed:
                 self.tell(Failed(entry.path, problem.code, problem.message))
 
     def end(self, problem: BaseException | None) -> Receipt:

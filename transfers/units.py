@@ -40,6 +40,8 @@ def item_header(item: Item) -> dict[str, Any]:
         "tag": entry.etag or "",
         "clear": item.clear,
         "expect": _expected(item) if item.exact else None,
+        "sparse": entry.sparse,
+        "permissions": item.permissions,
         "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
 

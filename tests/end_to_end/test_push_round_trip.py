@@ -204,3 +204,23 @@ def test_a_limit_is_kept_and_can_be_interrupted(folder_there: Transfers) -> None
     assert there.push("--checksum", "--bwlimit", "1").last["files_moved"] == 0
     there.make({b"more": bytes(4_000_000), b"much more": bytes(4_000_000)})
     assert there.push("--bwlimit", "1K", "--max-time", "2s", exit=5).last["code"] == "max-time"
+
+
+def test_holes_stay_holes_and_dense_files_dense(folder_there: Transfers, tmp_path: Path) -> None:
+    there = folder_there
+    there.make({b"sparse": b"start", b"large": b"start", b"dense": bytes(1 << 20)})
+    sizes = {"sparse": 3 << 20, "large": 40 << 20}
+    for name, size in sizes.items():
+        with (there.source / name).open("r+b") as stream:
+            stream.seek(size // 2)
+            stream.write(b"middle")
+            stream.truncate(size)
+    os.sync()
+    assert counts(there.push())["bytes_moved"] == sum(sizes.values()) + (1 << 20)
+    there.pull(tmp_path / "back")
+    os.sync()
+    for root in (there.root, tmp_path / "back"):
+        for name in sizes:
+            assert (root / name).read_bytes() == (there.source / name).read_bytes()
+            assert (root / name).stat().st_blocks * 512 < 256 * 1024
+        assert (root / "dense").stat().st_blocks * 512 >= 1 << 20

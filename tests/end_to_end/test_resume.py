@@ -125,3 +125,18 @@ def test_an_interruption_keeps_what_is_there(folder_there: Transfers) -> None:
     there.nothing_of_ours_there()
     if there.place.word == "ssh" and process.returncode == 130:
         assert counts(answer)["bytes_sent"] < len(LARGE) - 32 * MIB
+
+
+def test_a_sparse_file_goes_on_and_keeps_its_holes(folder_there: Transfers) -> None:
+    there = folder_there
+    path = there.make({b"small": b"1"}) / "large"
+    with path.open("wb") as stream:
+        stream.write(LARGE[: 16 * MIB])
+        stream.seek(64 * MIB)
+        stream.write(LARGE[: 32 * MIB])
+        stream.truncate(160 * MIB)
+    kill_half_way(there, 40 * MIB)
+    push_on(there)
+    assert (there.root / "large").read_bytes() == path.read_bytes()
+    assert (there.root / "large").stat().st_blocks * 512 < 56 * MIB
+    there.nothing_of_ours_there()

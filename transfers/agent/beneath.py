@@ -50,6 +50,7 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
         found.st_ctime_ns,
         link,
         offline,
+        found.st_blocks * 512,
     )
 
 

@@ -17,11 +17,11 @@ from transfers.agent.large import (
     check_piece,
     open_partial,
     partial_path,
-    write_piece,
 )
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError
 from transfers.agent.problems import Problem, problem_of
 from transfers.agent.removing import purge
+from transfers.agent.sparse import write_at
 
 _AHEAD = 2  # packs written while an earlier one is made durable
 _OPEN_PARTIALS = 16
@@ -214,7 +214,8 @@ class Hand(Packs):
         answers: List[Dict[str, Any]] = []
         try:
             self._lease.check()
-            write_piece(self._descriptor(unit["items"][0]), memoryview(body), unit["offset"])
+            item = unit["items"][0]
+            write_at(self._descriptor(item), item, memoryview(body), unit["offset"])
         except (OSError, UnsafeNameError) as problem:
             answers = [{"number": number, "problem": problem_of(problem)}]
         self._tell(unit["unit"], answers)
@@ -225,7 +226,7 @@ class Hand(Packs):
             if len(self._open) >= _OPEN_PARTIALS:
                 self._close_partials()
             partial = partial_path(self._seed, item["path"])
-            found = self._open[item["number"]] = open_partial(self._root, partial, item["mode"])
+            found = self._open[item["number"]] = open_partial(self._root, partial, item)
         return found
 
     def _close_partials(self) -> None:

@@ -11,6 +11,7 @@ from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
 from transfers.agent.problems import Problem, problem_of
+from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
 _PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -101,14 +102,15 @@ class Writer(object):
         path = item["path"]
         name = split_path(path)[-1]
         parent = self._root.parent(path, make=True)
+        mode = first_mode(item, folder=True)
         try:
-            os.mkdir(name, 0o777, dir_fd=parent)
+            os.mkdir(name, mode, dir_fd=parent)
         except FileExistsError:
             if item["clear"] and not stat.S_ISDIR(
                 os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             ):
                 os.unlink(name, dir_fd=parent)
-                os.mkdir(name, 0o777, dir_fd=parent)
+                os.mkdir(name, mode, dir_fd=parent)
             self._root.folder(path)
 
     def _stage_link(self, item: Dict[str, Any]) -> Staged:
@@ -138,18 +140,15 @@ class _PartialFile(object):
         self._descriptor = -1
         try:
             remove_partial(self._parent, self._name)
-            mode = 0o777 if item["mode"] >= 0 and item["mode"] & 0o100 else 0o666
-            self._descriptor = os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
+            self._descriptor = os.open(self._name, _PARTIAL_FLAGS, first_mode(item), dir_fd=self._parent)
         except BaseException:
             os.close(self._parent)
             raise
 
     def append(self, content: memoryview) -> None:
         self._hash.update(content)
-        while len(content):
-            written = os.write(self._descriptor, content)
-            content = content[written:]
-            self.offset += written
+        write_at(self._descriptor, self._item, content, self.offset)
+        self.offset += len(content)
 
     def finish(self, digest: Optional[str]) -> Staged:
         """Check size and digest, set the time; the descriptor stays open for the sync."""
@@ -158,6 +157,8 @@ class _PartialFile(object):
             raise MismatchError(
                 "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
             )
+        if self._item["sparse"]:
+            os.ftruncate(self._descriptor, self.offset)
         keep_mode(self._descriptor, self._item)
         os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
         staged = Staged(self._item, self._name, self._descriptor, found)
@@ -175,8 +176,19 @@ class _PartialFile(object):
                 os.close(self._parent)
 
 
+def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
+    """What a file or folder is made with: never wider than it ends, and its owner can fill it."""
+    permissions = item.get("permissions")
+    if permissions is not None:
+        return int(permissions) & 0o777 | (0o700 if folder else 0o600)
+    return 0o777 if folder or (item["mode"] >= 0 and item["mode"] & 0o100) else 0o666
+
+
 def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
-    """A file that replaces another keeps that one's permissions, but for the execute bits."""
+    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    if item.get("permissions") is not None:
+        os.fchmod(descriptor, item["permissions"] & 0o777)
+        return
     old = item.get("old_mode")
     if old is None:
         return

@@ -9,8 +9,9 @@ from transfers.agent import frames, own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
-from transfers.agent.landing import LandingError, Outcome, Staged, keep_mode
+from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_mode
 from transfers.agent.problems import problem_of
+from transfers.agent.sparse import write_at
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -22,14 +23,13 @@ def partial_path(seed: bytes, path: bytes) -> bytes:
     return folder + b"/" + name if folder else name
 
 
-def open_partial(root: Root, partial: bytes, mode: int) -> int:
+def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
     """A descriptor of a partial file of our own, made where it is not there yet. Raises OSError, `UnsafeNameError`.
 
     Whichever of an operation's processes comes first makes it: the name is as unguessable as the seed.
     """
-    permissions = 0o777 if mode >= 0 and mode & 0o100 else 0o666
     parent = root.parent(partial, make=True)
-    descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, permissions, dir_fd=parent)
+    descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, first_mode(item), dir_fd=parent)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
@@ -42,14 +42,6 @@ def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
         raise LandingError("a piece that is not what was planned")
     return int(unit["items"][0]["number"])
-
-
-def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
-    """All of it, at its place. Raises OSError."""
-    while len(content):
-        written = os.pwrite(descriptor, content, offset)
-        content = content[written:]
-        offset += written
 
 
 class Large(object):
@@ -81,22 +73,31 @@ class LargeFiles(object):
         large = self._files.get(number)
         if large is None:
             return None
-        write_piece(large.descriptor, memoryview(body), unit["offset"])
+        write_at(large.descriptor, large.item, memoryview(body), unit["offset"])
         return self.place(number, unit["offset"], len(body), data["digests"][0], body)
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
         """Ready a file whose first piece will begin at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
         part = self._resume(item, offset) if offset else self._start(item)
         try:
-            descriptor = open_partial(self._root, part.partial, item["mode"])
+            descriptor = open_partial(self._root, part.partial, item)
         except (OSError, UnsafeNameError):
             self._begun.end(part)
             if not offset:
                 raise
             self._unlink(part.partial)
             raise GoneError("what was there of it is not ours any more") from None
-        if offset:
-            os.ftruncate(descriptor, part.there)
+        try:
+            if offset:
+                os.ftruncate(descriptor, part.there)
+            if item["sparse"]:
+                # Its end may be a hole, and it is read back up to there.
+                os.ftruncate(descriptor, item["size"])
+        except OSError:
+            os.close(descriptor)
+            self._unlink(part.partial)
+            self._begun.end(part)
+            raise
         frontier = Frontier(
             descriptor, item["size"], list(part.marks), lambda mark: self._begun.mark(part, mark)
         )

@@ -3,8 +3,8 @@
 import struct
 from typing import Iterator, NamedTuple
 
-# lengths of path and link, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline
-_RECORD = struct.Struct(">HHcqqIQQIqB")
+# lengths of path and link, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
+_RECORD = struct.Struct(">HHcqqIQQIqBQ")
 
 FILE = b"f"
 FOLDER = b"d"
@@ -13,7 +13,7 @@ SPECIAL = b"s"
 
 
 class Record(NamedTuple):
-    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink."""
+    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink, `allocated` bytes on disk."""
 
     path: bytes
     kind: bytes
@@ -26,6 +26,7 @@ class Record(NamedTuple):
     ctime_ns: int
     link: bytes
     offline: int
+    allocated: int
 
 
 class RecordError(Exception):
@@ -47,6 +48,7 @@ def pack_record(record: Record) -> bytes:
             record.links,
             record.ctime_ns,
             record.offline,
+            record.allocated,
         )
         + record.path
         + record.link
@@ -61,9 +63,8 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
     while position < end:
         if position + size > end:
             raise RecordError("a record is cut short")
-        (path_length, link_length, kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline) = (
-            _RECORD.unpack_from(packed, position)
-        )
+        path_length, link_length, *told = _RECORD.unpack_from(packed, position)
+        kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated = told
         position += size
         path_end = position + path_length
         link_end = path_end + link_length
@@ -81,5 +82,6 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
             ctime_ns,
             packed[path_end:link_end],
             offline,
+            allocated,
         )
         position = link_end

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
+from transfers.agent.adjusting import adjust_items
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
 from transfers.agent.intake import Hand, Intake
@@ -52,6 +53,7 @@ class Session(object):
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
+            "adjust": self._adjust,
             "keep": self._keep,
         }
 
@@ -232,6 +234,15 @@ class Session(object):
             if problem is not None:
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
+
+    def _adjust(self, header: Dict[str, Any]) -> None:
+        root = self._opened()
+        self._check_lease()
+        for item in header["items"]:
+            item["path"] = frames.bytes_of(item["path"])
+        problems = adjust_items(root, header["items"])
+        told = {str(position): problem for position, problem in problems.items()}
+        self._channel.send(frames.END, {"problems": told})
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""

@@ -14,7 +14,9 @@ from transfers.entry import Proof
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
-FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True)
+FACTS = Facts(
+    kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True, holes=True
+)
 
 
 def connect(site: Site, *, tell: Listener = ignore) -> tuple[Connection, int]:

@@ -23,6 +23,7 @@ def facts_of(*, read_back: bool) -> Facts:
         proof_read=Proof.DIGEST,
         proof_write=Proof.DIGEST if read_back else Proof.SIZE,
         mtime_unit_ns=_SECOND,
+        adjusts=True,
     )
 
 

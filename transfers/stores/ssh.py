@@ -19,7 +19,9 @@ from transfers.lines import Lines, count_lines
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
-FACTS = Facts(kind="ssh", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True)
+FACTS = Facts(
+    kind="ssh", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True, holes=True
+)
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 _FARTHEST_SECONDS = 1.0  # for an answer from anywhere on earth, by satellite

@@ -53,7 +53,9 @@ numbers = st.integers(0, 2**63 - 1)
     )
 )
 def test_records_come_back_as_they_were(values: list[tuple[bytes, int, int]]) -> None:
-    records = [Record(path, b"f", size, mtime, 0o644, 1, 2, 3, 4, b"", 0) for path, size, mtime in values]
+    records = [
+        Record(path, b"f", size, mtime, 0o644, 1, 2, 3, 4, b"", 0, 4096) for path, size, mtime in values
+    ]
     assert list(unpack_records(b"".join(pack_record(record) for record in records))) == records
 
 

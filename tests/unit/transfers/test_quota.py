@@ -10,10 +10,10 @@ import pytest
 
 from hibali.errors import RefusedError
 from transfers.agent.quota import Mount, Room, find_mount, questions, read_project, read_rooms
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Verb
 from transfers.room import within_quotas
-from transfers.store import Space
+from transfers.store import Facts, Space
 from transfers.survey import Survey, check_space
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "quota").glob("*.json"))
@@ -101,6 +101,8 @@ def test_the_least_of_all_is_what_is_left() -> None:
 
 
 class _Full:
+    facts = Facts("test", Proof.DIGEST, Proof.DIGEST, holes=True)
+
     def __init__(self, space: Space) -> None:
         self._space = space
 
@@ -126,4 +128,13 @@ def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None
         check_space(found, _Full(space), "there")  # type: ignore[arg-type]
     assert caught.value.code == code
     assert ("quota of" in caught.value.message) == (code == "no-quota")
+    found.close()
+
+
+def test_holes_need_no_room() -> None:
+    found = Survey()
+    found.count(Action(Verb.COPY, Entry(b"image", Kind.FILE, 1 << 40, allocated=8192), "new"))
+    check_space(found, _Full(Space(8192, 1)), "there")  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="8192 bytes are to move"):
+        check_space(found, _Full(Space(8191, 1)), "there")  # type: ignore[arg-type]
     found.close()

@@ -1,0 +1,58 @@
+"""What of a file besides its bytes is to arrive: who can keep it, and in which order it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from hibali.errors import RefusedError
+from transfers.entry import Entry, Kind
+from transfers.plan import PERMISSIONS, Action
+from transfers.plan_file import in_order
+from transfers.rules import Rules
+from transfers.store import Adjustment, Facts
+from transfers.survey import Survey
+
+
+def check_fidelity(rules: Rules, source: Facts, target: Facts, about: tuple[str, str]) -> None:
+    """Raise `RefusedError` (8) where a side cannot keep what was asked for; `about` names the source and the target."""
+    for facts, where in zip((source, target), about, strict=True):
+        if rules.modes == "keep" and not facts.modes:
+            raise RefusedError(
+                "cannot-keep-modes",
+                "permissions cannot be kept there",
+                about=where,
+                hint="Leave out --modes keep. Nothing was changed.",
+            )
+
+
+def permissions_of(entry: Entry, rules: Rules) -> int | None:
+    """The permission bits that an entry is to have at the target; None where the site decides."""
+    kept = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
+    return entry.mode & PERMISSIONS if kept else None
+
+
+def adjustments(found: Survey, rules: Rules) -> Iterator[Adjustment]:
+    """What is to be set once all else is done: where only that differs, and new folders, whose content has to land first.
+
+    Deepest first: a folder that nobody may enter any more closes off what lies in it.
+    """
+    folders = (action for action in found.moves if action.entry.kind is Kind.FOLDER)
+    for action in deepest_first(in_order(chain(found.adjustments, folders))):
+        permissions = permissions_of(action.entry, rules)
+        if permissions is not None:
+            stands = action.target if action.target is not None and action.verb == "adjust" else action.entry
+            yield Adjustment(stands, permissions)
+
+
+def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
+    """Actions in canonical order, each folder behind all that lies in it; only a chain of folders is held."""
+    held: list[Action] = []
+    for action in actions:
+        while held and not action.entry.order.startswith(held[-1].entry.order):
+            yield held.pop()
+        if action.entry.kind is Kind.FOLDER:
+            held.append(action)
+        else:
+            yield action
+    yield from reversed(held)
