@@ -41,6 +41,19 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Grown:
+    """An append-only file stands at the target up to `size`, proven as said; its source may go on growing."""
+
+    path: bytes
+    size: int
+    bytes_added: int
+    digest: str
+    proof: str
+    mtime_ns: int
+    mode: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """Bytes have left: progress within and before entries that are not landed yet."""
 
@@ -75,13 +88,30 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """While a source is followed, one look at it found something to do, and that is done.
+
+    `files` and `bytes` are the source now, `*_moved` what landed in this round, `files_waiting` what is not finished yet, and
+    `files_failed` what could not be sent so far.
+    """
+
+    number: int
+    files: int
+    bytes: int
+    files_moved: int
+    bytes_moved: int
+    files_waiting: int
+    files_failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """Something a person should read once."""
 
     message: str
 
 
-Event = Planned | Hashing | Moved | Carried | Deleted | Failed | Retried | Noted
+Event = Planned | Hashing | Moved | Grown | Carried | Deleted | Failed | Retried | Round | Noted
 Listener = Callable[[Event], None]
 
 

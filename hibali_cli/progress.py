@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from hibali.events import Carried, Deleted, Event, Failed, Hashing, Listener, Moved, Noted, Planned, Retried
+from hibali.events import (
+    Carried,
+    Deleted,
+    Event,
+    Failed,
+    Grown,
+    Hashing,
+    Listener,
+    Moved,
+    Noted,
+    Planned,
+    Retried,
+    Round,
+)
 from hibali.text import printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_aside
@@ -76,6 +89,12 @@ def _words(common: Common, event: Event) -> str | None:
         return None
     if isinstance(event, Noted):
         return f"note     {printable(event.message)}"
+    if isinstance(event, Round):
+        failed = f", {event.files_failed} could not be sent so far" if event.files_failed else ""
+        return (
+            f"round    {event.number}: {event.files_moved} files and {event.bytes_moved} bytes moved,"
+            f" {event.files_waiting} not finished yet{failed}"
+        )
     return _details(event) if common.output.verbose else None
 
 
@@ -83,6 +102,8 @@ def _details(event: Event) -> str | None:
     match event:
         case Moved():
             return f"moved    {printable(event.path)}"
+        case Grown():
+            return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():
@@ -100,6 +121,8 @@ def _details(event: Event) -> str | None:
 
 
 def _tell_program(common: Common, event: Event) -> None:
-    told = isinstance(event, Failed | Noted) or (common.output.verbose and not isinstance(event, Carried))
+    told = isinstance(event, Failed | Noted | Round) or (
+        common.output.verbose and not isinstance(event, Carried)
+    )
     if told:
         common.output.record(type(event).__name__.lower(), event_fields(event), flush=True)

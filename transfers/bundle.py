@@ -51,6 +51,7 @@ _MODULES = (
     "quota",
     "reading",
     "intake",
+    "growing",
     "commands",
     "session",
     "serve",

@@ -18,6 +18,7 @@ from transfers.agent.lease import LEASE_SECONDS
 from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.entry import Entry, Kind
+from transfers.growing import Growing
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
@@ -194,6 +195,11 @@ class PosixStore:
         """See Store; the target must be locked."""
         into = frames.text_of(self._connection.expand(place.raw))
         return self._answered("keep", entries, {"into": into, "root": frames.text_of(self.where)})
+
+    def growing(self) -> Growing:
+        """See Growable; what is to become longer must be locked."""
+        self._open()
+        return Growing(self._connection)
 
     def _answered(
         self, word: str, entries: Iterable[Entry], more: dict[str, Any]
