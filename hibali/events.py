@@ -46,6 +46,19 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Grown:
+    """An append-only file stands at the target up to `size`, proven as said; its source may go on growing."""
+
+    path: bytes
+    size: int
+    bytes_added: int
+    digest: str
+    proof: str
+    mtime_ns: int
+    mode: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """Bytes have left: progress within and before entries that are not landed yet."""
 
@@ -107,6 +120,23 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """While a source is followed, one look at it found something to do, and that is done.
+
+    `files` and `bytes` are the source now, `*_moved` what landed in this round, `files_waiting` what is not finished yet, and
+    `files_failed` what could not be sent so far.
+    """
+
+    number: int
+    files: int
+    bytes: int
+    files_moved: int
+    bytes_moved: int
+    files_waiting: int
+    files_failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """Something a person should read once."""
 
@@ -123,6 +153,7 @@ Event = (
     | Planned
     | Hashing
     | Moved
+    | Grown
     | Carried
     | Carrying
     | Connected
@@ -130,6 +161,7 @@ Event = (
     | Adjusted
     | Failed
     | Retried
+    | Round
     | Noted
     | Ended
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hibali.errors import Exit
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 from hibali_cli.selecting import SELECTION, take_selection, take_size
@@ -125,13 +126,19 @@ def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]
 
 def move(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
     """Carry out one push, pull or sync and tell its receipt; returns the exit code."""
+    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
+    request = request_of(common, operation, source, target, options)
+    return carry_out(common, request, dry_run=dry_run, detailed=detailed)
+
+
+def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
+    """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location
     from transfers.synchronise import Request
 
-    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     settings = common.settings()
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
-    request = Request(
+    return Request(
         operation,
         read_location(source, settings),
         read_location(target, settings),
@@ -139,7 +146,6 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
         backup=None if backup is None else read_location(backup, settings),
         rate=rate or 0,
     )
-    return carry_out(common, request, dry_run=dry_run, detailed=detailed)
 
 
 def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
@@ -213,7 +219,7 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
         f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{adjusted}{deleted};"
         f" {receipt.seconds:.1f} s; {receipt.id}"
     )
-    if receipt.exit:
+    if receipt.exit is Exit.INCOMPLETE:
         from transfers.survey import incomplete
 
         tell_people(incomplete(receipt.target, receipt.files_failed))

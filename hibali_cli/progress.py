@@ -18,12 +18,14 @@ from hibali.events import (
     Ended,
     Event,
     Failed,
+    Grown,
     Hashing,
     Listing,
     Moved,
     Noted,
     Planned,
     Retried,
+    Round,
 )
 from hibali.text import printable
 from hibali_cli.options import Common
@@ -144,6 +146,12 @@ def _words(common: Common, event: Event) -> str | None:
         return None
     if isinstance(event, Noted):
         return f"note     {printable(event.message)}"
+    if isinstance(event, Round):
+        failed = f", {event.files_failed} could not be sent so far" if event.files_failed else ""
+        return (
+            f"round    {event.number}: {event.files_moved} files and {event.bytes_moved} bytes moved,"
+            f" {event.files_waiting} not finished yet{failed}"
+        )
     return _details(event) if common.output.verbose else None
 
 
@@ -153,6 +161,8 @@ def _details(event: Event) -> str | None:
             return f"moved    {printable(event.path)}"
         case Adjusted():
             return f"adjusted {printable(event.path)}"
+        case Grown():
+            return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():
@@ -172,7 +182,7 @@ def _details(event: Event) -> str | None:
 
 
 def _tell_program(common: Common, event: Event) -> None:
-    told = isinstance(event, Failed | Noted) or (
+    told = isinstance(event, Failed | Noted | Round) or (
         common.output.verbose and not isinstance(event, Carried | Carrying | Listing | Ended)
     )
     if told:

@@ -54,6 +54,7 @@ _MODULES = (
     "quota",
     "reading",
     "intake",
+    "growing",
     "commands",
     "session",
     "serve",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hibali.events import Deleted, Event, Failed, Moved
+from hibali.events import Deleted, Event, Failed, Grown, Moved
 from hibali.text import path_fields
 
 
@@ -21,6 +21,18 @@ def journal_line(event: Event) -> dict[str, Any] | None:
                 "mode": event.mode,
                 "sha256": event.digest,
                 "etag": event.etag,
+                "proof": event.proof,
+            }
+        case Grown():
+            return {
+                "kind": "moved",  # what stands there by now, which is all that is asked of a place
+                **path_fields(event.path),
+                "entry": "file",
+                "size": event.size,
+                "mtime_ns": event.mtime_ns,
+                "mode": event.mode,
+                "sha256": event.digest,
+                "etag": None,
                 "proof": event.proof,
             }
         case Deleted():

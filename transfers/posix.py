@@ -19,6 +19,7 @@ from transfers.agent.lease import LEASE_SECONDS
 from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.entry import Entry, Kind
+from transfers.growing import Growing
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
@@ -203,6 +204,11 @@ class PosixStore:
         into = frames.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": frames.text_of(self.where)}
         return self._answered("keep", entries, _listed, more)
+
+    def growing(self) -> Growing:
+        """See Growable; what is to become longer must be locked."""
+        self._open()
+        return Growing(self._connection)
 
     def _answered(
         self,

@@ -15,22 +15,21 @@ _IN_MEMORY = 32 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 
-class Spool:
-    """Actions in the order they were added; each is framed by its length."""
+class Blocks:
+    """Pieces of bytes in the order they were added; each is framed by its length."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
-        """Beyond `in_memory` bytes it goes to disk."""
+        """Beyond `in_memory` bytes they go to disk."""
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # closed by close()
         self.count = 0
 
-    def add(self, action: Action) -> None:
-        """Append one action."""
-        content = json.dumps(_to_list(action), separators=(",", ":")).encode("ascii")
+    def append(self, content: bytes) -> None:
+        """Add one."""
         self._file.write(_LENGTH.pack(len(content)) + content)
         self.count += 1
 
-    def __iter__(self) -> Iterator[Action]:
-        """Forward; nothing may be added meanwhile."""
+    def blocks(self) -> Iterator[bytes]:
+        """Forward; nothing may be added meanwhile, but several may read."""
         position = 0
         while True:
             self._file.seek(position)
@@ -38,7 +37,7 @@ class Spool:
             if not head:
                 return
             (length,) = _LENGTH.unpack(head)
-            yield _from_list(json.loads(self._file.read(length)))
+            yield self._file.read(length)
             position += length + _LENGTH.size
 
     def close(self) -> None:
@@ -46,23 +45,38 @@ class Spool:
         self._file.close()
 
 
+class Spool(Blocks):
+    """Actions in the order they were added."""
+
+    def add(self, action: Action) -> None:
+        """Append one action."""
+        self.append(json.dumps(_to_list(action), separators=(",", ":")).encode("ascii"))
+
+    def __iter__(self) -> Iterator[Action]:
+        """Forward; nothing may be added meanwhile."""
+        for content in self.blocks():
+            yield _from_list(json.loads(content))
+
+
 def _to_list(action: Action) -> list[Any]:
-    target = _entry_to_list(action.target) if action.target is not None else None
-    return [action.verb, action.because, action.implied, _entry_to_list(action.entry), target]
+    target = entry_to_list(action.target) if action.target is not None else None
+    return [action.verb, action.because, action.implied, entry_to_list(action.entry), target]
 
 
 def _from_list(fields: list[Any]) -> Action:
     verb, because, implied, entry, target = fields
     return Action(
-        Verb(verb), _entry_from_list(entry), because, _entry_from_list(target) if target else None, implied
+        Verb(verb), entry_from_list(entry), because, entry_from_list(target) if target else None, implied
     )
 
 
-def _entry_to_list(entry: Entry) -> list[Any]:
+def entry_to_list(entry: Entry) -> list[Any]:
+    """An entry as JSON can carry it."""
     return [entry.path.decode("latin-1"), *entry[1:9], entry.link.decode("latin-1"), *entry[10:]]
 
 
-def _entry_from_list(fields: list[Any]) -> Entry:
+def entry_from_list(fields: list[Any]) -> Entry:
+    """What `entry_to_list` was given."""
     path, kind, *rest = fields
     rest[7] = rest[7].encode("latin-1")
     return Entry._make([path.encode("latin-1"), Kind(kind), *rest])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from transfers.receipt import Receipt
 from transfers.recheck import check_same_ends, drift, recheck
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
-from transfers.store import Item, Landed, Store
+from transfers.store import Item, Landed, Lock, Store
 from transfers.survey import Survey, check_plan, check_space, missing_source, survey
 
 
@@ -77,7 +77,7 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = _Operation(request, tell, stack)
+        operation = Operation(request, tell, stack)
         try:
             return operation.run()
         except BaseException as problem:
@@ -94,7 +94,7 @@ def plan_only(
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = _Operation(request, tell, stack, dry=True)
+        operation = Operation(request, tell, stack, dry=True)
         operation.open_ends()
         operation.note_unknown()
         found = operation.look()
@@ -105,8 +105,8 @@ def plan_only(
         return found
 
 
-class _Operation:
-    """One call: both ends open, the ledger written."""
+class Operation:
+    """One call: both ends open, the ledger written. `follow` makes another of it."""
 
     def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
         self._request = request
@@ -266,8 +266,7 @@ class _Operation:
         lock = None
         # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
         if self._target.facts.locks and (existed or not self._target.facts.folders):
-            lock = self._target.lock(self._request.operation)
-            self._stack.callback(lock.release)
+            lock = self._lock()
         found = self.look()
         check_plan(found, rules, about)
         if (
@@ -280,14 +279,19 @@ class _Operation:
         if found.changes or not existed:
             self._target.make_root()
             if lock is None and self._target.facts.locks:
-                lock = self._target.lock(self._request.operation)
-                self._stack.callback(lock.release)
+                lock = self._lock()
             self._carry(found)
             self._delete(found)
             self._adjust(found)
         if lock is not None:
             lock.release()
         return self.end(None)
+
+    def _lock(self) -> Lock:
+        """Take the lease; it is given back at the latest when all is closed."""
+        lock = self._target.lock(self._request.operation)
+        self._stack.callback(lock.release)
+        return lock
 
     def _keep(self, found: Survey) -> bool:
         """Whether all that is to be replaced or deleted is kept, where it was to be."""
@@ -307,8 +311,16 @@ class _Operation:
             for number, action in enumerate(found.moves)
             if kept or action.target is None
         )
+        answered = self._move(items, found.bytes_to_move)
+        if answered < moves:
+            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
+        if not kept:
+            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+
+    def _move(self, items: Iterable[Item], size: int) -> int:
+        """Carry them, so many bytes; how many were answered for."""
         for store in self._stores:
-            store.expect(found.bytes_to_move)
+            store.expect(size)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
         with closing(self._mover.carry(self._source, self._target, items)) as events:
@@ -318,10 +330,7 @@ class _Operation:
                     self._landed(event)
                 else:
                     self.tell(event)
-        if answered < moves:
-            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
-        if not kept:
-            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+        return answered
 
     def _item(self, number: int, action: Action) -> Item:
         """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""

@@ -1,6 +1,7 @@
 """What one client does with one root: list, read, land, digest, remove, under one lock."""
 
 import binascii
+import errno
 import mmap
 import os
 import queue
@@ -11,6 +12,7 @@ from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.adjusting import adjust_items
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
+from transfers.agent.growing import Growths, Tails
 from transfers.agent.intake import Hand, Intake
 from transfers.agent.keeping import keep_item, open_backup
 from transfers.agent.landing import LandingError
@@ -37,6 +39,8 @@ class Session(object):
         self._landing: Union[Intake, Hand, None] = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
+        self._tails: Optional[Tails] = None
+        self._growths: Optional[Growths] = None
         self._left = False
         self._walked = False
         self._memory: Optional[mmap.mmap] = None
@@ -55,6 +59,7 @@ class Session(object):
             "remove": self._remove,
             "adjust": self._adjust,
             "keep": self._keep,
+            "tail": self._tail,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -265,6 +270,26 @@ class Session(object):
             if problem is not None:
                 problems.setdefault(str(position), problem)
         self._channel.send(frames.END, {"problems": problems})
+
+    def _tail(self, header: Dict[str, Any]) -> None:
+        """What came behind a place in a file that grows."""
+        header["path"] = frames.bytes_of(header["path"])
+        if self._tails is None:
+            self._tails = Tails(self._opened(), self._check_client)
+        self._channel.send(frames.END, *self._tails.read(header))
+
+    def append(self, header: Dict[str, Any], body: frames.Body) -> None:
+        """Make a file longer at its end."""
+        header["path"] = frames.bytes_of(header["path"])
+        if self._growths is None:
+            self._growths = Growths(self._opened(), self._check_client, self._check_lease)
+        content = bytearray(body) if not isinstance(body, bytearray) else body
+        self._channel.send(frames.END, self._growths.append(header, content))
+
+    def _check_client(self) -> None:
+        """Nobody waits for the end of a terabyte once the client is gone."""
+        if self._channel.gone.is_set():
+            raise BrokenPipeError(errno.EPIPE, "the client is gone")
 
     def _check_lease(self) -> None:
         if self._lease is None:

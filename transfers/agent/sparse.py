@@ -11,15 +11,16 @@ _CHUNK = 1024 * 1024
 def write_at(descriptor: int, item: Dict[str, Any], content: memoryview, offset: int) -> None:
     """All of it at its place, of a sparse file without its blocks of zeros: whoever opened it sets the length. Raises OSError."""
     if not item["sparse"]:
-        _write(descriptor, content, offset)
+        write_piece(descriptor, content, offset)
         return
     for zeros, start, end in _runs(content, offset):
         # An earlier attempt may have left something: a hole is where zeros are read, not what was never written.
         if not (zeros and _is_empty(descriptor, offset + start, end - start)):
-            _write(descriptor, content[start:end], offset + start)
+            write_piece(descriptor, content[start:end], offset + start)
 
 
-def _write(descriptor: int, content: memoryview, offset: int) -> None:
+def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
+    """All of it at its place. Raises OSError."""
     while len(content):
         written = os.pwrite(descriptor, content, offset)
         content = content[written:]

@@ -1,0 +1,229 @@
+"""One round of following a source: a look at it, and all that it found carried, with what fails tried again later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from hibali.errors import IncompleteError
+from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round
+from hibali.retry import Pace
+from hibali.text import printable
+from transfers.entry import Entry, Kind, Proof
+from transfers.finished import Following, marker_names
+from transfers.growing import Added, Growable, Tail, add_tails
+from transfers.plan import Action, Conflict
+from transfers.single import SingleSource
+from transfers.spool import Spool
+from transfers.store import Item, Landed, Problem, Store
+from transfers.survey import missing_source
+from transfers.synchronise import Operation, Request
+from transfers.watch import HELD_BACK, Watch, Work
+
+_FULL = frozenset({"no-space", "no-quota", "read-only"})
+_QUIETLY = frozenset({"source-changed", "vanished", HELD_BACK})
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How long the look took, whether it found anything to do, and whether anything of it landed."""
+
+    look_seconds: float
+    busy: bool
+    moved: bool
+
+
+class Rounds(Operation):
+    """Looks and carries; who follows says when."""
+
+    def __init__(self, request: Request, following: Following, tell: Listener, stack: ExitStack) -> None:
+        super().__init__(request, tell, stack)
+        self._following = following
+        self._watch: Watch
+        self._rounds = 0
+        self._root = 0
+        self._waiting = 0
+        self._full = False
+        self._failures: dict[bytes, Problem] = {}
+        self._conflicts: list[Conflict] = []
+        self._noted: set[bytes] = set()
+        self._grown: dict[bytes, Grown] = {}
+        self._unlisted_there: list[tuple[bytes, Problem]] = []
+
+    def _reading(self) -> Store:
+        """The store that the source is read from."""
+        return self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
+
+    def _name(self, path: bytes) -> bytes:
+        """What the source calls the file that the target knows as `path`."""
+        return self._source.name if isinstance(self._source, SingleSource) else path
+
+    def _is_marked(self, entry: Entry) -> bool:
+        marker = self._following.marker
+        names = marker_names(marker, self._name(entry.path)) if marker is not None else ()
+        return any(self._reading().stat(name) is not None for name in names)
+
+    def _tell_plan(self, work: Work) -> None:
+        """So much is known by now; what was moved before counts in, so that totals only grow."""
+        files = self.receipt.files_moved + work.files_to_move
+        size = self.receipt.bytes_moved + work.bytes_to_move
+        self.tell(Planned(work.files, work.bytes, files, size, work.files_kept, 0))
+
+    def _round(self) -> Done:
+        """One look, and all that it found to do."""
+        self._check_root()
+        began = time.monotonic()
+        self._watch.look(began)
+        work = self._watch.plan(began)
+        looked = time.monotonic() - began
+        try:
+            self.receipt.files, self.receipt.bytes = work.files, work.bytes
+            self.receipt.files_kept, self._waiting = work.files_kept, work.files_waiting
+            self._conflicts = work.conflicts
+            for failed in self._undone():
+                if failed.code not in _QUIETLY:
+                    self._note(failed.path, failed.message)
+            return Done(looked, work.busy, work.busy and self._carry_out(work))
+        finally:
+            work.close()
+
+    def _check_root(self) -> None:
+        """A folder that was put in the place of the one that is followed would never be seen."""
+        if isinstance(self._source, SingleSource):
+            return
+        found = self._stores[0].stat()
+        if found is None:
+            raise missing_source(self._request.source.text)
+        if self._root and found.inode != self._root:
+            raise IncompleteError(
+                "source-replaced",
+                "another folder stands in the place of the one that was followed",
+                about=self._request.source.text,
+                hint="The same line again follows the new one.",
+            )
+        self._root = found.inode
+
+    def _carry_out(self, work: Work) -> bool:
+        """Whole files, then what grew, then the markers of what is there; whether anything landed."""
+        before = (self.receipt.files_moved, self.receipt.bytes_moved)
+        self._failures = {}
+        self._tell_plan(work)
+        if work.moves.count:
+            self._move(self._items(work.moves), work.bytes_to_move)
+        grown: dict[bytes, Entry | None] = {}
+        added = sum(self._grow(work.growths, grown)) if work.growths.count and not self._full else 0
+        if work.markers.count and not self._full:
+            self._move(self._items(action for action in work.markers if self._lets_go(action.entry)), 0)
+        if self._full:
+            return False
+        left = {*self._failures, *(conflict.entry.path for conflict in work.conflicts)}
+        self._watch.settle(work.offered, left, grown)
+        files = self.receipt.files_moved - before[0] + sum(entry is not None for entry in grown.values())
+        size = self.receipt.bytes_moved - before[1] + added
+        if files:
+            self._rounds += 1
+            failed = len(self._watch.undone) + len(work.conflicts)
+            self.tell(Round(self._rounds, work.files, work.bytes, files, size, work.files_waiting, failed))
+        return files > 0
+
+    def _items(self, actions: Iterable[Action]) -> Iterator[Item]:
+        return (self._item(number, action) for number, action in enumerate(actions))
+
+    def _lets_go(self, marker: Entry) -> bool:
+        """Whether nothing that a marker marks is missing over there; it is held back else."""
+        pattern = self._following.marker
+        assert pattern is not None
+        if not any(marker.path in marker_names(pattern, path) for path in self._watch.undone):
+            return True
+        self._fail(marker, Problem(HELD_BACK, "what it marks is not there yet"))
+        return False
+
+    def _landed(self, landed: Landed) -> None:
+        if landed.problem is None:
+            super()._landed(landed)
+        else:
+            self._fail(landed.item.entry, landed.problem)
+
+    def _fail(self, entry: Entry, problem: Problem) -> None:
+        """It is tried again, and a failure only when it never succeeds."""
+        self._full = self._full or problem.code in _FULL
+        self._failures[entry.path] = problem
+        self._watch.failed(entry, problem, time.monotonic())
+        if problem.code not in _QUIETLY:
+            self._note(entry.path, problem.message)
+
+    def _note(self, path: bytes, message: str) -> None:
+        """Once a name: it may be tried for days."""
+        if path not in self._noted:
+            self._noted.add(path)
+            self.tell(Noted(f"{printable(path) or '.'}: not sent so far: {message}"))
+
+    def _grow(self, growths: Spool, grown: dict[bytes, Entry | None]) -> Iterator[int]:
+        """Send the tails; yields how many bytes each added, and fills in what stands there now."""
+        source, target = self._reading(), self._target
+        assert isinstance(source, Growable)
+        assert isinstance(target, Growable)
+        tails = (
+            Tail(self._name(action.entry.path), action.entry, action.target.size)
+            for action in growths
+            if action.target is not None
+        )
+        for event in add_tails(source.growing(), target.growing(), tails, Pace(self._request.lowest_rate)):
+            if not isinstance(event, Added):
+                self.tell(event)
+            elif event.digest is None or event.problem is not None:
+                self._fail(event.tail.entry, event.problem or Problem("failed", "no reason was given"))
+                grown[event.tail.entry.path] = None
+            else:
+                grown[event.tail.entry.path] = event.tail.entry
+                yield self._has_grown(event.tail, event.digest)
+        for path in [path for path, entry in grown.items() if entry is None]:
+            grown[path] = self._target.stat(path)  # how far it came
+
+    def _has_grown(self, tail: Tail, digest: str) -> int:
+        entry, added = tail.entry, tail.entry.size - tail.start
+        told = Grown(entry.path, entry.size, added, digest, Proof.DIGEST, entry.mtime_ns, entry.mode)
+        self._grown[entry.path] = told
+        self.tell(told)
+        return added
+
+    def _prove_grown(self) -> bool:
+        """Hash in whole, at both ends, what was sent in tails; whether all of it is proven."""
+        waiting, self._grown = self._grown, {}
+        entries = [Entry(one.path, Kind.FILE, one.size, one.mtime_ns) for one in waiting.values()]
+        wrong = []
+        both = zip(self._source.digest(entries), self._target.digest(entries), strict=True)
+        for (entry, ours, _), (_, theirs, _) in list(both):
+            if ours is not None and ours == theirs:
+                self._tell_grown(waiting[entry.path])
+            elif ours is None or theirs is None or self._source_size(entry.path) != entry.size:
+                self._grown[entry.path] = waiting[entry.path]  # it is touched even now
+            else:
+                wrong.append(entry.path)
+        if wrong:
+            self._watch.mistrust(wrong)
+        return not (wrong or self._grown)
+
+    def _source_size(self, path: bytes) -> int | None:
+        found = self._reading().stat(self._name(path))
+        return None if found is None else found.size
+
+    def _unproven(self) -> Iterator[Failed]:
+        """What was sent in tails, and could not be hashed in whole."""
+        for path in self._grown:
+            yield Failed(path, "not-proven", "it never stood still long enough to be hashed in whole")
+
+    def _tell_grown(self, one: Grown) -> None:
+        """All of its tails are there, and count as one file that was moved."""
+        self.tell(Moved(one.path, Kind.FILE, one.size, one.digest, one.proof, one.mtime_ns, one.mode))
+
+    def _undone(self) -> Iterator[Failed]:
+        """What is not there for another reason than that it is not finished."""
+        for path, problem in (*self._unlisted_there, *self._watch.unlisted):
+            yield Failed(path, problem.code, problem.message)
+        for conflict in self._conflicts:
+            yield Failed(conflict.entry.path, conflict.code, conflict.message)
+        for path, undone in self._watch.undone.items():
+            yield Failed(path, undone.problem.code, undone.problem.message)
