@@ -15,18 +15,18 @@ class SingleSource:
 
     def __init__(self, store: Store, name: bytes, shown: bytes) -> None:
         """`store` is the folder that holds `name`; everybody else knows the file as `shown`."""
-        self._store = store
-        self._name = name
+        self.store = store
+        self.name = name
         self._shown = shown
 
     @property
     def facts(self) -> Facts:
         """The store's own."""
-        return self._store.facts
+        return self.store.facts
 
     def entry(self) -> Entry:
         """The file under its shown name; raises `NotFoundError`."""
-        found = self._store.stat(self._name)
+        found = self.store.stat(self.name)
         if found is None:
             raise NotFoundError("vanished", "the file is no longer there")
         return found._replace(path=self._shown)
@@ -42,17 +42,17 @@ class SingleSource:
         def renamed() -> Iterator[Unit]:
             for unit in units:
                 asked.append(unit)
-                items = tuple(replace(i, entry=i.entry._replace(path=self._name)) for i in unit.items)
+                items = tuple(replace(i, entry=i.entry._replace(path=self.name)) for i in unit.items)
                 yield replace(unit, items=items)
 
-        for payload in self._store.read(renamed()):
+        for payload in self.store.read(renamed()):
             payload.unit = asked.pop(0)
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
         for entry in entries:
-            for _, digest, problem in self._store.digest([entry._replace(path=self._name)]):
+            for _, digest, problem in self.store.digest([entry._replace(path=self.name)]):
                 yield entry, digest, problem
 
 

@@ -14,10 +14,12 @@ from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
+from transfers.copying import Copier, Origin
 from transfers.entry import Kind, Proof, weakest
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
-from transfers.mover import Side, Source
+from transfers.mover import Mover, Side, Source
+from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
@@ -291,9 +293,7 @@ class _Operation:
             store.expect(found.bytes_to_move)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(
-            StreamMover(self._request.lowest_rate).carry(self._source, self._target, items)
-        ) as events:
+        with closing(self._mover().carry(self._source, self._target, items)) as events:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
@@ -304,6 +304,16 @@ class _Operation:
             self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
         if not kept:
             self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+
+    def _mover(self) -> Mover:
+        """A copy by the target's own server where it offers one, else the bytes through us."""
+        stream, source = StreamMover(self._request.lowest_rate), self._source
+        origin = Origin(self._stores[0])
+        if isinstance(source, SingleSource):
+            origin = Origin(source.store, source.name)
+        if isinstance(self._target, Copier) and self._target.copies(origin.store):
+            return ServerMover(self._target, origin, stream, self._wanted())
+        return stream
 
     def _item(self, number: int, action: Action) -> Item:
         """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
@@ -364,12 +374,14 @@ class _Operation:
         if self.receipt.files_failed:
             return Exit.INCOMPLETE
         moved = self.receipt.proof_moved
-        wanted = self._request.rules.require_proof or weakest(
-            self._source.facts.proof_read, self._target.facts.proof_write
-        )
-        if moved is not None and moved.strength < wanted.strength:
+        if moved is not None and moved.strength < self._wanted().strength:
             return Exit.INCOMPLETE
         return Exit.DONE
+
+    def _wanted(self) -> Proof:
+        """The weakest proof that is good enough for what moves."""
+        best = weakest(self._source.facts.proof_read, self._target.facts.proof_write)
+        return self._request.rules.require_proof or best
 
 
 def _of_tree(receipt: Receipt) -> Proof | None:
