@@ -155,7 +155,7 @@ class S3Store:
             self._check_root()
             return
         for entry in self._records.entries(self._data(chain((first,), ordered)), nested):
-            if entry.kind is Kind.FILE:
+            if entry.digest is None and entry.kind is Kind.FILE:
                 self._weaken(entry)
             yield entry
 
@@ -169,8 +169,11 @@ class S3Store:
     def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
         """Without names of our own and other tools' folder markers; what cannot be a path is refused."""
         for listed in ordered:
-            name = listed.path.removesuffix(b"/") if listed.size < 0 else listed.path
-            if is_own_name(name) or is_folder_marker(listed):
+            path, size, _, _ = listed
+            if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
+                yield listed  # nearly all
+                continue
+            if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
                 continue
             refuse_unsafe(listed, self._requests.about)
             yield listed
