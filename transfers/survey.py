@@ -102,7 +102,8 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     missing: set[bytes] = set()
 
     def ours() -> Iterator[Entry]:
-        for entry in unmet(rules.files_from or frozenset(), listed(source, found.unlisted), missing):
+        entries = listed(source, found.unlisted)
+        for entry in unmet(rules.files_from, entries, missing) if rules.files_from else entries:
             if selected(entry) and entry.kind in _COUNTED:
                 found.files += 1
                 found.bytes += entry.size

@@ -14,11 +14,13 @@ from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
+from transfers.copying import Copier, Origin
 from transfers.entry import Kind, Proof, weakest
 from transfers.fidelity import adjustments, check_fidelity, permissions_of
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
-from transfers.mover import Side, Source
+from transfers.mover import Mover, Side, Source
+from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
@@ -116,7 +118,7 @@ class Operation:
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
-        self._mover = StreamMover(request.lowest_rate, tell)
+        self._stream = StreamMover(request.lowest_rate, tell)
         self._source: Source
         self._target: Store
 
@@ -323,7 +325,7 @@ class Operation:
             store.expect(size)
         answered = 0
         # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(self._mover.carry(self._source, self._target, items)) as events:
+        with closing(self._mover().carry(self._source, self._target, items)) as events:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
@@ -331,6 +333,16 @@ class Operation:
                 else:
                     self.tell(event)
         return answered
+
+    def _mover(self) -> Mover:
+        """A copy by the target's own server where it offers one, else the bytes through us."""
+        stream, source = self._stream, self._source
+        origin = Origin(self._stores[0])
+        if isinstance(source, SingleSource):
+            origin = Origin(source.store, source.name)
+        if isinstance(self._target, Copier) and self._target.copies(origin.store):
+            return ServerMover(self._target, origin, stream, self._wanted())
+        return stream
 
     def _item(self, number: int, action: Action) -> Item:
         """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
@@ -390,7 +402,7 @@ class Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
-        held = [self._request.lowest_setting if self._mover.slowed else None]
+        held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)
         receipt.proof_tree = _of_tree(receipt)
@@ -409,12 +421,14 @@ class Operation:
         if self.receipt.files_failed:
             return Exit.INCOMPLETE
         moved = self.receipt.proof_moved
-        wanted = self._request.rules.require_proof or weakest(
-            self._source.facts.proof_read, self._target.facts.proof_write
-        )
-        if moved is not None and moved.strength < wanted.strength:
+        if moved is not None and moved.strength < self._wanted().strength:
             return Exit.INCOMPLETE
         return Exit.DONE
+
+    def _wanted(self) -> Proof:
+        """The weakest proof that is good enough for what moves."""
+        best = weakest(self._source.facts.proof_read, self._target.facts.proof_write)
+        return self._request.rules.require_proof or best
 
 
 def _of_tree(receipt: Receipt) -> Proof | None:

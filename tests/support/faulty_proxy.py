@@ -21,6 +21,12 @@ SLOW_DOWN = (
 )
 
 
+DENIED = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: 48\r\nConnection: close\r\n\r\n"
+    b"<Error><Code>AccessDenied</Code></Error>        "
+)
+
+
 @dataclass
 class Exchange:
     """One HTTP request on its way, and what becomes of it: a fault sets these."""
@@ -29,6 +35,8 @@ class Exchange:
     target: str
     number: int
     content: bytes
+    head: bytes = b""
+    deny: bool = False  # 403, and the server never hears of it
     refuse: bool = False  # 503, and the server never hears of it
     lose_answer: bool = False  # the server does it, and the line is cut before the answer
     flip_request: bool = False
@@ -187,11 +195,11 @@ class FaultyHttpProxy(_Listener):
         content = b"".join(_body(asks, head, has_body=True))
         method, target = head.split(b" ", 2)[:2]
         with self._lock:
-            exchange = Exchange(method.decode(), target.decode("latin-1"), len(self.exchanges), content)
+            exchange = Exchange(method.decode(), target.decode("latin-1"), len(self.exchanges), content, head)
             self.exchanges.append(exchange)
             self.fault(exchange)
-        if exchange.refuse:
-            client.sendall(SLOW_DOWN)
+        if exchange.refuse or exchange.deny:
+            client.sendall(SLOW_DOWN if exchange.refuse else DENIED)
             return False
         server.sendall(head + (_flipped(content) if exchange.flip_request else content))
         answer = _read_head(answers)

@@ -29,15 +29,16 @@ class Expected:
             asked = [
                 (position, item)
                 for position, item in enumerate(payload.unit.items)
-                if item.exact and not item.clear and item.entry.kind is Kind.FILE and not payload.unit.offset
+                if is_exact(item) and not payload.unit.offset
             ]
-            found = self._pool.map(self._look, [item for _, item in asked])
+            found = self._pool.map(self.look, [item for _, item in asked])
             for (position, _), problem in zip(asked, found, strict=True):
                 if problem is not None:
                     payload.problems.setdefault(position, problem)
             yield payload
 
-    def _look(self, item: Item) -> Problem | None:
+    def look(self, item: Item) -> Problem | None:
+        """Whether another object stands at this item's key than was planned."""
         try:
             head = self._requests.ask("HEAD", self._key_of(item.entry.path), accept=(404,))
         except HibaliError as error:
@@ -46,3 +47,8 @@ class Expected:
         if head.status == 404 or (planned is not None and planned.etag == head.etag):
             return None
         return _CHANGED
+
+
+def is_exact(item: Item) -> bool:
+    """Whether a saved plan says what stands at the key of this file."""
+    return item.exact and not item.clear and item.entry.kind is Kind.FILE

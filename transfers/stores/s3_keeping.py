@@ -15,10 +15,18 @@ from transfers.stores.s3_errors import problem_of
 from transfers.stores.s3_requests import Answer, Requests
 
 _BATCH = 256
-_MOST = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
+MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
 _TOO_LARGE = Problem("too-large", "the server copies no more than 5 GiB in one piece, so it stays as it is")
 _IN_THE_WAY = Problem("in-the-way", "another file of this name is kept there already")
 _CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+
+
+def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
+    """The headers that name what is to be copied, while its ETag is that one."""
+    headers = {"x-amz-copy-source": f"/{bucket}/{quote_from_bytes(key, safe='/-_.~')}"}
+    if etag:
+        headers["x-amz-copy-source-if-match"] = f'"{etag}"'
+    return headers
 
 
 class Keeping:
@@ -43,12 +51,9 @@ class Keeping:
             yield from zip(batch, self._pool.map(self._copy, batch), strict=True)
 
     def _copy(self, entry: Entry) -> Problem | None:
-        if entry.size > _MOST:
+        if entry.size > MOST_BYTES:
             return _TOO_LARGE
-        source = f"/{self._requests.bucket}/{quote_from_bytes(self._key_of(entry.path), safe='/-_.~')}"
-        headers = {"x-amz-copy-source": source}
-        if entry.etag:
-            headers["x-amz-copy-source-if-match"] = f'"{entry.etag}"'
+        headers = copy_source(self._requests.bucket, self._key_of(entry.path), entry.etag)
         key = self._prefix + b"/" + entry.path
         try:
             kept = self._requests.ask("HEAD", key, accept=(404,))

@@ -123,28 +123,13 @@ class Large:
             "digest": entry.digest,
             "part": self._part,
         }
-        uploads = self._place.uploads
-        for begun in reversed(uploads.of_key(key)):
-            if not (begun.left or self._place.holder.held):
-                continue  # somebody may be at it, and there is no lock here that says who
-            if begun.source == source and begun.parts:
-                standing = self._standing(key, begun)
-                if standing:
-                    uploads.take(begun)
-                    return begun, standing
-            abort(self._place.requests, key, begun.identifier)
-            uploads.end(begun)
+        resumed = find_begun(self._place, key, source)
+        if resumed is not None:
+            return resumed
         metadata = to_metadata(known_from(entry, entry.digest))
         made = Begun(self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source)
-        uploads.begin(made)
+        self._place.uploads.begin(made)
         return made, {}
-
-    def _standing(self, key: bytes, begun: Begun) -> dict[int, Part]:
-        """What was recorded here and is told by the server to be just that."""
-        told = standing_parts(self._place.requests, key, begun.identifier) or {}
-        return {
-            number: part for number, part in begun.parts.items() if told.get(number) == (part.size, part.etag)
-        }
 
     def send(self, number: int, content: Bytes) -> int:
         """Send a part; how many bytes went out, none where it stands there already. Called by several threads."""
@@ -207,6 +192,23 @@ class Large:
             yield
         except HibaliError as error:
             self.problem = problem_of(error)
+
+
+def find_begun(place: Place, key: bytes, source: dict[str, Any]) -> tuple[Begun, dict[int, Part]] | None:
+    """An upload that was left, is of this very source, and the parts of it that stand; what is left of others is ended."""
+    for begun in reversed(place.uploads.of_key(key)):
+        if not (begun.left or place.holder.held):
+            continue  # somebody may be at it, and there is no lock here that says who
+        if begun.source == source and begun.parts:
+            # What was recorded here and is told by the server to be just that.
+            told = standing_parts(place.requests, key, begun.identifier) or {}
+            standing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
+            if standing:
+                place.uploads.take(begun)
+                return begun, standing
+        abort(place.requests, key, begun.identifier)
+        place.uploads.end(begun)
+    return None
 
 
 def known_from(entry: Entry, digest: str | None) -> Known:

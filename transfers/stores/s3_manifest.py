@@ -15,6 +15,12 @@ from hibali.text import path_fields, path_from_fields
 NAME = b".hibali/manifest.jsonl"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MODE = re.compile(r"[0-7]{1,4}")
+# A line as `record_of` writes it of nearly every file; any other is read as JSON.
+_PLAIN_LINE = re.compile(
+    rb'^\{"key":"([ !#-\[\]-~]{1,4096})","ETag":"([ !#-\[\]-~]{0,256})","size":([0-9]{1,18}),"sha256":"([0-9a-f]{64})",'
+    rb'"mtime_ns":(-?[1-9][0-9]{0,18}),"mode":"([0-7]{1,4})"\}\n',
+    re.MULTILINE,
+)
 _LINE_LIMIT = 16 * 1024
 _NS = 1_000_000_000
 
@@ -45,13 +51,24 @@ class Manifest:
 def read_lines(content: bytes) -> dict[bytes, Known]:
     """The lines that make sense; a later one of a key wins. Nobody vouches for the others, so they are passed over."""
     lines: dict[bytes, Known] = {}
+    start = 0
+    for found in _PLAIN_LINE.finditer(content):
+        if found.start() > start:
+            _read_others(content[start : found.start()], lines)
+        start = found.end()
+        key, etag, size, sha256, mtime_ns, mode = found.groups()
+        lines[key] = Known(etag.decode(), int(size), sha256.decode(), int(mtime_ns), int(mode, 8) & 0o777)
+    _read_others(content[start:], lines)
+    return lines
+
+
+def _read_others(content: bytes, lines: dict[bytes, Known]) -> None:
     for line in content.splitlines():
         if len(line) > _LINE_LIMIT:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             record = json.loads(line.decode())
             lines[path_from_fields(record, "key")] = known_of(record)
-    return lines
 
 
 def known_of(record: Any) -> Known:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hibali.errors import IncompleteError
 from transfers.stores import s3_xml
 from transfers.stores.s3_errors import code_in, error_of
-from transfers.stores.s3_requests import CHECKSUM, Bytes, Requests, checksum_of
+from transfers.stores.s3_requests import CHECKSUM, Answer, Bytes, Requests, checksum_of
 from transfers.stores.s3_uploads import Part
 
 MOST_PARTS = 9500  # the protocol allows 10,000
@@ -24,9 +24,11 @@ def part_bytes(size: int, segment: int) -> int:
     return max(1, -(-wanted // segment)) * segment
 
 
-def begin(requests: Requests, key: bytes, metadata: Mapping[str, str]) -> str:
-    """Begin an upload, of which nothing is seen before it is completed; the server's id for it."""
-    headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+def begin(
+    requests: Requests, key: bytes, metadata: Mapping[str, str], more: Mapping[str, str] | None = None
+) -> str:
+    """Begin an upload, of which nothing is seen before it is completed; the server's id for it. `more` are other headers."""
+    headers = {**(more or {}), **{f"x-amz-meta-{name}": value for name, value in metadata.items()}}
     answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
     identifier = s3_xml.text(s3_xml.parse(answer.body, requests.about), "UploadId")
     if not identifier:
@@ -82,6 +84,19 @@ class Upload:
             "PUT", self._key, query=query, headers=headers, body=content, sha256=sha256
         ).etag
 
+    def copy(self, number: int, length: int, headers: Mapping[str, str]) -> Part | None:
+        """Have part `number`, of `length` bytes, copied from where `headers` say; None where it stands there already."""
+        part = self._standing.get(number)
+        stood = part is not None and part.size == length
+        if part is None or not stood:
+            query = {"partNumber": str(number), "uploadId": self.identifier}
+            answer = self._requests.ask("PUT", self._key, query=query, headers=headers)
+            part = Part(length, "", copied(answer, self._requests.about)["ETag"].strip('"'))
+        with self._lock:
+            self._etags[number] = part.etag
+            self._size += length
+        return None if stood else part
+
     def complete(self) -> str:
         """Make it the object; its ETag as it is looked up, for that of the answer is another at some servers (rclone)."""
         self._complete()
@@ -114,6 +129,15 @@ class Upload:
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
             raise error_of(404, code, self._requests.about)
+
+
+def copied(answer: Answer, about: str) -> dict[str, str]:
+    """What CopyObject or UploadPartCopy tells of the copy; an answer of status 200 may say that it failed."""
+    root = s3_xml.parse(answer.body, about)
+    told = s3_xml.fields(root)
+    if s3_xml.name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
+        raise error_of(500, code_in(answer.body), about)
+    return told
 
 
 def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:

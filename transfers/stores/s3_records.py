@@ -89,14 +89,14 @@ class Records:
     ) -> Known | None:
         """The nearest enclosing line that counts."""
         for folder in enclosing(listed.path) if below else ():
-            manifest = below.get(folder)
-            if manifest is not None and folder:
-                found = manifest.find(listed.path[len(folder) + 1 :], listed.etag, listed.size)
+            inner = below.get(folder)
+            if inner is not None and folder:
+                found = inner.find(listed.path[len(folder) + 1 :], listed.etag, listed.size)
                 if found is not None:
                     return found
+        path, size, etag, _ = listed
         for before, manifest in above:
-            path = before + b"/" + listed.path if before else listed.path
-            found = manifest.find(path, listed.etag, listed.size)
+            found = manifest.find(before + b"/" + path if before else path, etag, size)
             if found is not None:
                 return found
         return None

@@ -51,9 +51,16 @@ class Requests:
     """Signed requests about one bucket, each with its payload's sha256; may be used by many threads."""
 
     def __init__(
-        self, endpoint: Endpoint, source: CredentialSource, bucket: str, about: str, tell: Listener = ignore
+        self,
+        endpoint: Endpoint,
+        source: CredentialSource,
+        bucket: str,
+        about: str,
+        tell: Listener = ignore,
+        *,
+        patience: int = _READ_SECONDS,
     ) -> None:
-        """`about` names site and bucket in errors."""
+        """`about` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
@@ -65,10 +72,15 @@ class Requests:
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
             proxies=get_environ_proxies(endpoint.url),
-            timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+            timeout=(_CONNECT_SECONDS, patience),
             max_pool_connections=CONNECTIONS,
         )
         self._signer = _signer_class()
+
+    def patient(self, seconds: int) -> Requests:
+        """The same for answers that take the server so many seconds; closed by itself."""
+        words = (self.endpoint, self.source, self.bucket, self.about, self._tell)
+        return Requests(*words, patience=seconds)
 
     def ask(
         self,

@@ -12,6 +12,7 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.copying import Origin
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.plan import unholdable
 from transfers.store import (
@@ -28,6 +29,7 @@ from transfers.store import (
 from transfers.stores import s3_lock, s3_manifest
 from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
+from transfers.stores.s3_copying import Copying, From, patient
 from transfers.stores.s3_expected import Expected
 from transfers.stores.s3_keeping import Keeping
 from transfers.stores.s3_large import Place
@@ -153,7 +155,7 @@ class S3Store:
             self._check_root()
             return
         for entry in self._records.entries(self._data(chain((first,), ordered)), nested):
-            if entry.kind is Kind.FILE:
+            if entry.digest is None and entry.kind is Kind.FILE:
                 self._weaken(entry)
             yield entry
 
@@ -167,8 +169,11 @@ class S3Store:
     def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
         """Without names of our own and other tools' folder markers; what cannot be a path is refused."""
         for listed in ordered:
-            name = listed.path.removesuffix(b"/") if listed.size < 0 else listed.path
-            if is_own_name(name) or is_folder_marker(listed):
+            path, size, _, _ = listed
+            if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
+                yield listed  # nearly all
+                continue
+            if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
                 continue
             refuse_unsafe(listed, self._requests.about)
             yield listed
@@ -196,6 +201,33 @@ class S3Store:
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the manifest is brought up to date when it ends, however it ends."""
+        place = self._place()
+        writing = Writing(place)
+        self._streams.append(writing)
+        try:
+            yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
+        finally:
+            self._records.save(writing.landed, self._cleared, self._tell)
+
+    def copies(self, source: object) -> bool:
+        """See Copier: another prefix or bucket of the same server; whose keys may read there, it says itself."""
+        return isinstance(source, S3Store) and source._requests.endpoint.url == self._requests.endpoint.url  # noqa: SLF001  # its own kind
+
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
+        """See Copier."""
+        store: object = origin.store
+        assert isinstance(store, S3Store)
+        source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
+        place = patient(self._place())
+        copying = Copying(place, source, Expected(self._requests, self._pool, self._key))
+        try:
+            yield from copying.run(items)
+        finally:
+            place.requests.close()
+            self._records.save(copying.landed, self._cleared, self._tell)
+
+    def _place(self) -> Place:
+        """Where and how objects land, once the server was tried."""
         honours = self.probe()
         self._cleared = []
         facts = self.facts
@@ -204,7 +236,7 @@ class S3Store:
             _refuse(unholdable(path, facts), path, self._requests.about)
             return self._prefix() + path
 
-        place = Place(
+        return Place(
             requests=self._requests,
             bulk=self._bulk,
             pool=self._pool,
@@ -214,12 +246,6 @@ class S3Store:
             honours=honours,
             holder=self._holder,
         )
-        writing = Writing(place)
-        self._streams.append(writing)
-        try:
-            yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
-        finally:
-            self._records.save(writing.landed, self._cleared, self._tell)
 
     def _make_room(self, item: Item) -> None:
         """What is of another kind and was agreed to go: all below a file's name, or the file of a folder's name."""

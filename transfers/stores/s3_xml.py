@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import escape
@@ -27,6 +28,34 @@ def parse(body: bytes, about: str) -> Element:
         except ParseError:
             pass
     raise TryLaterError("bad-answer", "the server's answer is not the XML it should be", about=about)
+
+
+def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list[tuple[bytes, ...]], bytes]:
+    """The texts of the `wanted` children of each `element` that is written as the first one is, and the document without these.
+
+    For what comes in thousands: a search for the very layout that this server writes is many times as fast as
+    a parser. Whatever looks otherwise stays in the document, for `parse`. Texts hold no entities.
+    """
+    first = re.search(rb"<%s>((?:<\w+>[^<]*</\w+>)+)</%s>" % (element, element), body)
+    names = tuple(re.findall(rb"<(\w+)>", first.group(1))) if first and b"<!" not in body else ()
+    if any(names.count(name) != 1 for name in wanted):
+        return [], body
+    parts = _layout(element, names, frozenset(wanted)).split(body)
+    step = len(wanted) + 1
+    order = [name for name in names if name in wanted]
+    columns = [parts[order.index(name) + 1 :: step] for name in wanted]
+    return list(zip(*columns, strict=True)), b"".join(parts[::step])
+
+
+@lru_cache(maxsize=8)
+def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) -> re.Pattern[bytes]:
+    """An element with just these children in this order; an ETag is taken without its quotes."""
+    quote = rb"""(?:&quot;|&#34;|")"""
+    taken = dict.fromkeys(wanted, rb"([^<&]*)")
+    if b"ETag" in taken:
+        taken[b"ETag"] = quote + rb'([^<&"]*)' + quote
+    texts = (rb"<%s>%s</%s>" % (name, taken.get(name, rb"[^<]*"), name) for name in names)
+    return re.compile(rb"<%s>%s</%s>" % (element, b"".join(texts), element))
 
 
 def name_of(element: Element) -> str:
@@ -54,6 +83,13 @@ def text(element: Element, name: str) -> str:
 def key_bytes(word: str, *, encoded: bool) -> bytes:
     """A key as bytes; `encoded` where the server said EncodingType url (a space is then a plus)."""
     return unquote_to_bytes(word.replace("+", " ")) if encoded else word.encode("utf-8", "surrogateescape")
+
+
+def raw_key(word: bytes, *, encoded: bool) -> bytes:
+    """The same for a text in the bytes of the document, which are UTF-8."""
+    if not encoded or (b"%" not in word and b"+" not in word):
+        return word
+    return unquote_to_bytes(word.replace(b"+", b" "))
 
 
 def is_plain(key: bytes) -> bool:
