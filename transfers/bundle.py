@@ -37,6 +37,7 @@ _MODULES = (
     "problems",
     "beneath",
     "journal",
+    "names",
     "walk",
     "sync",
     "removing",
