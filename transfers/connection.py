@@ -23,6 +23,7 @@ from hibali.shell import Process
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
+from transfers.agent.lease import seconds_of
 from transfers.bundle import opening
 
 _CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
@@ -229,7 +230,7 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
         "locked",
         f"the target is held by {words}",
         about=where,
-        hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
+        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
         transient=False,
     )
 

@@ -92,4 +92,6 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         logins=lambda: first + sum(one.logins for one in further),
         most_logins=settings.logins,
     )
-    return PosixStore(connection, connection.expand(location.raw), FACTS, lines)
+    return PosixStore(
+        connection, connection.expand(location.raw), FACTS, lines, lease=site.limits.lease_seconds
+    )
