@@ -12,6 +12,10 @@ from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSet
 _WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
+SHORTEST_LEASE, LONGEST_LEASE = (
+    10,
+    3600,
+)  # a holder needs time to renew it; others wait for that of a dead one
 URL_PROTOCOLS = ("https", "http", "sftp", "ftp", "smb", "webhdfs", "gs", "abfs")
 
 
@@ -166,7 +170,10 @@ def read_limits(table: Table | None) -> Limits:
         poll_seconds=table.quantity("poll", read_duration, 60.0),
         login_interval_seconds=table.quantity("login_interval", read_duration, 10.0),
         bandwidth=int(table.quantity("bandwidth", read_size, 0)),
+        lease_seconds=int(table.quantity("lease", read_duration, 120.0)),
     )
+    if not SHORTEST_LEASE <= found.lease_seconds <= LONGEST_LEASE:
+        table.note("must be from 10s to 1h", "lease")
     table.finish()
     return found
 

@@ -60,13 +60,17 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of politeness; `bandwidth` in bytes per second, 0 for none."""
+    """Budgets of politeness; `bandwidth` in bytes per second, 0 for none.
+
+    `lease_seconds` is how long the lock of a holder that says nothing any more keeps others from a target.
+    """
 
     queued_jobs: int = 100
     array_size: int = 1000
     poll_seconds: float = 60.0
     login_interval_seconds: float = 10.0
     bandwidth: int = 0
+    lease_seconds: int = 120
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ _MODULES = (
     "problems",
     "beneath",
     "journal",
+    "names",
     "walk",
     "sync",
     "removing",

@@ -23,6 +23,7 @@ from hibali.shell import Process
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
+from transfers.agent.lease import seconds_of
 from transfers.arena import Arena, take_room
 from transfers.bundle import opening
 
@@ -238,7 +239,7 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
         "locked",
         f"the target is held by {words}",
         about=where,
-        hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
+        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
         transient=False,
     )
 

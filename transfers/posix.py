@@ -50,11 +50,20 @@ _BATCHES_AHEAD = 3
 class PosixStore:
     """The Store protocol over one agent connection (transfers.store.Store)."""
 
-    def __init__(self, connection: Connection, path: bytes, facts: Facts, lines: Lines | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        path: bytes,
+        facts: Facts,
+        lines: Lines | None = None,
+        *,
+        lease: int = LEASE_SECONDS,
+    ) -> None:
         """`path` is absolute, as the agent expanded it."""
         self.facts = facts
         self.where = path
         self._lines = lines or no_lines()
+        self._lease = lease
         self._landing: LandingStream | None = None
         self._connection = connection
         self._opened = False
@@ -241,7 +250,7 @@ class PosixStore:
     def lock(self, operation: str) -> PosixLock:
         """See Store."""
         client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-        asked = [("lock", {"operation": operation, "client": client, "lease": LEASE_SECONDS})]
+        asked = [("lock", {"operation": operation, "client": client, "lease": self._lease})]
         if not self._opened:
             asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": False}))
         self._connection.ask_all(asked)

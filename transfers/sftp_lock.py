@@ -16,7 +16,7 @@ from hibali.errors import HibaliError, RefusedError, TryLaterError
 from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent import own_names
-from transfers.agent.lease import LEASE_SECONDS, boot_identifier, is_gone, process_start, seconds_of
+from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
 from transfers.entry import Kind
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
@@ -164,7 +164,7 @@ class SftpLock:
             "locked",
             f"the target is held by {doing} from {who} (process {process} on {host})",
             about=self._client.where,
-            hint="Wait for it; the lock of a dead holder ends by itself within two minutes.",
+            hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
             transient=False,
         )
 
@@ -223,18 +223,13 @@ class SftpLock:
 
 
 def _own_record(operation: str, token: str, seconds: int) -> dict[str, Any]:
-    pid = os.getpid()
-    host = socket.gethostname()
     return {
         "version": 1,
         "operation": operation,
-        "client": f"{os.environ.get('USER', os.geteuid())}@{host} pid {pid}",
-        "host": host,
-        "boot": boot_identifier(),
-        "pid": pid,
-        "start": process_start(pid),
+        "client": f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}",
         "token": token,
         "lease": seconds,
+        **this_process(),
     }
 
 

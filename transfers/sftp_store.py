@@ -7,6 +7,7 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from transfers import sftp_wire as wire
+from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.sftp_adjusting import adjust_all
 from transfers.sftp_beneath import Beneath
@@ -43,7 +44,14 @@ class SftpStore:
     limited_by = None
 
     def __init__(
-        self, client: Client, path: bytes, facts: Facts, *, read_back: bool, logins: int = 0
+        self,
+        client: Client,
+        path: bytes,
+        facts: Facts,
+        *,
+        read_back: bool,
+        logins: int = 0,
+        lease: int = LEASE_SECONDS,
     ) -> None:
         """`path` is absolute."""
         self.facts = facts
@@ -51,6 +59,7 @@ class SftpStore:
         self.logins = logins
         self._client = client
         self._read_back = read_back
+        self._lease = lease
         self._beneath = Beneath(client, path)
         self._files = Files(client, self._beneath)
         self._own = Own(client, self._beneath)
@@ -269,7 +278,7 @@ class SftpStore:
     def lock(self, operation: str) -> _Held:
         """See Store."""
         self._open_folder()
-        self._lock = SftpLock(self._client, self._beneath, self._own, operation)
+        self._lock = SftpLock(self._client, self._beneath, self._own, operation, self._lease)
         return _Held(self)
 
     def unlock(self) -> None:

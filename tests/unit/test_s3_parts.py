@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.sites import S3Settings
-from transfers.agent.lease import boot_identifier, process_start
+from transfers.agent.lease import this_process
 from transfers.entry import Proof
 from transfers.stores import s3_listing, s3_manifest
 from transfers.stores.s3_credentials import CredentialSource, parse_process_credentials
@@ -255,18 +254,11 @@ def test_parts_are_few_and_large_enough(size: int, segment: int) -> None:
 
 
 def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
-    pid = os.getpid()
-    living = {
-        "host": socket.gethostname(),
-        "boot": boot_identifier(),
-        "pid": pid,
-        "start": process_start(pid),
-        "lease": 120,
-    }
+    living = {**this_process(), "lease": 120}
     assert not is_free(living, 10)
     assert not is_free(living, None)
     assert is_free(living, 121)
-    assert is_free({**living, "boot": "another"}, 10)
+    assert not is_free({**living, "boot": "another"}, 10), "two machines may share a name"
     assert is_free({**living, "start": "1"}, 10)
     assert not is_free({**living, "host": "elsewhere", "boot": "another", "start": "1"}, 10)
     assert not is_free({**living, "boot": "", "start": "1"}, 10)

@@ -59,6 +59,7 @@ array_size = 1000
 poll = "60s"
 login_interval = "10s"
 bandwidth = "500M"
+lease = "5m"
 [sites.juwels.purge]
 root = "scratch"
 days = 90
@@ -111,7 +112,7 @@ def test_every_key_of_the_contract_is_read() -> None:
             "slurm", "brain", "batch", "01:00:00", ("--mail-type=NONE",), ("module load Apptainer",)
         ),
         container="apptainer",
-        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2),
+        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300),
         purge=Purge("scratch", 90),
     )
     assert sites["bucket"].s3 == S3Settings(
@@ -136,6 +137,7 @@ hosst = "x"
 logins = "two"
 [sites.juwels.limits]
 poll = "60 parsecs"
+lease = "2s"
 [sites.here]
 kind = "lokal"
 """
@@ -148,7 +150,8 @@ kind = "lokal"
         (11, "sites.juwels.ssh.hosst"),
         (12, "sites.juwels.ssh.logins"),
         (14, "sites.juwels.limits.poll"),
-        (16, "sites.here.kind"),
+        (15, "sites.juwels.limits.lease"),
+        (17, "sites.here.kind"),
     ]
 
 

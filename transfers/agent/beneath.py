@@ -80,6 +80,10 @@ class Root(object):
 
     def folder(self, path: bytes) -> int:
         """A descriptor of the folder at `path` (b"" is the root itself), owned by this root."""
+        known = self._open.get(path)
+        if known is not None:
+            self._open.move_to_end(path)
+            return known
         return self._folder(split_path(path) if path else [], False)
 
     def _folder(self, parts: List[bytes], make: bool) -> int:  # noqa: FBT001

@@ -54,6 +54,26 @@ def process_start(pid: int) -> str:
         return ""
 
 
+def process_namespace() -> str:
+    """Which processes can be seen from here: a container's are others than its host's (pid_namespaces(7))."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def this_process() -> Dict[str, Any]:
+    """What others need to tell whether this process is gone."""
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(),
+        "boot": boot_identifier(),
+        "namespace": process_namespace(),
+        "pid": pid,
+        "start": process_start(pid),
+    }
+
+
 class Lease(object):
     """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
 
@@ -64,17 +84,14 @@ class Lease(object):
         self.token = os.urandom(16).hex()
         self._renewed = time.monotonic()
         self._ended = threading.Event()
-        record = {
+        record: Dict[str, Any] = {
             "version": 1,
             "operation": operation,
             "client": client,
-            "host": socket.gethostname(),
-            "boot": boot_identifier(),
-            "pid": os.getpid(),
-            "start": process_start(os.getpid()),
             "token": self.token,
             "lease": seconds,
         }
+        record.update(this_process())
         try:
             self._enter(record)
         except BaseException:
@@ -263,17 +280,33 @@ def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
 def seconds_of(holder: Dict[str, Any]) -> float:
     """How long the holder's lease lasts; a lock that does not say it in earnest has the usual one."""
     seconds = holder.get("lease")
-    if isinstance(seconds, (int, float)) and 0 < seconds <= _LONGEST:
+    if isinstance(seconds, (int, float)) and seconds is not True and 0 < seconds <= _LONGEST:
         return float(seconds)
     return float(LEASE_SECONDS)
 
 
 def is_gone(holder: Dict[str, Any]) -> bool:
-    """Whether the holding process provably ended: on this very host and boot, and its pid is not that process."""
-    if holder.get("host") != socket.gethostname() or not holder.get("boot"):
+    """Whether the holding process provably ended: on this very host and boot, and its pid is not that process.
+
+    Where we cannot see it (another container, a /proc that hides what others run) nothing is proven.
+    """
+    here = this_process()
+    for name in ("host", "boot", "namespace"):
+        # The same name after another boot: two machines can share a name, so let the lease decide.
+        if not here[name] or holder.get(name) != here[name]:
+            return False
+    pid, start = holder.get("pid"), holder.get("start")
+    if not isinstance(pid, int) or pid < 1 or not start:
         return False
-    if holder["boot"] != boot_identifier():
-        # The same name after another boot; two machines can share a name, so let the lease decide.
+    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+
+
+def _answers(pid: int) -> bool:
+    """Whether there is such a process, seen or not (kill(2), signal 0)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
-    pid = holder.get("pid")
-    return isinstance(pid, int) and process_start(pid) != holder.get("start")
+    except (OSError, OverflowError):
+        return True
+    return True

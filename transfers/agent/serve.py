@@ -105,7 +105,7 @@ def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
     except BrokenPipeError:
         raise
     except LockedError as problem:
-        holder = {key: problem.holder.get(key) for key in ("operation", "client", "host", "pid")}
+        holder = {key: problem.holder.get(key) for key in ("operation", "client", "host", "pid", "lease")}
         channel.send(frames.ERROR, {"code": "locked", "message": "", "holder": holder, "age": problem.age})
     except LostLeaseError as problem:
         channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})

@@ -8,6 +8,7 @@ from typing import Iterator, List, Optional, Tuple
 from transfers.agent import own_names
 from transfers.agent.beneath import Root, record_of
 from transfers.agent.journal import read_seeds
+from transfers.agent.names import Names
 from transfers.agent.records import FOLDER, Record
 
 # Vanished between reading the folder and looking at the name: it is not there, which is what a listing says.
@@ -30,7 +31,7 @@ class Walk(object):
 
         A stack instead of recursion: trees are deeper than Python's.
         """
-        stack = [iter(self._children(b""))]
+        stack = [self._children(b"")]
         while stack:
             record = next(stack[-1], None)
             if record is None:
@@ -40,38 +41,42 @@ class Walk(object):
                 self.count += 1
                 yield record
             if record.kind == FOLDER and not self._shallow:
-                stack.append(iter(self._children(record.path)))
+                stack.append(self._children(record.path))
 
-    def _children(self, folder: bytes) -> List[Record]:
-        """What one folder holds, sorted; hibali's own names are left out."""
+    def _children(self, folder: bytes) -> Iterator[Record]:
+        """What one folder holds, in order; hibali's own names are left out, and each name is looked at when its turn comes."""
         try:
-            descriptor = self._root.folder(folder)
-            names = [os.fsencode(name) for name in os.listdir(descriptor)]
+            names = Names(self._root.folder(folder))
         except OSError as problem:
             if problem.errno not in _VANISHED or not folder:
                 self.problems.append((folder, problem.errno or errno.EIO))
-            return []
-        if own_names.FOLDER in names:
+            return
+        if own_names.FOLDER + b"/" in names:
             self._seeds += read_seeds(self._root, folder)
         inside_own = folder.rpartition(b"/")[2] == own_names.FOLDER
-        found: List[Tuple[bytes, Record]] = []
         for name in names:
-            if inside_own and (name in own_names.OWN or own_names.is_lock_part(name)):
+            bare = name.rstrip(b"/")
+            if inside_own and (bare in own_names.OWN or own_names.is_lock_part(bare)):
                 continue
-            path = folder + b"/" + name if folder else name
-            if own_names.has_partial_shape(name) and any(
-                own_names.is_partial_of(seed, name) for seed in self._seeds
+            path = folder + b"/" + bare if folder else bare
+            if own_names.has_partial_shape(bare) and any(
+                own_names.is_partial_of(seed, bare) for seed in self._seeds
             ):
                 self.orphans.append(path)
                 continue
-            record = self._look(descriptor, name, path)
-            if record is not None:
-                found.append((name + b"/" if record.kind == FOLDER else name, record))
-        found.sort()
-        return [record for _, record in found]
+            record = self._look(folder, bare, path)
+            if record is None:
+                continue
+            if (record.kind == FOLDER) != name.endswith(b"/"):
+                # Under its new kind its place in the order is another, and may have passed.
+                self.problems.append((path, errno.EISDIR if record.kind == FOLDER else errno.ENOTDIR))
+            else:
+                yield record
 
-    def _look(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
+    def _look(self, folder: bytes, name: bytes, path: bytes) -> Optional[Record]:
         try:
+            # asked for each time: what is open is closed when many other folders were
+            descriptor = self._root.folder(folder)
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as problem:

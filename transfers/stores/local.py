@@ -28,4 +28,6 @@ def connect(site: Site, *, tell: Listener = ignore) -> tuple[Connection, int]:
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     connection, _ = connect(location.site, tell=tell)
-    return PosixStore(connection, connection.expand(location.raw), FACTS)
+    return PosixStore(
+        connection, connection.expand(location.raw), FACTS, lease=location.site.limits.lease_seconds
+    )

@@ -48,7 +48,14 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
 def open_store(location: Location, *, tell: Listener = ignore) -> S3Store:
     """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
     requests = _requests(location.site, location.bucket or "", tell)
-    return S3Store(requests, location.site.name, location.raw, slash=location.slash, tell=tell)
+    return S3Store(
+        requests,
+        location.site.name,
+        location.raw,
+        slash=location.slash,
+        tell=tell,
+        lease=location.site.limits.lease_seconds,
+    )
 
 
 def clean(

@@ -15,7 +15,7 @@ from typing import Any
 from hibali.errors import HibaliError, TryLaterError
 from hibali.strict_json import line_of_json
 from hibali.text import printable
-from transfers.agent.lease import LEASE_SECONDS, boot_identifier, process_start
+from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
 from transfers.stores.s3_requests import Answer, Requests
 
 NAME = b".hibali/lock"
@@ -48,17 +48,13 @@ class S3Lock:
         self._key = key
         self._seconds = seconds
         self._token = secrets.token_hex(16)
-        pid = os.getpid()
         self._record: dict[str, Any] = {
             "version": 1,
             "operation": operation,
-            "client": f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {pid}",
-            "host": socket.gethostname(),
-            "boot": boot_identifier(),
-            "pid": pid,
-            "start": process_start(pid),
+            "client": f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}",
             "token": self._token,
             "lease": seconds,
+            **this_process(),
         }
         self._beats = 0
         self._renewed = time.monotonic()
@@ -93,7 +89,7 @@ class S3Lock:
             "locked",
             f"{who} holds the target for {doing}",
             about=self._requests.about,
-            hint=f"Wait for it. If it is gone, the lock ends {self._seconds} s after its last sign of life.",
+            hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
             transient=False,
         )
 
@@ -161,16 +157,7 @@ class S3Lock:
 
 def is_free(holder: dict[str, Any], age: float | None) -> bool:
     """Whether nobody can hold this lock: its lease ran out by the server's clock, or its process is provably gone."""
-    lease = holder.get("lease")
-    seconds = float(lease) if isinstance(lease, int) and 0 < lease <= 3600 else float(LEASE_SECONDS)
-    if age is not None and age > seconds:
-        return True
-    if not holder.get("boot") or holder.get("host") != socket.gethostname():
-        return False
-    if holder["boot"] != boot_identifier():
-        return True
-    pid = holder.get("pid")
-    return isinstance(pid, int) and bool(holder.get("start")) and process_start(pid) != holder["start"]
+    return (age is not None and age > seconds_of(holder)) or is_gone(holder)
 
 
 def _age(answer: Answer) -> float | None:

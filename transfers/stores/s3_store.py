@@ -12,6 +12,7 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent.lease import LEASE_SECONDS
 from transfers.copying import Origin
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.plan import unholdable
@@ -59,7 +60,14 @@ class S3Store:
     limited_by = None
 
     def __init__(
-        self, requests: Requests, site: str, root: bytes, *, slash: bool = False, tell: Listener = ignore
+        self,
+        requests: Requests,
+        site: str,
+        root: bytes,
+        *,
+        slash: bool = False,
+        tell: Listener = ignore,
+        lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
         self.where = root
@@ -67,6 +75,7 @@ class S3Store:
         self._site = site
         self._slash = slash
         self._tell = tell
+        self._lease = lease
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
         self._bulk = Bulk(requests)
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
@@ -301,7 +310,7 @@ class S3Store:
         if self.probe().writable is False:
             self.probe(again=True)
         if self.facts.locks:
-            self._holder = s3_lock.S3Lock(self._requests, self._key(s3_lock.NAME), operation)
+            self._holder = s3_lock.S3Lock(self._requests, self._key(s3_lock.NAME), operation, self._lease)
         else:
             self._holder = s3_lock.NoLock()
             self._tell(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import socket
 import threading
 import time
@@ -18,17 +17,12 @@ from hibali.folders import private_folder, state_folder
 from hibali.ledger import Journal, now, read_records, write_atomic
 from hibali.strict_json import line_of_json
 from hibali.text import path_fields, path_from_fields
-from transfers.agent.lease import boot_identifier, process_start
+from transfers.agent.lease import boot_identifier, is_gone, this_process
 
 _SUFFIX = ".uploads.jsonl"
 _SLACK = 2_000  # so many lines may be out of date before the file is written anew
 _SYNC_SECONDS = 1.0
 _NOBODY: dict[str, Any] = {}
-
-
-def _myself() -> dict[str, Any]:
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": boot_identifier(), "pid": pid, "start": process_start(pid)}
 
 
 class Part(NamedTuple):
@@ -54,7 +48,7 @@ class Begun:
     identifier: str
     source: dict[str, Any]
     at: str = field(default_factory=now)
-    owner: dict[str, Any] = field(default_factory=_myself)
+    owner: dict[str, Any] = field(default_factory=this_process)
     parts: _Parts = field(default_factory=dict)
 
     @property
@@ -104,7 +98,7 @@ class Uploads:
     def take(self, begun: Begun) -> None:
         """Go on with it in this process."""
         with self._lock:
-            begun.owner = _myself()
+            begun.owner = this_process()
             self._append({"taken": begun.identifier, "by": begun.owner}, durable=True)
 
     def add(self, begun: Begun, number: int, part: Part) -> None:
@@ -212,6 +206,4 @@ def _is_gone(process: dict[str, Any]) -> bool:
     """Whether a process of this host is provably gone; on another host (a shared home) nothing is provable."""
     if process.get("host") != socket.gethostname():
         return False
-    return process.get("boot") != boot_identifier() or process.get("start") != process_start(
-        int(process["pid"])
-    )
+    return process.get("boot") != boot_identifier() or is_gone(process)

@@ -80,4 +80,11 @@ def store_over(client: Client, logins: int, location: Location) -> SftpStore:
         raise
     settings = location.site.ssh
     read_back = settings is None or settings.read_back
-    return SftpStore(client, path, facts_of(read_back=read_back), read_back=read_back, logins=logins)
+    return SftpStore(
+        client,
+        path,
+        facts_of(read_back=read_back),
+        read_back=read_back,
+        logins=logins,
+        lease=location.site.limits.lease_seconds,
+    )

@@ -102,4 +102,6 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         most_logins=settings.logins,
         rate=site.limits.bandwidth,
     )
-    return PosixStore(connection, connection.expand(location.raw), FACTS, lines)
+    return PosixStore(
+        connection, connection.expand(location.raw), FACTS, lines, lease=site.limits.lease_seconds
+    )

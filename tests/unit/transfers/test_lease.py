@@ -81,12 +81,13 @@ def test_a_lock_says_who_holds_it_and_is_private(root: Root, tmp_path: Path) -> 
         "version": 1,
         "operation": "the second push",
         "client": "bob@login2 pid 8",
-        "host": socket.gethostname(),
-        "boot": boot_identifier(),
-        "pid": os.getpid(),
-        "start": process_start(os.getpid()),
         "token": record["token"],
         "lease": 120,
+        "host": socket.gethostname(),
+        "boot": boot_identifier(),
+        "namespace": str(Path("/proc/self/ns/pid").readlink()),
+        "pid": os.getpid(),
+        "start": process_start(os.getpid()),
     }
     assert lock_file(tmp_path).stat().st_mode & 0o777 == 0o600
     assert lock_file(tmp_path).parent.stat().st_mode & 0o777 == 0o700
@@ -118,6 +119,30 @@ def test_a_living_holder_is_named_and_not_disturbed(
     assert told.value.holder["pid"] == holder.pid
     assert 0 <= told.value.age < 60
     assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the try left something"
+
+
+@pytest.mark.parametrize("seen", ["pid:[1]", None])
+def test_the_lease_decides_about_a_holder_in_another_container(
+    root: Root, tmp_path: Path, holder: subprocess.Popen[str], seen: str | None
+) -> None:
+    rewrite(lock_file(tmp_path), namespace=seen, start="1")
+    with pytest.raises(LockedError):
+        take(root)
+    age(lock_file(tmp_path), 121)
+    take(root).release()
+    assert holder.poll() is None
+
+
+def test_a_holder_that_proc_does_not_show_is_not_called_gone(
+    root: Root, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many login nodes mount /proc so that it hides the processes of other accounts (proc(5), hidepid)."""
+    monkeypatch.setattr("transfers.agent.lease.process_start", lambda _: "")
+    with pytest.raises(LockedError):
+        take(root)
+    holder.kill()
+    holder.wait()
+    take(root).release()
 
 
 def test_a_killed_holder_holds_nothing(root: Root, tmp_path: Path, holder: subprocess.Popen[str]) -> None:

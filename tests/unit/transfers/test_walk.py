@@ -1,0 +1,74 @@
+"""Listing folders of very many names: in order, in little memory, and never wrong about what changes meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from transfers.agent import names
+from transfers.agent.beneath import Root, open_root
+from transfers.agent.records import FOLDER
+from transfers.agent.walk import Walk
+
+MANY = 40_000
+BYTES_A_NAME = 60  # the name itself has 12; an object for each would take 400
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    (tmp_path / "tree").mkdir()
+    found = open_root(os.fsencode(tmp_path / "tree"))
+    yield found
+    found.close()
+
+
+def test_a_folder_of_very_many_names_takes_little_memory_for_each(tmp_path: Path, root: Root) -> None:
+    first = tmp_path / "tree" / "name-0000000"
+    first.touch()
+    for number in range(1, MANY):
+        os.link(first, first.with_name(f"name-{number:07}"))
+    walk = Walk(root)
+    tracemalloc.start()
+    try:
+        listed = sum(1 for _ in walk)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (listed, walk.count, walk.problems) == (MANY, MANY, [])
+    assert peak < names._RUN * 150 + MANY * BYTES_A_NAME
+
+
+def test_the_order_is_that_of_whole_paths_however_many_runs_it_takes(
+    tmp_path: Path, root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "_RUN", 3)
+    for name in ("a/b", "a/z", "a-x", "a.b", "a0", "b", "c/d/e", "c!", "\xff/g", "é"):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    orders = [record.path + b"/" if record.kind == FOLDER else record.path for record in Walk(root)]
+    assert orders == sorted(orders)
+    assert len(orders) == 10 + 4
+
+
+@pytest.mark.parametrize("was_folder", [True, False])
+def test_a_name_of_another_kind_than_a_moment_ago_makes_the_listing_incomplete(
+    tmp_path: Path, root: Root, *, was_folder: bool
+) -> None:
+    """Its place in the order may have passed: nothing may be deleted because it is missing from the listing."""
+    tree = tmp_path / "tree"
+    (tree / "a").touch()
+    changing = tree / "b"
+    changing.mkdir() if was_folder else changing.touch()
+    walk = Walk(root)
+    listing = iter(walk)
+    assert next(listing).path == b"a"
+    changing.rmdir() if was_folder else changing.unlink()
+    changing.touch() if was_folder else changing.mkdir()
+    assert list(listing) == []
+    assert walk.problems == [(b"b", errno.ENOTDIR if was_folder else errno.EISDIR)]
