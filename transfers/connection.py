@@ -35,11 +35,16 @@ class Connection:
     """One agent process. One thread asks; `send` may be used by a second one while answers are read."""
 
     def __init__(
-        self, argv: list[str], where: str, login: Login | None = None, memory: Arena | None = None
+        self,
+        argv: list[str],
+        where: str,
+        login: Login | None = None,
+        memory: Arena | None = None,
+        look_at: bytes | None = None,
     ) -> None:
         """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
 
-        `memory` is shared with it, where it runs on this machine.
+        `memory` is shared with it, where it runs on this machine. What stands at `look_at` is asked at once, see `looked`.
         """
         self.where = where
         self.memory = memory
@@ -49,22 +54,25 @@ class Connection:
         self._closed = threading.Event()
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest that was seen
+        self._posted: list[str] = []
         try:
-            self.greeting = self._start()
+            self.greeting = self._start(look_at)
             if memory is not None:
-                self.ask("share", descriptor=memory.descriptor, size=memory.size)
+                self.post("share", descriptor=memory.descriptor, size=memory.size)
         except BaseException:
             self._process.kill()
             self._process.end()
             raise
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def _start(self) -> dict[str, Any]:
+    def _start(self, look_at: bytes | None) -> dict[str, Any]:
         nonce = secrets.token_hex(16)
         try:
             self._write_all(opening(nonce))
         except OSError:
             raise self._gone() from None
+        if look_at is not None:
+            self.post("look", path=frames.text_of(look_at))
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
         if greeting.get("protocol") != frames.PROTOCOL:
@@ -126,30 +134,43 @@ class Connection:
         self.data_bytes += len(frame.body) if frame.kind == frames.DATA else 0
         return frame
 
+    def post(self, word: str, **details: Any) -> None:
+        """A request whose one answer is taken before that of the next; after an error nothing more can be asked."""
+        self.send(frames.REQUEST, {"do": word, **details})
+        self._posted.append(word)
+
+    def answers(self) -> list[frames.Frame]:
+        """The answers to all that was posted, in order; raises the error of any."""
+        posted, self._posted = self._posted, []
+        found = []
+        for word in posted:
+            found.append(self.receive())
+            if found[-1].kind != frames.END:
+                raise self.broken(f"answered {word} with {found[-1].kind!r}")
+        return found
+
     def ask(self, word: str, **details: Any) -> frames.Frame:
         """One request with one answer."""
-        began = time.monotonic()
-        self.send(frames.REQUEST, {"do": word, **details})
-        frame = self.receive()
-        self.round_trip = min(self.round_trip, time.monotonic() - began)
-        if frame.kind != frames.END:
-            raise self.broken(f"answered {word} with {frame.kind!r}")
-        return frame
+        return self.ask_all([(word, details)])[0]
 
     def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[frames.Frame]:
         """Several requests sent at once, with one answer each. After an error nothing more can be asked."""
+        began = time.monotonic()
+        before = len(self._posted)
         for word, details in questions:
-            self.send(frames.REQUEST, {"do": word, **details})
-        answers = []
-        for word, _ in questions:
-            answers.append(self.receive())
-            if answers[-1].kind != frames.END:
-                raise self.broken(f"answered {word} with {answers[-1].kind!r}")
-        return answers
+            self.post(word, **details)
+        found = self.answers()[before:]
+        self.round_trip = min(self.round_trip, time.monotonic() - began)
+        return found
 
     def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
         """One request with several answers; the last one is END."""
         self.send(frames.REQUEST, {"do": word, **details})
+        yield from self.answers_to(word)
+
+    def answers_to(self, word: str) -> Iterator[frames.Frame]:
+        """The answers to such a request that was sent before."""
+        self.answers()
         while True:
             frame = self.receive()
             if frame.kind not in {frames.REPLY, frames.END}:
@@ -172,7 +193,10 @@ class Connection:
 
     def expand(self, path: bytes) -> bytes:
         """The absolute path that `~`, `~/x`, `$NAME` or `$NAME/x` mean there."""
-        answer = self.ask("expand", path=frames.text_of(path))
+        return self.path_in(self.ask("expand", path=frames.text_of(path)))
+
+    def path_in(self, answer: frames.Frame) -> bytes:
+        """The absolute path that the agent found."""
         with self.understanding():
             found = frames.bytes_of(answer.header["path"])
             if not found.startswith(b"/") or b"\0" in found:

@@ -146,6 +146,7 @@ class Hand(Sender):
     def __init__(self, stream: Landing, connection: Connection, root: bytes, ticket: Any) -> None:
         super().__init__(stream, connection)
         self.ready = False
+        self._joined = threading.Event()  # or it failed to
         self._ended = threading.Event()
         self._left = True
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
@@ -153,10 +154,11 @@ class Hand(Sender):
 
     def _work(self, root: bytes, ticket: Any) -> None:
         try:
-            self.connection.ask("open", path=frames.text_of(root), make=False)
-            self.connection.ask("join", ticket=ticket)
+            there = {"path": frames.text_of(root), "make": False}
+            self.connection.ask_all([("open", there), ("join", {"ticket": ticket})])
             threading.Thread(target=self.listen, name="answers", daemon=True).start()
             self.ready = True
+            self._joined.set()
             while (work := self._units.get()) is not None:
                 super()._write(*work)
             self.connection.send(frames.REQUEST, {"do": "landed"})
@@ -164,6 +166,7 @@ class Hand(Sender):
             if self.ready:  # else there is one line less
                 self.lost(problem)
             self._ended.set()
+            self._joined.set()
 
     def lost(self, problem: BaseException) -> None:
         """See Sender; nobody is to wait for it."""
@@ -190,8 +193,8 @@ class Hand(Sender):
         self._ended.set()
 
     def finish(self) -> bool:
-        """All is answered: end the line's landing; whether it left something."""
-        self.let_go()
+        """Wait for its end, after `let_go`; whether it left something."""
+        self._joined.wait()
         if not self.ready:
             return False
         self._ended.wait()

@@ -37,16 +37,17 @@ class LandingStream:
         self._guard = threading.Lock()
         self._hands: list[Hand] = []
         self._own = Sender(self, control)
+        self._told = threading.Event()
         self._begun: dict[bytes, tuple[int, int, str, int]] = {}
         self.left = False
         self.over = False  # the lock's holder has said its last word, and can be asked other things
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """Yield what became of each item; an error of either side ends it after the other side has stopped."""
-        ticket = self._begin()
+        self._control.send(frames.REQUEST, {"do": "land"})
         threads = [
-            threading.Thread(target=self._send, args=(payloads, ticket), name="send", daemon=True),
-            threading.Thread(target=self._own.listen, name="answers", daemon=True),
+            threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
+            threading.Thread(target=self._listen, name="answers", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -57,44 +58,61 @@ class LandingStream:
                 yield answer
         finally:
             self._window.stop()
+            self._lines.unwatch()
             threads[0].join()
             for hand in self._hands:
                 hand.let_go()
 
+    def _listen(self) -> None:
+        """Runs in its own thread: the answers over the first line."""
+        try:
+            ticket = self._begin()
+            self._lines.watch(lambda line: self._take_line(line, ticket))
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self.end(problem)
+        else:
+            self._own.listen()
+        finally:
+            self._told.set()
+
     def _begin(self) -> Any:
         """What an earlier operation left of large files, and the ticket for further lines."""
-        told = next(self._control.ask_many("land"))
+        told = next(self._control.answers_to("land"))
         with self._control.understanding():
             for path, size, mtime_ns, tag, there in told.header["begun"]:
                 self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
-            return told.header["ticket"]
+            ticket = told.header["ticket"]
+        self._told.set()
+        return ticket
 
     def begun(self, item: Item) -> int:
-        """How many bytes of this very file are there already; asked once its landing has begun."""
+        """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
+        self._told.wait()
         entry = item.entry
         size, mtime_ns, tag, there = self._begun.get(entry.path, (-1, 0, "", 0))
         same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
         return there if same and 0 < there < size else 0
 
-    def _send(self, payloads: Iterable[Payload], ticket: Any) -> None:
+    def _send(self, payloads: Iterable[Payload]) -> None:
         """Runs in its own thread, so the source is read here too."""
         try:
             for number, payload in enumerate(payloads):
-                self._take_lines(ticket)
                 if not self._pass_on(number * 2, payload):
                     return
             self._window.wait_empty()
             if not self._window.stopped:
+                self._lines.unwatch()
+                for hand in self._hands:
+                    hand.let_go()
                 for hand in self._hands:
                     self.left = hand.finish() or self.left
                 self._control.send(frames.REQUEST, {"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._answers.put(problem)
 
-    def _take_lines(self, ticket: Any) -> None:
-        for connection in self._lines.take():
-            self._hands.append(Hand(self, connection, self._root, ticket))
-            self._window.limit = min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES)
+    def _take_line(self, connection: Connection, ticket: Any) -> None:
+        self._hands = [*self._hands, Hand(self, connection, self._root, ticket)]
+        self._window.widen(min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES))
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
         """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""

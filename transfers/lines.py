@@ -28,7 +28,7 @@ def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
 
 
 class Lines:
-    """Opens lines by threads of their own; whoever has work takes those that are up."""
+    """Opens lines by threads of their own, and hands them to whoever has work for them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Lines:
         self._guard = threading.Lock()
         self._started = 0
         self._wanted = 0
-        self._up: list[Connection] = []
+        self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
         self._failed = False
         self._closed = False
@@ -87,24 +87,26 @@ class Lines:
         with self._guard:
             kept = not self._closed
             if kept:
-                self._up.append(connection)
                 self._all.append(connection)
+                if self._watcher is not None:
+                    self._watcher(connection)
             lines = 1 + len(self._all)
         if kept:
             self._tell(Connected(connection.where, lines, self._logins()))
         else:
             connection.close()
 
-    def take(self) -> list[Connection]:
-        """The lines that came up since the last time."""
+    def watch(self, take: Callable[[Connection], None]) -> None:
+        """Hand over every line that is up, and each that comes up later, from whatever thread; `take` returns at once."""
         with self._guard:
-            taken, self._up = self._up, []
-            return taken
+            self._watcher = take
+            for connection in self._all:
+                take(connection)
 
-    def release(self) -> None:
-        """All lines are free again, for another use."""
+    def unwatch(self) -> None:
+        """Hand over no more."""
         with self._guard:
-            self._up = list(self._all)
+            self._watcher = None
 
     @property
     def logins(self) -> int:
@@ -129,7 +131,7 @@ class Lines:
         """End them all; safe to call twice."""
         with self._guard:
             self._closed = True
-            ending, self._all, self._up = self._all, [], []
+            ending, self._all = self._all, []
         threads = [threading.Thread(target=connection.close, args=(0.1,)) for connection in ending]
         for thread in threads:
             thread.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hibali.events import Event
 from transfers.entry import Entry
@@ -29,6 +29,14 @@ class Source(Side, Protocol):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
+
+
+@runtime_checkable
+class ListsAhead(Protocol):
+    """A store that can list while something else is done."""
+
+    def list_ahead(self) -> None:
+        """Begin with the listing that `list` is going to be asked for; nothing else is asked before that."""
 
 
 class Mover(Protocol):

@@ -53,15 +53,13 @@ class PosixStore:
     def __init__(
         self,
         connection: Connection,
-        path: bytes,
         facts: Facts,
         lines: Lines | None = None,
         *,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """`path` is absolute, as the agent expanded it."""
+        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do."""
         self.facts = facts
-        self.where = path
         self._lines = lines or no_lines()
         self._lease = lease
         self._landing: LandingStream | None = None
@@ -69,7 +67,10 @@ class PosixStore:
         self._opened = False
         self._quotas = False
         self._orphans: list[bytes] = []
-        self._seen: tuple[float, Entry | None, Space] | None = None
+        self._listing_ahead = False
+        looked = connection.answers()[0]
+        self.where = connection.path_in(looked)
+        self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
 
     @property
     def wire_bytes(self) -> int:
@@ -102,10 +103,14 @@ class PosixStore:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
-            where = frames.text_of(self.where)
-            stat, space = self._connection.ask_all([("stat", {"path": where}), ("space", {"path": where})])
-            self._seen = (now, one_entry(stat, self._connection), self._space_in(space))
+            self._seen = self._look_in(self._connection.ask("look", path=frames.text_of(self.where)))
         return self._seen[1], self._seen[2]
+
+    def _look_in(self, answer: frames.Frame) -> tuple[float, Entry | None, Space]:
+        with self._connection.understanding():
+            room = answer.header["room"]
+            self._quotas = bool(room["quotas"])
+            return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
@@ -125,9 +130,17 @@ class PosixStore:
         return True
 
     def make_root(self) -> None:
-        """See Store."""
+        """See Store; what stands in its way is told by whatever is asked next."""
         self._seen = None
-        self._open(make=True)
+        if not self._opened:
+            self._connection.post("open", path=frames.text_of(self.where), make=True)
+            self._opened = True
+
+    def list_ahead(self) -> None:
+        """Let the agent list while we do something else; nothing else may be asked before `list`."""
+        if self._open_folder():
+            self._connection.send(frames.REQUEST, {"do": "list", "shallow": False})
+            self._listing_ahead = True
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
@@ -137,7 +150,7 @@ class PosixStore:
         before = b""
         count = 0
         closing: dict[str, Any] = {}
-        for frame in self._connection.ask_many("list", shallow=shallow):
+        for frame in self._ask_list(shallow=shallow):
             for entry in entries_of(frame.body, where):
                 reason = unsafe_component(entry.path)
                 if reason or not before < entry.order:
@@ -155,17 +168,21 @@ class PosixStore:
         if problems:
             raise ListingIncompleteError(where, problems)
 
+    def _ask_list(self, *, shallow: bool) -> Iterator[frames.Frame]:
+        if not self._listing_ahead:
+            return self._connection.ask_many("list", shallow=shallow)
+        self._listing_ahead = False
+        return self._connection.answers_to("list")
+
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         self._open()
-        self._lines.release()
         return ReadingStream(self._connection, self._lines, self.where).run(units)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._lines.release()
         self._landing = LandingStream(self._connection, self._lines, self.where)
         return self._landing.run(payloads)
 
@@ -272,11 +289,6 @@ class PosixStore:
         answer = self._connection.ask("quotas", path=frames.text_of(self.where))
         with self._connection.understanding():
             return within_quotas(space, answer.header["rooms"])
-
-    def _space_in(self, answer: frames.Frame) -> Space:
-        with self._connection.understanding():
-            self._quotas = bool(answer.header["quotas"])
-            return space_in(answer.header)
 
     def close(self) -> None:
         """See Store."""

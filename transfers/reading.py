@@ -59,9 +59,9 @@ class ReadingStream:
     def run(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
         coming = iter(units)
+        self._lines.watch(self._take_line)
         try:
             while True:
-                self._take_lines()
                 while self._has_room():
                     unit = next(coming, None)
                     if unit is None:
@@ -73,11 +73,12 @@ class ReadingStream:
                 self._held -= answer.size
                 yield self._payload(answer)
         finally:
+            self._lines.unwatch()
             for line in (self._control, *self._further):
                 line.end()
 
-    def _take_lines(self) -> None:
-        self._further += [_Line(connection, self._root) for connection in self._lines.take()]
+    def _take_line(self, connection: Connection) -> None:
+        self._further = [*self._further, _Line(connection, self._root)]
 
     def _has_room(self) -> bool:
         window = min(MOST_BYTES, WINDOW_BYTES + len(self._further) * LINE_BYTES)

@@ -19,7 +19,7 @@ from transfers.entry import Kind, Proof, weakest
 from transfers.fidelity import adjustments, check_fidelity, permissions_of
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
-from transfers.mover import Mover, Side, Source
+from transfers.mover import ListsAhead, Mover, Side, Source
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
 from transfers.places import open_store
@@ -205,6 +205,8 @@ class Operation:
         if found.kind is Kind.FILE and source.slash:
             raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
         if found.kind is Kind.FOLDER:
+            if self._request.saved is None and isinstance(store, ListsAhead):
+                store.list_ahead()
             there = self._open(target)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:

@@ -28,6 +28,12 @@ class Window:
         self._open: dict[int, _Open] = {}
         self._changed = threading.Condition()
 
+    def widen(self, limit: int) -> None:
+        """Let more be under way from now on."""
+        with self._changed:
+            self.limit = max(self.limit, limit)
+            self._changed.notify_all()
+
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
         """Wait for room for a unit, which may be a piece `of` a file at `offset`; False once stopped."""
         with self._changed:

@@ -60,6 +60,14 @@ def _stat(header: Dict[str, Any]) -> Answer:
     return {"found": True}, pack_record(record_of(b"", found))
 
 
+def _look(header: Dict[str, Any]) -> Answer:
+    """Where a path leads, what stands there, and the room: over a long line each question is dear."""
+    place, _ = _expand(header)
+    found, record = _stat(place)
+    room, _ = _space(place)
+    return {**place, **found, "room": room}, record
+
+
 def _make_folder(header: Dict[str, Any]) -> Answer:
     """0700; `exclusive` succeeds for one caller only."""
     path = _path(header)
@@ -311,6 +319,7 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "digest_path": _digest_path,
     "run": _run,
     "run_once": _run_once,
+    "look": _look,
     "space": _space,
     "quotas": _quotas,
     "which": _which,

@@ -19,15 +19,13 @@ FACTS = Facts(
 )
 
 
-def connect(site: Site, *, tell: Listener = ignore) -> tuple[Connection, int]:
-    """An agent of this machine, and how many logins it took (none)."""
+def connect(site: Site, *, look_at: bytes | None = None, tell: Listener = ignore) -> tuple[Connection, int]:
+    """An agent of this machine, and how many logins it took (none); `look_at` as Connection has it."""
     del tell
-    return Connection(local_command(sys.executable), site.name, memory=arena()), 0
+    return Connection(local_command(sys.executable), site.name, memory=arena(), look_at=look_at), 0
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
-    connection, _ = connect(location.site, tell=tell)
-    return PosixStore(
-        connection, connection.expand(location.raw), FACTS, lease=location.site.limits.lease_seconds
-    )
+    connection, _ = connect(location.site, look_at=location.raw, tell=tell)
+    return PosixStore(connection, FACTS, lease=location.site.limits.lease_seconds)

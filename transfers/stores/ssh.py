@@ -27,28 +27,33 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 _FARTHEST_SECONDS = 1.0  # for an answer from anywhere on earth, by satellite
 
 
-def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple[Connection, int]:
-    """An agent at the site, and how many logins it took; bulk data goes in by `data_host` where there is one."""
+def connect(
+    site: Site, *, bulk: bool = False, look_at: bytes | None = None, tell: Listener = ignore
+) -> tuple[Connection, int]:
+    """An agent at the site, and how many logins it took; bulk data goes in by `data_host` where there is one.
+
+    `look_at` as Connection has it.
+    """
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
-    return _start_agent(login, settings.python, site.name), login.logins
+    return _start_agent(login, settings.python, site.name, look_at), login.logins
 
 
-def _start_agent(login: Login, python: str, where: str) -> Connection:
+def _start_agent(login: Login, python: str, where: str, look_at: bytes | None = None) -> Connection:
     login.ensure()
     argv = remote_command(python)
     try:
-        return Connection(login.argv(argv), where, login)
+        return Connection(login.argv(argv), where, login, look_at=look_at)
     except TryLaterError:
         if not login.shared:
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
-        return Connection(login.argv(argv), where, login)
+        return Connection(login.argv(argv), where, login, look_at=look_at)
 
 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:
@@ -81,7 +86,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` mean what they mean there."""
     site = location.site
     further = _further_logins(site, tell)
-    connection, first = connect(site, bulk=True, tell=tell)
+    connection, first = connect(site, bulk=True, look_at=location.raw, tell=tell)
     settings = site.ssh
     assert settings is not None
 
@@ -102,6 +107,4 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         most_logins=settings.logins,
         rate=site.limits.bandwidth,
     )
-    return PosixStore(
-        connection, connection.expand(location.raw), FACTS, lines, lease=site.limits.lease_seconds
-    )
+    return PosixStore(connection, FACTS, lines, lease=site.limits.lease_seconds)

@@ -5,18 +5,28 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent.begun import MARK_BYTES, Mark
+from transfers.agent import frontier as frontier_module
+from transfers.agent.begun import Mark
 from transfers.agent.frontier import Frontier, MismatchError
 
+MARK_BYTES = 64 * 1024  # instead of 8 MiB, which take a while to hash
 PIECE = MARK_BYTES // 2 - 1000
 CONTENT = bytes(range(256)) * (5 * PIECE // 256) + b"the end"
 PIECES = [(offset, CONTENT[offset : offset + PIECE]) for offset in range(0, len(CONTENT), PIECE)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_marks() -> Iterator[None]:
+    with mock.patch.object(frontier_module, "MARK_BYTES", MARK_BYTES):
+        yield
 
 
 def digest(content: bytes) -> str:
