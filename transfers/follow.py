@@ -82,9 +82,7 @@ class Follow(Rounds):
         self._watch = self._watching(exists=existed)
         self._stack.callback(self._watch.close)
         self._first_look(exists=existed)
-        self._target.make_root()
-        if lock is None and facts.locks:
-            lock = self._lock()
+        lock = self._make_and_lock(lock)
         self._go_on()
         for failed in [*self._undone(), *self._unproven()]:
             self.tell(failed)

@@ -130,11 +130,9 @@ class PosixStore:
         return True
 
     def make_root(self) -> None:
-        """See Store; what stands in its way is told by whatever is asked next."""
+        """See Store."""
         self._seen = None
-        if not self._opened:
-            self._connection.post("open", path=frames.text_of(self.where), make=True)
-            self._opened = True
+        self._open(make=True)
 
     def list_ahead(self) -> None:
         """Let the agent list while we do something else; nothing else may be asked before `list`."""
@@ -264,12 +262,13 @@ class PosixStore:
                 return
             yield asked.popleft()
 
-    def lock(self, operation: str) -> PosixLock:
+    def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
         client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
         asked = [("lock", {"operation": operation, "client": client, "lease": self._lease})]
         if not self._opened:
-            asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": False}))
+            asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": make}))
+            self._seen = None
         self._connection.ask_all(asked)
         self._opened = True
         return PosixLock(self)

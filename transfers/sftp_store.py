@@ -275,8 +275,10 @@ class SftpStore:
                 gone = problem.code == wire.NO_SUCH_FILE
                 yield position, None if gone else problem_of(problem)
 
-    def lock(self, operation: str) -> _Held:
+    def lock(self, operation: str, *, make: bool = False) -> _Held:
         """See Store."""
+        if make:
+            self.make_root()
         self._open_folder()
         self._lock = SftpLock(self._client, self._beneath, self._own, operation, self._lease)
         return _Held(self)

@@ -247,8 +247,8 @@ class Store(Protocol):
     def begun(self, item: Item) -> int:
         """How many bytes of this very file an earlier `write` left here, to go on behind; asked while `write` takes payloads."""
 
-    def lock(self, operation: str) -> Lock:
-        """Take the lease; raises `TryLaterError("locked")` that names the holder."""
+    def lock(self, operation: str, *, make: bool = False) -> Lock:
+        """Take the lease, after `make_root` where it is to `make` it; raises `TryLaterError("locked")` that names the holder."""
 
     def space(self) -> Space:
         """Room for more."""

@@ -281,9 +281,7 @@ class Operation:
             self._journal.append({"kind": "empty"})
         check_space(found, self._target, about)
         if found.changes or not existed:
-            self._target.make_root()
-            if lock is None and self._target.facts.locks:
-                lock = self._lock()
+            lock = self._make_and_lock(lock)
             self._carry(found)
             self._delete(found)
             self._adjust(found)
@@ -291,9 +289,16 @@ class Operation:
             lock.release()
         return self.end(None)
 
-    def _lock(self) -> Lock:
+    def _make_and_lock(self, lock: Lock | None) -> Lock | None:
+        """Make the target's root, and take the lease where it could not be taken before."""
+        if lock is None and self._target.facts.locks:
+            return self._lock(make=True)
+        self._target.make_root()
+        return lock
+
+    def _lock(self, *, make: bool = False) -> Lock:
         """Take the lease; it is given back at the latest when all is closed."""
-        lock = self._target.lock(self._request.operation)
+        lock = self._target.lock(self._request.operation, make=make)
         self._stack.callback(lock.release)
         return lock
 

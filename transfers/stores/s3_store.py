@@ -305,8 +305,9 @@ class S3Store:
         self.probe()
         self._made = True
 
-    def lock(self, operation: str) -> s3_lock.S3Lock | s3_lock.NoLock:
+    def lock(self, operation: str, *, make: bool = False) -> s3_lock.S3Lock | s3_lock.NoLock:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
+        self._made = self._made or make
         if self.probe().writable is False:
             self.probe(again=True)
         if self.facts.locks:
