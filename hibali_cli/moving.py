@@ -65,6 +65,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Which permission bits travel: the execute bit, or all nine, folders' too.",
     ),
     click.option(
+        "--xattrs", is_flag=True, help="Carry extended attributes of the user namespace (user.*), too."
+    ),
+    click.option(
         "--specials",
         type=click.Choice(["fail", "skip"]),
         default="fail",

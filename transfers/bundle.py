@@ -36,6 +36,7 @@ _MODULES = (
     "own_names",
     "problems",
     "beneath",
+    "attributes",
     "journal",
     "walk",
     "sync",

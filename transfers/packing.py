@@ -24,6 +24,7 @@ def group_units(
             for offset in range(begun(item) if begun else 0, length, piece):
                 yield Unit((item,), offset, min(piece, length - offset), segment=True)
             continue
+        length += len(item.attributes or b"")
         if pack and (size + length > PACK_BYTES or len(pack) >= PACK_ITEMS):
             yield Unit(tuple(pack))
             pack, size = [], 0

@@ -296,12 +296,14 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
 def kept(
     ours: Entry, theirs: Entry, because: str, rules: Rules, source_facts: Facts, target_facts: Facts
 ) -> Action:
-    """What becomes of a file or folder whose content stays: its permissions may have to be set."""
+    """What becomes of a file or folder whose content stays: its permissions or attributes may have to be set."""
     both = source_facts.modes and target_facts.modes
-    if rules.modes == "execute" or not both or not _differ_in(PERMISSIONS, ours, theirs):
-        return Action(Verb.KEEP, ours, because, theirs)
-    verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
-    return Action(verb, ours, "permissions differ", theirs)
+    if rules.modes == "keep" and both and _differ_in(PERMISSIONS, ours, theirs):
+        verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
+        return Action(verb, ours, "permissions differ", theirs)
+    if rules.xattrs and ours.attributes != theirs.attributes:
+        return Action(Verb.ADJUST, ours, "attributes differ", theirs)
+    return Action(Verb.KEEP, ours, because, theirs)
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:

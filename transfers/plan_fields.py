@@ -32,6 +32,7 @@ _RULES = {
     "allow_empty_source",
     "links",
     "modes",
+    "xattrs",
     "specials",
     "require_proof",
 }
@@ -47,6 +48,7 @@ _FACTS = {
     "link",
     "link_base64",
     "etag",
+    "attributes_base64",
 }
 _ACTION = {
     "schema",
@@ -154,6 +156,7 @@ def rules_of(record: Any) -> Rules:
         delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
         allow_empty_source=truth(record, "allow_empty_source"),
         modes=modes,
+        xattrs=truth(record, "xattrs") if "xattrs" in record else False,
         require_proof=None if proof is None else Proof(proof),
     )
 
@@ -225,7 +228,17 @@ def _entry(record: Any, path: bytes) -> Entry:
         ctime_ns=number(record, "ctime_ns", -_MOST) if "ctime_ns" in record else 0,
         link=name(record, "link") if "link" in record else b"",
         etag=text(record, "etag") if "etag" in record else None,
+        attributes=_attributes(record),
     )
+
+
+def _attributes(record: Mapping[str, Any]) -> bytes:
+    """They are only compared with what is listed, and never set from here."""
+    value = record.get("attributes_base64", "")
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else bytes.fromhex("?")
+    except ValueError:
+        raise WrongLineError("attributes_base64 cannot be read") from None
 
 
 def _inode(record: Mapping[str, Any]) -> int:

@@ -24,6 +24,7 @@ from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
+    PACK_BYTES,
     Adjustment,
     Facts,
     Item,
@@ -35,7 +36,7 @@ from transfers.store import (
     Unit,
     unsafe_component,
 )
-from transfers.units import KIND_LETTERS, problem_from
+from transfers.units import KIND_LETTERS, attributes_text, problem_from
 
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
@@ -58,6 +59,7 @@ class PosixStore:
         self._connection = connection
         self._opened = False
         self._quotas = False
+        self._attributes = False
         self._orphans: list[bytes] = []
         self._seen: tuple[float, Entry | None, Space] | None = None
 
@@ -86,7 +88,8 @@ class PosixStore:
             self._open()
         except NotFoundError:
             return None
-        return one_entry(self._connection.ask("lstat", path=frames.text_of(path)), self._connection)
+        asked = {"path": frames.text_of(path), "attributes": self._attributes}
+        return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
@@ -119,6 +122,13 @@ class PosixStore:
         self._seen = None
         self._open(make=True)
 
+    def take_attributes(self) -> bool:
+        """See Store."""
+        answer = self._connection.ask("attributes", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            self._attributes = bool(answer.header["kept"])
+        return self._attributes
+
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
         if not self._open_folder():
@@ -127,7 +137,7 @@ class PosixStore:
         before = b""
         count = 0
         closing: dict[str, Any] = {}
-        for frame in self._connection.ask_many("list", shallow=shallow):
+        for frame in self._connection.ask_many("list", shallow=shallow, attributes=self._attributes):
             for entry in entries_of(frame.body, where):
                 reason = unsafe_component(entry.path)
                 if reason or not before < entry.order:
@@ -177,7 +187,7 @@ class PosixStore:
         """See Store; the hashing happens at the site, some batches are asked ahead."""
         self._open()
         for batch in self._ahead(
-            "digest", entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]}
+            "digest", _batches(entries), lambda some: {"paths": [frames.text_of(e.path) for e in some]}
         ):
             for entry in batch:
                 frame = self._connection.receive()
@@ -195,7 +205,14 @@ class PosixStore:
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
         return self._answered(
-            "adjust", adjustments, lambda one: {**_listed(one.entry), "permissions": one.permissions}
+            "adjust",
+            adjustments,
+            lambda one: {
+                **_listed(one.entry),
+                "permissions": one.permissions,
+                "attributes": attributes_text(one.attributes),
+            },
+            weight=lambda one: len(one.attributes or b""),
         )
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -210,19 +227,23 @@ class PosixStore:
         asked: Iterable[_Value],
         told: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
+        weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
         """What an agent does with each of them: a problem or none."""
         self._open()
-        for batch in self._ahead(word, asked, lambda some: {**more, "items": [told(one) for one in some]}):
+        for batch in self._ahead(
+            word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
+        ):
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
             for one, problem in zip(batch, found, strict=True):
                 yield one, None if problem is None else problem_from(problem)
 
-    def _ahead(self, word: str, values: Iterable[_Value], details: Any) -> Iterator[tuple[_Value, ...]]:
+    def _ahead(
+        self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
+    ) -> Iterator[tuple[_Value, ...]]:
         """Ask in batches, a few of them before the first is answered: a long line must not wait for each."""
-        coming = _batches(values)
         asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
@@ -287,11 +308,20 @@ class PosixLock:
                 return
 
 
-def _batches(values: Iterable[_Value]) -> Iterator[tuple[_Value, ...]]:
-    """Tuples of up to `_BATCH` values (itertools.batched is younger than Python 3.11)."""
-    coming = iter(values)
-    while batch := tuple(islice(coming, _BATCH)):
-        yield batch
+def _batches(
+    values: Iterable[_Value], weight: Callable[[_Value], int] = lambda _: 0
+) -> Iterator[tuple[_Value, ...]]:
+    """Tuples of up to `_BATCH` values; one ends sooner where they together weigh `PACK_BYTES`."""
+    batch: list[_Value] = []
+    weighed = 0
+    for value in values:
+        if batch and (len(batch) >= _BATCH or weighed + weight(value) > PACK_BYTES):
+            yield tuple(batch)
+            batch, weighed = [], 0
+        batch.append(value)
+        weighed += weight(value)
+    if batch:
+        yield tuple(batch)
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
@@ -334,6 +364,7 @@ def _entry(record: Record) -> Entry:
         link=record.link,
         offline=bool(record.offline),
         allocated=record.allocated,
+        attributes=record.attributes,
     )
 
 

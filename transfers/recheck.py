@@ -42,14 +42,15 @@ def same(planned: Entry, found: Entry) -> bool:
     if planned.kind is not found.kind:
         return False
     if planned.kind is Kind.FOLDER:
-        return planned.mode in {-1, found.mode}  # its mode is in a plan only where that is to be kept
+        # its mode is in a plan only where that is to be kept
+        return planned.mode in {-1, found.mode} and planned.attributes == found.attributes
     if planned.kind is Kind.LINK:
         return planned.link == found.link
     if planned.size != found.size:
         return False
     if planned.etag is not None or found.etag is not None:
         return planned.etag == found.etag
-    facts = ("mtime_ns", "ctime_ns", "inode", "mode")
+    facts = ("mtime_ns", "ctime_ns", "inode", "mode", "attributes")
     return all(getattr(planned, name) == getattr(found, name) for name in facts)
 
 

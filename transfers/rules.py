@@ -67,6 +67,7 @@ class Rules:
     allow_empty_source: bool = False
     links: Literal["keep", "skip"] = "keep"
     modes: Literal["execute", "keep"] = "execute"
+    xattrs: bool = False
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Proof | None = None
 

@@ -59,10 +59,11 @@ def _from_list(fields: list[Any]) -> Action:
 
 
 def _entry_to_list(entry: Entry) -> list[Any]:
-    return [entry.path.decode("latin-1"), *entry[1:9], entry.link.decode("latin-1"), *entry[10:]]
+    path, *others, attributes = entry._replace(link=entry.link.decode("latin-1"))  # type: ignore[arg-type]
+    return [path.decode("latin-1"), *others, attributes.decode("latin-1")]
 
 
 def _entry_from_list(fields: list[Any]) -> Entry:
     path, kind, *rest = fields
-    rest[7] = rest[7].encode("latin-1")
+    rest[7], rest[-1] = rest[7].encode("latin-1"), rest[-1].encode("latin-1")
     return Entry._make([path.encode("latin-1"), Kind(kind), *rest])

@@ -35,6 +35,7 @@ class Facts:
     links: bool = True  # holds symlinks
     modes: bool = True  # holds permission bits
     adjusts: bool = False  # can set them, and nothing else, of what stands there
+    attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
     mtimes: bool = True  # holds modification times
     mtime_unit_ns: int = 1  # how fine they are kept
     locks: bool = True  # can hold a lease lock
@@ -55,7 +56,7 @@ class Item:
     `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
     there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
     or nothing does; else it is a problem, "target-changed". `permissions` are the bits it is to have exactly;
-    None leaves them to the site, but for the execute bit.
+    None leaves them to the site, but for the execute bit. `attributes` are all that it is to have; None leaves them.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Item:
     clear: bool = False
     exact: bool = False
     permissions: int | None = None
+    attributes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed."""
+    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed.
+
+    None leaves what there is.
+    """
 
     entry: Entry
-    permissions: int
+    permissions: int | None = None
+    attributes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,12 @@ class Store(Protocol):
         Absent differs from unreachable (`TryLaterError`) and from denied (`AccessError`).
         """
 
+    def take_attributes(self) -> bool:
+        """Tell `user.*` attributes with every entry from now on; False where the filesystem keeps none.
+
+        Only where `facts.attributes`.
+        """
+
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """All entries below the root in canonical order, without the root itself, streaming.
 
@@ -226,7 +238,7 @@ class Store(Protocol):
         """
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """Set permission bits of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
+        """Set permission bits and attributes of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
 
         One that is no longer what was listed (kind, size, mtime) is a problem and left alone. Only where `facts.adjusts`.
         """

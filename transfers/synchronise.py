@@ -15,7 +15,13 @@ from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
 from transfers.entry import Kind, Proof, weakest
-from transfers.fidelity import adjustments, check_fidelity, permissions_of
+from transfers.fidelity import (
+    adjustments,
+    attributes_of,
+    check_fidelity,
+    permissions_of,
+    take_attributes,
+)
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import Side, Source
@@ -147,6 +153,8 @@ class _Operation:
         check_guarded(self._request.target, where, self._tell_others)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
+        if self._request.rules.xattrs:
+            take_attributes(self._stores, self._target, ends)
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
@@ -314,8 +322,9 @@ class _Operation:
         # What was kept was looked at then, and has a second name now: its ctime is another.
         kept = self._request.backup is not None and action.target is not None
         clear, exact = action.verb == "retype", self._request.saved is not None and not kept
-        permissions = permissions_of(action.entry, self._request.rules)
-        return Item(number, action.entry, action.target, clear, exact, permissions)
+        rules = self._request.rules
+        fidelity = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
+        return Item(number, action.entry, action.target, clear, exact, *fidelity)
 
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
@@ -347,7 +356,7 @@ class _Operation:
                 self.tell(Failed(entry.path, problem.code, problem.message))
 
     def _adjust(self, found: Survey) -> None:
-        """Permissions of what stood there and of new folders, when nothing more is put into them.
+        """Permissions and attributes of what stood there and of new folders, when nothing more is put into them.
 
         A folder that could not be made has been named.
         """

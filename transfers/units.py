@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from typing import Any
 
 from transfers.agent import frames
@@ -42,8 +43,14 @@ def item_header(item: Item) -> dict[str, Any]:
         "expect": _expected(item) if item.exact else None,
         "sparse": entry.sparse,
         "permissions": item.permissions,
+        "attributes": attributes_text(item.attributes),
         "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
+
+
+def attributes_text(packed: bytes | None) -> str | None:
+    """Attributes as a message carries them: no byte takes more than it must, whatever they hold."""
+    return None if packed is None else b64encode(packed).decode("ascii")
 
 
 def _expected(item: Item) -> list[Any]:

@@ -7,10 +7,11 @@ import stat
 from typing import Any, Dict, List, Optional
 
 from transfers.agent import own_names
+from transfers.agent.attributes import set_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
@@ -92,7 +93,7 @@ class Writer(object):
             except BaseException:
                 self._discard(file)
                 raise
-        except (OSError, UnsafeNameError) as problem:
+        except (OSError, UnsafeNameError, RefusedError) as problem:
             return Outcome(number, None, problem_of(problem))
         except MismatchError as problem:
             return Outcome(number, None, ["corrupt", str(problem), True])
@@ -159,6 +160,7 @@ class _PartialFile(object):
             )
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
+        keep_attributes(self._descriptor, self._item)
         keep_mode(self._descriptor, self._item)
         os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
         staged = Staged(self._item, self._name, self._descriptor, found)
@@ -182,6 +184,12 @@ def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT0
     if permissions is not None:
         return int(permissions) & 0o777 | (0o700 if folder else 0o600)
     return 0o777 if folder or (item["mode"] >= 0 and item["mode"] & 0o100) else 0o666
+
+
+def keep_attributes(descriptor: int, item: Dict[str, Any]) -> None:
+    """Exactly the attributes that were asked for, while the file may still be written to. Raises `RefusedError`."""
+    if item["attributes"] is not None:
+        set_attributes(descriptor, item["attributes"])
 
 
 def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
