@@ -64,6 +64,14 @@ class Adjusted:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """One name stands at the target as a further name of the file `same_as`; no bytes moved."""
+
+    path: bytes
+    same_as: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """One entry was not done, and why, in words and as a stable code."""
 
@@ -89,7 +97,7 @@ class Noted:
     message: str
 
 
-Event = Planned | Hashing | Moved | Carried | Deleted | Adjusted | Failed | Retried | Noted
+Event = Planned | Hashing | Moved | Carried | Deleted | Adjusted | Linked | Failed | Retried | Noted
 Listener = Callable[[Event], None]
 
 

@@ -15,6 +15,7 @@ from hibali.events import (
     Event,
     Failed,
     Hashing,
+    Linked,
     Listener,
     Moved,
     Noted,
@@ -97,6 +98,8 @@ def _details(event: Event) -> str | None:
             return f"moved    {printable(event.path)}"
         case Adjusted():
             return f"adjusted {printable(event.path)}"
+        case Linked():
+            return f"linked   {printable(event.path)}"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():

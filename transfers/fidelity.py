@@ -28,6 +28,13 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, about: tuple[str,
     for facts, where in zip((source, target), about, strict=True):
         if rules.xattrs and not facts.attributes:
             raise _no_attributes(where)
+        if rules.hard_links and not facts.hard_links:
+            raise RefusedError(
+                "cannot-keep-hard-links",
+                "hard links cannot be kept there",
+                about=where,
+                hint="Leave out --hard-links: each name is a file of its own then. Nothing was changed.",
+            )
 
 
 def take_attributes(stores: Iterable[Store], target: Store, about: tuple[str, str]) -> None:

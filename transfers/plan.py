@@ -11,6 +11,7 @@ from transfers.rules import Rules, Selector
 from transfers.store import Facts, is_own_name, is_partial_name, unsafe_component
 
 PERMISSIONS = 0o777  # setuid, setgid and sticky never travel (S2)
+_ANOTHER_NAME = "another name of the same file"
 _SECOND = 1_000_000_000
 _MICROSECOND = 1_000
 
@@ -18,7 +19,8 @@ _MICROSECOND = 1_000
 class Verb(StrEnum):
     """What happens to one name at the target.
 
-    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions alone: no bytes move.
+    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions and attributes, LINK makes
+    a further name of a file that stands or lands there: no bytes move.
     """
 
     COPY = "copy"
@@ -26,6 +28,7 @@ class Verb(StrEnum):
     RELINK = "relink"
     RETYPE = "retype"
     ADJUST = "adjust"
+    LINK = "link"
     DELETE = "delete"
     KEEP = "keep"
     COMPARE = "compare"
@@ -143,9 +146,7 @@ class _Merge:
         if entry.kind is Kind.FOLDER:
             yield Action(Verb.COPY, entry, "not at the target")
             return
-        self._held.append(
-            _Held(entry, from_source=True, action=Action(Verb.COPY, entry, "not at the target"))
-        )
+        self._held.append(_Held(entry, from_source=True, action=_copy(entry)))
 
     def _only_target(self, entry: Entry) -> Iterator[Decision]:
         held = self._above(entry)
@@ -211,6 +212,12 @@ def _file_and_folder(entry: Entry) -> Conflict:
     )
 
 
+def _copy(entry: Entry) -> Action:
+    if entry.same_as:
+        return Action(Verb.LINK, entry, _ANOTHER_NAME)
+    return Action(Verb.COPY, entry, "not at the target")
+
+
 @dataclass(slots=True)
 class _Leaving:
     """A folder of the target that goes when everything below it does; `stays` when something there must stay."""
@@ -266,6 +273,8 @@ class _Held:
 
 def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, target_facts: Facts) -> Action:
     """What becomes of a file or link that both sides have."""
+    if ours.same_as:
+        return Action(Verb.LINK, ours, _ANOTHER_NAME, theirs)
     if ours.kind is not theirs.kind:
         return Action(Verb.REPLACE, ours, f"it is a {theirs.kind} at the target", theirs)
     if ours.kind is Kind.LINK:

@@ -17,7 +17,7 @@ _MOST = 2**63 - 1
 _TEXT = 1000
 _MODE = re.compile(r"[0-7]{1,7}")
 _NAMES = 10_000  # patterns of one option
-_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.DELETE)
+_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.LINK, Verb.DELETE)
 
 _RULES = {
     "include",
@@ -33,6 +33,7 @@ _RULES = {
     "links",
     "modes",
     "xattrs",
+    "hard_links",
     "specials",
     "require_proof",
 }
@@ -60,6 +61,8 @@ _ACTION = {
     "size",
     "because",
     "implied",
+    "same_as",
+    "same_as_base64",
     "source",
     "target",
 }
@@ -114,14 +117,14 @@ def name(record: Mapping[str, Any], key: str = "path") -> bytes:
     return found
 
 
-def safe_name(record: Mapping[str, Any]) -> bytes:
+def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
     """A name below a root: one that cannot climb and is none of hibali's own."""
-    found = name(record)
+    found = name(record, key)
     reason = unsafe_component(found)
     if reason:
-        raise WrongLineError(f"path cannot be a name below the root: {reason}")
+        raise WrongLineError(f"{key} cannot be a name below the root: {reason}")
     if is_partial_name(found) or is_own_name(found):
-        raise WrongLineError("path is a name that hibali keeps for itself")
+        raise WrongLineError(f"{key} is a name that hibali keeps for itself")
     return found
 
 
@@ -157,6 +160,7 @@ def rules_of(record: Any) -> Rules:
         allow_empty_source=truth(record, "allow_empty_source"),
         modes=modes,
         xattrs=truth(record, "xattrs") if "xattrs" in record else False,
+        hard_links=truth(record, "hard_links") if "hard_links" in record else False,
         require_proof=None if proof is None else Proof(proof),
     )
 
@@ -175,6 +179,8 @@ def action_of(record: Mapping[str, Any]) -> Action:
     entry = target if verb is Verb.DELETE else source
     if entry is None or (verb is Verb.DELETE and source is not None) or entry.path != path:
         raise WrongLineError("source and target are not those of its action")
+    if "same_as" in record:
+        entry = entry._replace(same_as=safe_name(record, "same_as"))
     if (str(entry.kind), entry.size) != (record.get("type"), number(record, "size")):
         raise WrongLineError("type and size are not those of its entry")
     action = Action(
@@ -187,6 +193,8 @@ def action_of(record: Mapping[str, Any]) -> Action:
 
 def _makes_sense(action: Action) -> bool:
     verb, entry, target = action.verb, action.entry, action.target
+    if verb is Verb.LINK or entry.same_as:
+        return _is_another_name(action)
     if verb is Verb.DELETE:
         return True
     if action.implied or entry.kind is Kind.SPECIAL:
@@ -206,6 +214,16 @@ def _makes_sense(action: Action) -> bool:
     if target.path != entry.path or Kind.FOLDER in {entry.kind, target.kind}:
         return False
     return verb is Verb.REPLACE or entry.kind is target.kind is Kind.LINK
+
+
+def _is_another_name(action: Action) -> bool:
+    entry, target = action.entry, action.target
+    if entry.kind is not Kind.FILE or entry.same_as in {b"", entry.path} or action.implied:
+        return False
+    if action.verb is Verb.RETYPE:
+        return target is not None and target.kind is Kind.FOLDER and target.path == entry.path
+    other = target is None or (target.path == entry.path and target.kind is not Kind.FOLDER)
+    return action.verb is Verb.LINK and other
 
 
 def _entry(record: Any, path: bytes) -> Entry:

@@ -159,6 +159,7 @@ def rules_record(rules: Rules) -> Line:
         "links": rules.links,
         "modes": rules.modes,
         "xattrs": rules.xattrs,
+        "hard_links": rules.hard_links,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
     }
@@ -186,6 +187,8 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
         "size": action.entry.size,
         "because": action.because,
     }
+    if action.entry.same_as:
+        record |= path_fields(action.entry.same_as, "same_as")
     if action.implied:
         record["implied"] = True
     standing = action.entry if action.verb is Verb.DELETE else action.target

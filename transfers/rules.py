@@ -68,6 +68,7 @@ class Rules:
     links: Literal["keep", "skip"] = "keep"
     modes: Literal["execute", "keep"] = "execute"
     xattrs: bool = False
+    hard_links: bool = False
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Proof | None = None
 

@@ -12,6 +12,7 @@ from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
 
 _IN_MEMORY = 32 * 1024 * 1024
+_BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
 _LENGTH = struct.Struct(">I")
 
 
@@ -59,11 +60,10 @@ def _from_list(fields: list[Any]) -> Action:
 
 
 def _entry_to_list(entry: Entry) -> list[Any]:
-    path, *others, attributes = entry._replace(link=entry.link.decode("latin-1"))  # type: ignore[arg-type]
-    return [path.decode("latin-1"), *others, attributes.decode("latin-1")]
+    return [value.decode("latin-1") if isinstance(value, bytes) else value for value in entry]
 
 
 def _entry_from_list(fields: list[Any]) -> Entry:
-    path, kind, *rest = fields
-    rest[7], rest[-1] = rest[7].encode("latin-1"), rest[-1].encode("latin-1")
-    return Entry._make([path.encode("latin-1"), Kind(kind), *rest])
+    for position in _BYTES:
+        fields[position] = fields[position].encode("latin-1")
+    return Entry._make(fields)._replace(kind=Kind(fields[1]))

@@ -35,6 +35,7 @@ class Facts:
     links: bool = True  # holds symlinks
     modes: bool = True  # holds permission bits
     adjusts: bool = False  # can set them, and nothing else, of what stands there
+    hard_links: bool = False  # tells which names are of one file, and can make more of them
     attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
     mtimes: bool = True  # holds modification times
     mtime_unit_ns: int = 1  # how fine they are kept
@@ -66,6 +67,11 @@ class Item:
     exact: bool = False
     permissions: int | None = None
     attributes: bytes | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether bytes travel: those of a file, but not for a further name of one that has landed."""
+        return self.entry.kind is Kind.FILE and not self.entry.same_as
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
+from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
 from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
 from transfers.rules import Rules, selector
@@ -35,6 +36,7 @@ class Survey:
     files_to_move: int = 0
     bytes_to_move: int = 0
     bytes_in_holes: int = 0
+    files_to_link: int = 0
     names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
@@ -68,6 +70,9 @@ class Survey:
         elif action.verb is Verb.DELETE:
             self.files_to_delete += action.entry.kind is not Kind.FOLDER
             self.deletions.add(action)
+        elif action.entry.same_as:
+            self.files_to_link += 1
+            self.moves.add(action)
         else:
             self.files_to_move += counted
             self.bytes_to_move += action.entry.size
@@ -100,12 +105,14 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     selected = selector(rules)
 
     missing: set[bytes] = set()
+    first_names, names = FirstNames(), Names()
 
     def ours() -> Iterator[Entry]:
         for entry in unmet(rules.files_from or frozenset(), listed(source, found.unlisted), missing):
             if selected(entry) and entry.kind in _COUNTED:
                 found.files += 1
                 found.bytes += entry.size
+                entry = first_names.mark(entry) if rules.hard_links else entry  # noqa: PLW2901  # the same one
             yield entry
 
     def theirs() -> Iterator[Entry]:
@@ -122,12 +129,15 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
             elif decision.verb is Verb.COMPARE:
                 # Asked once both listings are done: an agent answers one question at a time.
                 compared.add(decision)
-            else:
+            elif not names.holds(decision):
                 found.count(decision)
 
     take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
     take(settle(source, target, compared, rules))
     compared.close()
+    for action in names.decided():
+        found.count(action)
+    names.close()
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Adjusted, Deleted, Event, Failed, Listener, Moved, Noted, ignore
+from hibali.events import Adjusted, Deleted, Event, Failed, Linked, Listener, Moved, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
@@ -293,18 +293,29 @@ class _Operation:
 
     def _carry(self, found: Survey) -> None:
         kept = self._keep(found)
-        moves = found.moves.count if kept else found.names_to_make
-        items = (
-            self._item(number, action)
-            for number, action in enumerate(found.moves)
-            if kept or action.target is None
-        )
         for store in self._stores:
             store.expect(found.bytes_to_move)
-        answered = 0
+        # further names of a file come when it has landed
+        self._carry_some(found, kept=kept, names=False)
+        if found.files_to_link:
+            self._carry_some(found, kept=kept, names=True)
+        if not kept:
+            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+
+    def _carry_some(self, found: Survey, *, kept: bool, names: bool) -> None:
+        asked = answered = 0
+
+        def items() -> Iterator[Item]:
+            nonlocal asked
+            for number, action in enumerate(found.moves):
+                if bool(action.entry.same_as) is names and (kept or action.target is None):
+                    asked += 1
+                    yield self._item(number, action)
+
+        coming = items()
         # closed before anything else unwinds: the lock is not given back while something still lands
         with closing(
-            StreamMover(self._request.lowest_rate).carry(self._source, self._target, items)
+            StreamMover(self._request.lowest_rate).carry(self._source, self._target, coming)
         ) as events:
             for event in events:
                 if isinstance(event, Landed):
@@ -312,10 +323,10 @@ class _Operation:
                     self._landed(event)
                 else:
                     self.tell(event)
-        if answered < moves:
-            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
-        if not kept:
-            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+        for _ in coming:  # a full target is not tried for each of them
+            pass
+        if answered < asked:
+            self.tell(Failed(b"", "not-tried", f"{asked - answered} entries were not tried"))
 
     def _item(self, number: int, action: Action) -> Item:
         """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
@@ -330,6 +341,9 @@ class _Operation:
         entry = landed.item.entry
         if landed.problem is not None:
             self.tell(Failed(entry.path, landed.problem.code, landed.problem.message))
+            return
+        if entry.same_as:
+            self.tell(Linked(entry.path, entry.same_as))
             return
         digest, proof = landed.digest, landed.proof
         self.tell(

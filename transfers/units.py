@@ -14,6 +14,8 @@ from transfers.store import Item, Payload, Problem, Unit
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 KIND_LETTERS = {Kind.FILE: "f", Kind.FOLDER: "d", Kind.LINK: "l", Kind.SPECIAL: "s"}
 
+_NAME_LETTER = "h"  # a further name of a file that has landed
+
 
 def unit_header(unit: Unit, number: int) -> dict[str, Any]:
     """What both ends are told of a unit before its bytes: the plan, by numbers and paths."""
@@ -33,7 +35,8 @@ def item_header(item: Item) -> dict[str, Any]:
     return {
         "number": item.number,
         "path": frames.text_of(entry.path),
-        "kind": KIND_LETTERS[entry.kind],
+        "kind": _NAME_LETTER if entry.same_as else KIND_LETTERS[entry.kind],
+        "same_as": frames.text_of(entry.same_as),
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
         "mode": entry.mode,
@@ -92,11 +95,11 @@ def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload
         raise connection.broken("told a problem of nothing that was asked")
     for position, item in enumerate(unit.items):
         expected = unit.length if unit.segment else item.entry.size
-        if item.entry.kind is not Kind.FILE or position in problems:
+        if not item.carries or position in problems:
             expected = 0
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was asked")
-        needs_digest = item.entry.kind is Kind.FILE and position not in problems and unit.last
+        needs_digest = item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")
     return Payload(unit, frame.body, sizes, digests, [Proof.DIGEST] * count, problems)

@@ -1,6 +1,7 @@
 """Landing packs: partial names, one sync for many files, then all renames (S1, S18, S19)."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -12,6 +13,7 @@ from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
 from transfers.agent.problems import Problem, RefusedError, problem_of
+from transfers.agent.records import FILE
 from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
@@ -86,6 +88,8 @@ class Writer(object):
                 return Outcome(number, Staged(item, None, -1, None), None)
             if item["kind"] == "l":
                 return Outcome(number, self._stage_link(item), None)
+            if item["kind"] == "h":
+                return Outcome(number, self._stage_name(item), None)
             file = _PartialFile(self._root, self._seed, item)
             try:
                 file.append(content)
@@ -119,6 +123,25 @@ class Writer(object):
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         os.symlink(item["link"], partial, dir_fd=parent)
+        return Staged(item, partial, -1, None)
+
+    def _stage_name(self, item: Dict[str, Any]) -> Staged:
+        """A further name of a file that has landed."""
+        first = self._root.lstat(item["same_as"])
+        if first is None or (first.kind, first.size) != (FILE, item["size"]):
+            raise RefusedError("first-name-missing", "the file that it is another name of is not there")
+        partial = own_names.partial_name(self._seed, item["path"])
+        parent = self._root.parent(item["path"], make=True)
+        remove_partial(parent, partial)
+        name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
+        try:
+            os.link(name, partial, src_dir_fd=above, dst_dir_fd=parent, follow_symlinks=False)
+        except OSError as problem:
+            if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                raise RefusedError(
+                    "no-hard-links", "no hard link can be made there: leave out --hard-links"
+                ) from None
+            raise
         return Staged(item, partial, -1, None)
 
     def _discard(self, file: "_PartialFile") -> None:
@@ -210,6 +233,15 @@ def remove_partial(parent: int, name: bytes) -> None:
         os.unlink(name, dir_fd=parent)
 
 
+def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
+    """Whether two names in an open folder are of one file; absent is none."""
+    try:
+        found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (first, second)]
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(*found)
+
+
 class Committer(object):
     """Makes staged items durable and gives them their names. One thread's own.
 
@@ -269,6 +301,10 @@ class Committer(object):
         try:
             parent = self._root.parent(path)
             if one.partial is None:
+                return None
+            if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
+                # rename(2) would leave both names
+                self._discard(one, path)
                 return None
             changed = check_expected(self._root, one.item)
             if changed is not None:

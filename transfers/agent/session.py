@@ -279,4 +279,5 @@ class Session(object):
 def _unpack(item: Dict[str, Any]) -> None:
     item["path"] = frames.bytes_of(item["path"])
     item["link"] = frames.bytes_of(item["link"])
+    item["same_as"] = frames.bytes_of(item["same_as"])
     item["attributes"] = packed_in(item)

@@ -21,6 +21,7 @@ FACTS = Facts(
     adjusts=True,
     holes=True,
     attributes=True,
+    hard_links=True,
 )
 
 

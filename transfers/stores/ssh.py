@@ -26,6 +26,7 @@ FACTS = Facts(
     adjusts=True,
     holes=True,
     attributes=True,
+    hard_links=True,
 )
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
