@@ -81,6 +81,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="What becomes of devices, FIFOs and sockets.",
     ),
     click.option(
+        "--recall",
+        is_flag=True,
+        help="Read files whose bytes are on tape, too; else they are named and left.",
+    ),
+    click.option(
         "--require-proof",
         type=click.Choice(_PROOFS),
         help="Exit 6 when a moved file is proven less well than this.",

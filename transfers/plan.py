@@ -146,6 +146,9 @@ class _Merge:
         if entry.kind is Kind.FOLDER:
             yield Action(Verb.COPY, entry, "not at the target")
             return
+        if is_away(entry, self._rules) and not entry.same_as:
+            yield _away(entry)
+            return
         self._held.append(_Held(entry, from_source=True, action=_copy(entry)))
 
     def _only_target(self, entry: Entry) -> Iterator[Decision]:
@@ -182,7 +185,9 @@ class _Merge:
             yield kept(ours, theirs, "stands already", self._rules, self._source_facts, self._target_facts)
         else:
             action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
-            if self._source_facts.folders or self._target_facts.file_and_folder:
+            if _needs_what_is_away(action, self._rules):
+                yield _away(ours)
+            elif self._source_facts.folders or self._target_facts.file_and_folder:
                 yield action
             else:
                 # A source without folders may have more below this very name.
@@ -209,6 +214,23 @@ class _Merge:
 def _file_and_folder(entry: Entry) -> Conflict:
     return Conflict(
         entry, "file-and-folder", "the target cannot hold a file and a folder of one name", refuse=True
+    )
+
+
+def is_away(entry: Entry, rules: Rules) -> bool:
+    """Whether reading a file would fetch it from tape, and nobody asked for that."""
+    return entry.offline and not rules.recall
+
+
+def _needs_what_is_away(action: Action, rules: Rules) -> bool:
+    if action.verb is Verb.COMPARE and action.target is not None and is_away(action.target, rules):
+        return True
+    return action.verb in {Verb.REPLACE, Verb.COMPARE} and is_away(action.entry, rules)
+
+
+def _away(entry: Entry) -> Conflict:
+    return Conflict(
+        entry, "offline", "its bytes are not on disk (on tape, or it is one hole): --recall reads it"
     )
 
 

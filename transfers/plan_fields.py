@@ -34,6 +34,7 @@ _RULES = {
     "modes",
     "xattrs",
     "hard_links",
+    "recall",
     "specials",
     "require_proof",
 }
@@ -93,6 +94,11 @@ def truth(record: Mapping[str, Any], key: str) -> bool:
     if not isinstance(value, bool):
         raise WrongLineError(f"{key} is neither true nor false")
     return value
+
+
+def _later(record: Mapping[str, Any], key: str) -> bool:
+    """One that plans of earlier versions do not have."""
+    return key in record and truth(record, key)
 
 
 def text(record: Mapping[str, Any], key: str) -> str:
@@ -159,8 +165,9 @@ def rules_of(record: Any) -> Rules:
         delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
         allow_empty_source=truth(record, "allow_empty_source"),
         modes=modes,
-        xattrs=truth(record, "xattrs") if "xattrs" in record else False,
-        hard_links=truth(record, "hard_links") if "hard_links" in record else False,
+        xattrs=_later(record, "xattrs"),
+        hard_links=_later(record, "hard_links"),
+        recall=_later(record, "recall"),
         require_proof=None if proof is None else Proof(proof),
     )
 

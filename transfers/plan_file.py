@@ -160,6 +160,7 @@ def rules_record(rules: Rules) -> Line:
         "modes": rules.modes,
         "xattrs": rules.xattrs,
         "hard_links": rules.hard_links,
+        "recall": rules.recall,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
     }

@@ -10,7 +10,7 @@ from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
-from transfers.plan import Action, Verb, compare, kept, unholdable
+from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
 from transfers.rules import Rules
 from transfers.spool import Spool
@@ -125,6 +125,8 @@ class _Recheck:
                 self._drift(path, f"the source has no {action.entry.kind} of this name any more")
             elif not same(action.entry, entry):
                 self._drift(path, "it changed at the source")
+            elif is_away(entry, self._rules) and action.verb is not Verb.ADJUST:
+                self._drift(path, "its bytes are no longer on disk at the source")
             elif unholdable(path, self._target.facts):
                 self._drift(path, f"the target cannot hold the name: {unholdable(path, self._target.facts)}")
             if entry is not None and action.entry.same_as:
