@@ -37,6 +37,7 @@ _MODULES = (
     "problems",
     "beneath",
     "attributes",
+    "folding",
     "journal",
     "walk",
     "sync",

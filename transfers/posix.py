@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -282,6 +283,9 @@ class PosixStore:
     def _space_in(self, answer: frames.Frame) -> Space:
         with self._connection.understanding():
             self._quotas = bool(answer.header["quotas"])
+            name_bytes = min(self.facts.name_bytes, int(answer.header["name_bytes"]) or self.facts.name_bytes)
+            folds = bool(answer.header["folds_case"])
+            self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=folds)
             return space_in(answer.header)
 
     def close(self) -> None:

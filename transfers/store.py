@@ -42,6 +42,7 @@ class Facts:
     locks: bool = True  # can hold a lease lock
     name_bytes: int = 255  # longest single component; 0: no limit
     path_bytes: int = 4096  # longest whole relative path
+    folds_case: bool = False  # takes names for one that differ in case alone
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have

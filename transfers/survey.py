@@ -9,10 +9,11 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
+from transfers.folding import FoldedNames
 from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
 from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
-from transfers.rules import Rules, selector
+from transfers.rules import Rules, Selector, selector
 from transfers.selection import unmet
 from transfers.spool import Spool
 from transfers.store import ListingIncompleteError, Problem, Store
@@ -105,22 +106,14 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     selected = selector(rules)
 
     missing: set[bytes] = set()
-    first_names, names = FirstNames(), Names()
-
-    def ours() -> Iterator[Entry]:
-        for entry in unmet(rules.files_from or frozenset(), listed(source, found.unlisted), missing):
-            if selected(entry) and entry.kind in _COUNTED:
-                found.files += 1
-                found.bytes += entry.size
-                entry = first_names.mark(entry) if rules.hard_links else entry  # noqa: PLW2901  # the same one
-            yield entry
-
-    def theirs() -> Iterator[Entry]:
-        for entry in listed(target, found.unlisted) if target_exists else ():
-            found.target_files += entry.kind is not Kind.FOLDER
-            yield entry
-
-    compared = Spool()
+    asked = unmet(rules.files_from or frozenset(), listed(source, found.unlisted), missing)
+    ours = _taken(asked, rules, selected, found)
+    theirs = _standing(listed(target, found.unlisted) if target_exists else iter(()), found)
+    if target.facts.folds_case:
+        folded = FoldedNames()
+        ours = folded.watch(ours, found.conflicts, selected)
+        theirs = folded.watch(theirs, found.conflicts)
+    compared, names = Spool(), Names()
 
     def take(actions: Iterable[Decision]) -> None:
         for decision in actions:
@@ -132,7 +125,7 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
             elif not names.holds(decision):
                 found.count(decision)
 
-    take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
+    take(decide(ours, theirs, rules, selected, source.facts, target.facts))
     take(settle(source, target, compared, rules))
     compared.close()
     for action in names.decided():
@@ -141,6 +134,23 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
     return found
+
+
+def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Survey) -> Iterator[Entry]:
+    """The source's, counted as far as they are taken, and further names of a file marked where those are kept."""
+    first_names = FirstNames()
+    for entry in entries:
+        counted = entry.kind in _COUNTED and selected(entry)
+        if counted:
+            found.files += 1
+            found.bytes += entry.size
+        yield first_names.mark(entry) if counted and rules.hard_links else entry
+
+
+def _standing(entries: Iterable[Entry], found: Survey) -> Iterator[Entry]:
+    for entry in entries:
+        found.target_files += entry.kind is not Kind.FOLDER
+        yield entry
 
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from transfers.agent import frames, quota
 from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
+from transfers.agent.folding import folds_case
 from transfers.agent.records import pack_record
 from transfers.agent.removing import remove_tree
 
@@ -270,7 +271,7 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path`, and whether it is worth asking for quotas."""
+    """Room for an ordinary user at `path`, whether it is worth asking for quotas, and which names fit."""
     path = _standing_folder(_path(header))
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
@@ -280,12 +281,21 @@ def _space(header: Dict[str, Any]) -> Answer:
         "bytes": free,
         "inodes": inodes,
         "quotas": quota.can_be_at(path),
+        "name_bytes": found.f_namemax,
+        "folds_case": _folds(path),
     }, b""
 
 
 def _attributes(header: Dict[str, Any]) -> Answer:
     """Whether files at `path` can have attributes of the user's own."""
     return {"kept": are_kept(_standing_folder(_path(header)))}, b""
+
+
+def _folds(path: bytes) -> bool:
+    try:
+        return folds_case(path)
+    except OSError:  # whoever may not look there finds out by listing it
+        return False
 
 
 def _quotas(header: Dict[str, Any]) -> Answer:
