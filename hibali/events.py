@@ -101,6 +101,14 @@ class Adjusted:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """One name stands at the target as a further name of the file `same_as`; no bytes moved."""
+
+    path: bytes
+    same_as: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """One entry was not done, and why, in words and as a stable code."""
 
@@ -159,6 +167,7 @@ Event = (
     | Connected
     | Deleted
     | Adjusted
+    | Linked
     | Failed
     | Retried
     | Round

@@ -66,11 +66,25 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Which permission bits travel: the execute bit, or all nine, folders' too.",
     ),
     click.option(
+        "-H",
+        "--hard-links",
+        is_flag=True,
+        help="Names of one file at the source become names of one file; its bytes travel once.",
+    ),
+    click.option(
+        "--xattrs", is_flag=True, help="Carry extended attributes of the user namespace (user.*), too."
+    ),
+    click.option(
         "--specials",
         type=click.Choice(["fail", "skip"]),
         default="fail",
         show_default=True,
         help="What becomes of devices, FIFOs and sockets.",
+    ),
+    click.option(
+        "--recall",
+        is_flag=True,
+        help="Read files whose bytes are on tape, too; else they are named and left.",
     ),
     click.option(
         "--require-proof",
@@ -214,9 +228,10 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
         return
     proof = f", proven by {receipt.proof_moved}" if receipt.proof_moved else ""
     adjusted = f", {receipt.files_adjusted} adjusted" if receipt.files_adjusted else ""
+    linked = f", {receipt.files_linked} linked" if receipt.files_linked else ""
     deleted = f", {receipt.files_deleted} deleted" if receipt.files_deleted else ""
     common.output.say(
-        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{adjusted}{deleted};"
+        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{adjusted}{linked}{deleted};"
         f" {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:

@@ -20,6 +20,7 @@ from hibali.events import (
     Failed,
     Grown,
     Hashing,
+    Linked,
     Listing,
     Moved,
     Noted,
@@ -163,6 +164,8 @@ def _details(event: Event) -> str | None:
             return f"adjusted {printable(event.path)}"
         case Grown():
             return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
+        case Linked():
+            return f"linked   {printable(event.path)}"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():

@@ -47,13 +47,14 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
 def action_fields(action: Action) -> dict[str, Any]:
     """The fields of a line of kind `action`: what happens to a name at the target, and why."""
-    return {
+    fields: dict[str, Any] = {
         "action": str(action.verb),
         **path_fields(action.entry.path),
         "type": str(action.entry.kind),
         "size": action.entry.size,
         "because": action.because,
     }
+    return fields | (path_fields(action.entry.same_as, "same_as") if action.entry.same_as else {})
 
 
 def event_fields(event: Event) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
 def doomed(found: Survey) -> Iterator[Entry]:
     """What a plan replaces or deletes: files and links, not the folders around them."""
     for action in found.moves:
-        if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK}:
+        if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK, Verb.LINK}:
             yield action.target
     for action in found.deletions:
         if action.entry.kind is not Kind.FOLDER:

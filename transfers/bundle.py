@@ -37,6 +37,8 @@ _MODULES = (
     "own_names",
     "problems",
     "beneath",
+    "attributes",
+    "folding",
     "journal",
     "names",
     "walk",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hibali.events import Deleted, Event, Failed, Grown, Moved
+from hibali.events import Deleted, Event, Failed, Grown, Linked, Moved
 from hibali.text import path_fields
 
 
@@ -37,6 +37,8 @@ def journal_line(event: Event) -> dict[str, Any] | None:
             }
         case Deleted():
             return {"kind": "deleted", **path_fields(event.path), "entry": event.kind}
+        case Linked():
+            return {"kind": "linked", **path_fields(event.path), **path_fields(event.same_as, "same_as")}
         case Failed():
             return {
                 "kind": "failed",

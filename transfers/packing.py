@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from transfers.entry import Kind
 from transfers.store import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, Item, Unit
 
 
@@ -19,11 +18,12 @@ def group_units(
     pack: list[Item] = []
     size = 0
     for item in items:
-        length = item.entry.size if item.entry.kind is Kind.FILE else 0
+        length = item.entry.size if item.carries else 0
         if length > PACK_BYTES:
             for offset in range(begun(item) if begun else 0, length, piece):
                 yield Unit((item,), offset, min(piece, length - offset), segment=True)
             continue
+        length += len(item.attributes or b"")
         if pack and (size + length > PACK_BYTES or len(pack) >= PACK_ITEMS):
             yield Unit(tuple(pack))
             pack, size = [], 0

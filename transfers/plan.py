@@ -15,6 +15,7 @@ PERMISSIONS = 0o777  # setuid, setgid and sticky never travel (S2)
 _PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
 _PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
 _PLAIN_PATH = (99, 800)  # the longest component and path of these, in bytes
+_ANOTHER_NAME = "another name of the same file"
 _SECOND = 1_000_000_000
 _MICROSECOND = 1_000
 
@@ -22,7 +23,8 @@ _MICROSECOND = 1_000
 class Verb(StrEnum):
     """What happens to one name at the target.
 
-    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions alone: no bytes move.
+    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions and attributes, LINK makes
+    a further name of a file that stands or lands there: no bytes move.
     """
 
     COPY = "copy"
@@ -30,6 +32,7 @@ class Verb(StrEnum):
     RELINK = "relink"
     RETYPE = "retype"
     ADJUST = "adjust"
+    LINK = "link"
     DELETE = "delete"
     KEEP = "keep"
     COMPARE = "compare"
@@ -154,9 +157,10 @@ class _Merge:
         if entry.kind is Kind.FOLDER:
             yield Action(Verb.COPY, entry, "not at the target")
             return
-        self._held.append(
-            _Held(entry, from_source=True, action=Action(Verb.COPY, entry, "not at the target"))
-        )
+        if is_away(entry, self._rules) and not entry.same_as:
+            yield _away(entry)
+            return
+        self._held.append(_Held(entry, from_source=True, action=_copy(entry)))
 
     def _only_target(self, entry: Entry) -> Iterator[Decision]:
         held = self._above(entry)
@@ -192,7 +196,9 @@ class _Merge:
             yield kept(ours, theirs, "stands already", self._rules, self._source_facts, self._target_facts)
         else:
             action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
-            if self._source_facts.folders or self._target_facts.file_and_folder:
+            if _needs_what_is_away(action, self._rules):
+                yield _away(ours)
+            elif self._source_facts.folders or self._target_facts.file_and_folder:
                 yield action
             else:
                 # A source without folders may have more below this very name.
@@ -220,6 +226,29 @@ def _file_and_folder(entry: Entry) -> Conflict:
     return Conflict(
         entry, "file-and-folder", "the target cannot hold a file and a folder of one name", refuse=True
     )
+
+
+def is_away(entry: Entry, rules: Rules) -> bool:
+    """Whether reading a file would fetch it from tape, and nobody asked for that."""
+    return entry.offline and not rules.recall
+
+
+def _needs_what_is_away(action: Action, rules: Rules) -> bool:
+    if action.verb is Verb.COMPARE and action.target is not None and is_away(action.target, rules):
+        return True
+    return action.verb in {Verb.REPLACE, Verb.COMPARE} and is_away(action.entry, rules)
+
+
+def _away(entry: Entry) -> Conflict:
+    return Conflict(
+        entry, "offline", "its bytes are not on disk (on tape, or it is one hole): --recall reads it"
+    )
+
+
+def _copy(entry: Entry) -> Action:
+    if entry.same_as:
+        return Action(Verb.LINK, entry, _ANOTHER_NAME)
+    return Action(Verb.COPY, entry, "not at the target")
 
 
 @dataclass(slots=True)
@@ -277,6 +306,8 @@ class _Held:
 
 def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, target_facts: Facts) -> Action:
     """What becomes of a file or link that both sides have."""
+    if ours.same_as:
+        return Action(Verb.LINK, ours, _ANOTHER_NAME, theirs)
     if ours.kind is not theirs.kind:
         return Action(Verb.REPLACE, ours, f"it is a {theirs.kind} at the target", theirs)
     if ours.kind is Kind.LINK:
@@ -307,12 +338,14 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
 def kept(
     ours: Entry, theirs: Entry, because: str, rules: Rules, source_facts: Facts, target_facts: Facts
 ) -> Action:
-    """What becomes of a file or folder whose content stays: its permissions may have to be set."""
+    """What becomes of a file or folder whose content stays: its permissions or attributes may have to be set."""
     both = source_facts.modes and target_facts.modes
-    if rules.modes == "execute" or not both or not _differ_in(PERMISSIONS, ours, theirs):
-        return Action(Verb.KEEP, ours, because, theirs)
-    verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
-    return Action(verb, ours, "permissions differ", theirs)
+    if rules.modes == "keep" and both and _differ_in(PERMISSIONS, ours, theirs):
+        verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
+        return Action(verb, ours, "permissions differ", theirs)
+    if rules.xattrs and ours.attributes != theirs.attributes:
+        return Action(Verb.ADJUST, ours, "attributes differ", theirs)
+    return Action(Verb.KEEP, ours, because, theirs)
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:

@@ -17,7 +17,7 @@ _MOST = 2**63 - 1
 _TEXT = 1000
 _MODE = re.compile(r"[0-7]{1,7}")
 _NAMES = 10_000  # patterns of one option
-_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.DELETE)
+_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.LINK, Verb.DELETE)
 
 _RULES = {
     "include",
@@ -32,6 +32,9 @@ _RULES = {
     "allow_empty_source",
     "links",
     "modes",
+    "xattrs",
+    "hard_links",
+    "recall",
     "specials",
     "require_proof",
 }
@@ -47,6 +50,7 @@ _FACTS = {
     "link",
     "link_base64",
     "etag",
+    "attributes_base64",
 }
 _ACTION = {
     "schema",
@@ -58,6 +62,8 @@ _ACTION = {
     "size",
     "because",
     "implied",
+    "same_as",
+    "same_as_base64",
     "source",
     "target",
 }
@@ -90,6 +96,11 @@ def truth(record: Mapping[str, Any], key: str) -> bool:
     return value
 
 
+def _later(record: Mapping[str, Any], key: str) -> bool:
+    """One that plans of earlier versions do not have."""
+    return key in record and truth(record, key)
+
+
 def text(record: Mapping[str, Any], key: str) -> str:
     """Text of no great length."""
     value = record.get(key)
@@ -112,14 +123,14 @@ def name(record: Mapping[str, Any], key: str = "path") -> bytes:
     return found
 
 
-def safe_name(record: Mapping[str, Any]) -> bytes:
+def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
     """A name below a root: one that cannot climb and is none of hibali's own."""
-    found = name(record)
+    found = name(record, key)
     reason = unsafe_component(found)
     if reason:
-        raise WrongLineError(f"path cannot be a name below the root: {reason}")
+        raise WrongLineError(f"{key} cannot be a name below the root: {reason}")
     if is_partial_name(found) or is_own_name(found):
-        raise WrongLineError("path is a name that hibali keeps for itself")
+        raise WrongLineError(f"{key} is a name that hibali keeps for itself")
     return found
 
 
@@ -154,6 +165,9 @@ def rules_of(record: Any) -> Rules:
         delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
         allow_empty_source=truth(record, "allow_empty_source"),
         modes=modes,
+        xattrs=_later(record, "xattrs"),
+        hard_links=_later(record, "hard_links"),
+        recall=_later(record, "recall"),
         require_proof=None if proof is None else Proof(proof),
     )
 
@@ -172,6 +186,8 @@ def action_of(record: Mapping[str, Any]) -> Action:
     entry = target if verb is Verb.DELETE else source
     if entry is None or (verb is Verb.DELETE and source is not None) or entry.path != path:
         raise WrongLineError("source and target are not those of its action")
+    if "same_as" in record:
+        entry = entry._replace(same_as=safe_name(record, "same_as"))
     if (str(entry.kind), entry.size) != (record.get("type"), number(record, "size")):
         raise WrongLineError("type and size are not those of its entry")
     action = Action(
@@ -184,6 +200,8 @@ def action_of(record: Mapping[str, Any]) -> Action:
 
 def _makes_sense(action: Action) -> bool:
     verb, entry, target = action.verb, action.entry, action.target
+    if verb is Verb.LINK or entry.same_as:
+        return _is_another_name(action)
     if verb is Verb.DELETE:
         return True
     if action.implied or entry.kind is Kind.SPECIAL:
@@ -203,6 +221,16 @@ def _makes_sense(action: Action) -> bool:
     if target.path != entry.path or Kind.FOLDER in {entry.kind, target.kind}:
         return False
     return verb is Verb.REPLACE or entry.kind is target.kind is Kind.LINK
+
+
+def _is_another_name(action: Action) -> bool:
+    entry, target = action.entry, action.target
+    if entry.kind is not Kind.FILE or entry.same_as in {b"", entry.path} or action.implied:
+        return False
+    if action.verb is Verb.RETYPE:
+        return target is not None and target.kind is Kind.FOLDER and target.path == entry.path
+    other = target is None or (target.path == entry.path and target.kind is not Kind.FOLDER)
+    return action.verb is Verb.LINK and other
 
 
 def _entry(record: Any, path: bytes) -> Entry:
@@ -225,7 +253,17 @@ def _entry(record: Any, path: bytes) -> Entry:
         ctime_ns=number(record, "ctime_ns", -_MOST) if "ctime_ns" in record else 0,
         link=name(record, "link") if "link" in record else b"",
         etag=text(record, "etag") if "etag" in record else None,
+        attributes=_attributes(record),
     )
+
+
+def _attributes(record: Mapping[str, Any]) -> bytes:
+    """They are only compared with what is listed, and never set from here."""
+    value = record.get("attributes_base64", "")
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else bytes.fromhex("?")
+    except ValueError:
+        raise WrongLineError("attributes_base64 cannot be read") from None
 
 
 def _inode(record: Mapping[str, Any]) -> int:

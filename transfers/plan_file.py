@@ -7,6 +7,7 @@ import hashlib
 import heapq
 import os
 import secrets
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -157,6 +158,9 @@ def rules_record(rules: Rules) -> Line:
         "allow_empty_source": rules.allow_empty_source,
         "links": rules.links,
         "modes": rules.modes,
+        "xattrs": rules.xattrs,
+        "hard_links": rules.hard_links,
+        "recall": rules.recall,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
     }
@@ -184,6 +188,8 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
         "size": action.entry.size,
         "because": action.because,
     }
+    if action.entry.same_as:
+        record |= path_fields(action.entry.same_as, "same_as")
     if action.implied:
         record["implied"] = True
     standing = action.entry if action.verb is Verb.DELETE else action.target
@@ -200,7 +206,8 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
     if entry.path != path:
         facts |= path_fields(entry.path)
     if entry.kind is Kind.FOLDER:
-        return facts | ({"mode": f"{entry.mode:04o}"} if modes and entry.mode >= 0 else {})
+        kept = {"mode": f"{entry.mode:04o}"} if modes and entry.mode >= 0 else {}
+        return facts | kept | _attributes(entry)
     for name in ("mtime_ns", "ctime_ns", "inode"):
         value = getattr(entry, name)
         if value:
@@ -211,7 +218,12 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
         facts |= path_fields(entry.link, "link")
     if entry.etag is not None:
         facts["etag"] = entry.etag
-    return facts
+    return facts | _attributes(entry)
+
+
+def _attributes(entry: Entry) -> Line:
+    """Only where they were asked for, and there are any."""
+    return {"attributes_base64": b64encode(entry.attributes).decode("ascii")} if entry.attributes else {}
 
 
 def in_order(actions: Iterable[Action]) -> Iterator[Action]:

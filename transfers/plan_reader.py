@@ -16,7 +16,7 @@ from transfers.plan_file import Header, Place, totals
 from transfers.store import Problem
 from transfers.survey import Survey
 
-LINE_BYTES = 128 * 1024
+LINE_BYTES = 320 * 1024  # two names of 4 KiB, and the attributes of both sides
 _FAILURES = 1_000_000
 
 _HEADER = {

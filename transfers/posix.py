@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
+    PACK_BYTES,
     Adjustment,
     Facts,
     Item,
@@ -36,7 +38,7 @@ from transfers.store import (
     Unit,
     unsafe_component,
 )
-from transfers.units import KIND_LETTERS, problem_from
+from transfers.units import KIND_LETTERS, attributes_text, problem_from
 
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
@@ -66,6 +68,7 @@ class PosixStore:
         self._connection = connection
         self._opened = False
         self._quotas = False
+        self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
         looked = connection.answers()[0]
@@ -97,7 +100,8 @@ class PosixStore:
             self._open()
         except NotFoundError:
             return None
-        return one_entry(self._connection.ask("lstat", path=frames.text_of(path)), self._connection)
+        asked = {"path": frames.text_of(path), "attributes": self._attributes}
+        return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
@@ -110,6 +114,8 @@ class PosixStore:
         with self._connection.understanding():
             room = answer.header["room"]
             self._quotas = bool(room["quotas"])
+            name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
+            self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:
@@ -137,8 +143,15 @@ class PosixStore:
     def list_ahead(self) -> None:
         """Let the agent list while we do something else; nothing else may be asked before `list`."""
         if self._open_folder():
-            self._connection.send(frames.REQUEST, {"do": "list", "shallow": False})
+            self._connection.send(frames.REQUEST, self._list_request(shallow=False))
             self._listing_ahead = True
+
+    def take_attributes(self) -> bool:
+        """See Store."""
+        answer = self._connection.ask("attributes", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            self._attributes = bool(answer.header["kept"])
+        return self._attributes
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
@@ -166,9 +179,12 @@ class PosixStore:
         if problems:
             raise ListingIncompleteError(where, problems)
 
+    def _list_request(self, *, shallow: bool) -> dict[str, Any]:
+        return {"do": "list", "shallow": shallow, "attributes": self._attributes}
+
     def _ask_list(self, *, shallow: bool) -> Iterator[frames.Frame]:
         if not self._listing_ahead:
-            return self._connection.ask_many("list", shallow=shallow)
+            self._connection.send(frames.REQUEST, self._list_request(shallow=shallow))
         self._listing_ahead = False
         return self._connection.answers_to("list")
 
@@ -202,7 +218,7 @@ class PosixStore:
         """See Store; the hashing happens at the site, some batches are asked ahead."""
         self._open()
         for batch in self._ahead(
-            "digest", entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]}
+            "digest", _batches(entries), lambda some: {"paths": [frames.text_of(e.path) for e in some]}
         ):
             for entry in batch:
                 frame = self._connection.receive()
@@ -220,7 +236,14 @@ class PosixStore:
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
         return self._answered(
-            "adjust", adjustments, lambda one: {**_listed(one.entry), "permissions": one.permissions}
+            "adjust",
+            adjustments,
+            lambda one: {
+                **_listed(one.entry),
+                "permissions": one.permissions,
+                "attributes": attributes_text(one.attributes),
+            },
+            weight=lambda one: len(one.attributes or b""),
         )
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -240,19 +263,23 @@ class PosixStore:
         asked: Iterable[_Value],
         told: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
+        weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
         """What an agent does with each of them: a problem or none."""
         self._open()
-        for batch in self._ahead(word, asked, lambda some: {**more, "items": [told(one) for one in some]}):
+        for batch in self._ahead(
+            word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
+        ):
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
             for one, problem in zip(batch, found, strict=True):
                 yield one, None if problem is None else problem_from(problem)
 
-    def _ahead(self, word: str, values: Iterable[_Value], details: Any) -> Iterator[tuple[_Value, ...]]:
+    def _ahead(
+        self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
+    ) -> Iterator[tuple[_Value, ...]]:
         """Ask in batches, a few of them before the first is answered: a long line must not wait for each."""
-        coming = _batches(values)
         asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
@@ -313,11 +340,20 @@ class PosixLock:
                 return
 
 
-def _batches(values: Iterable[_Value]) -> Iterator[tuple[_Value, ...]]:
-    """Tuples of up to `_BATCH` values (itertools.batched is younger than Python 3.11)."""
-    coming = iter(values)
-    while batch := tuple(islice(coming, _BATCH)):
-        yield batch
+def _batches(
+    values: Iterable[_Value], weight: Callable[[_Value], int] = lambda _: 0
+) -> Iterator[tuple[_Value, ...]]:
+    """Tuples of up to `_BATCH` values; one ends sooner where they together weigh `PACK_BYTES`."""
+    batch: list[_Value] = []
+    weighed = 0
+    for value in values:
+        if batch and (len(batch) >= _BATCH or weighed + weight(value) > PACK_BYTES):
+            yield tuple(batch)
+            batch, weighed = [], 0
+        batch.append(value)
+        weighed += weight(value)
+    if batch:
+        yield tuple(batch)
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
@@ -360,6 +396,7 @@ def _entry(record: Record) -> Entry:
         link=record.link,
         offline=bool(record.offline),
         allocated=record.allocated,
+        attributes=record.attributes,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.errors import Exit
-from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Moved, Planned
+from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Planned
 from transfers.entry import Proof, weakest
 
 
@@ -35,6 +35,7 @@ class Receipt:
     bytes_sent: int = 0
     files_kept: int = 0
     files_adjusted: int = 0
+    files_linked: int = 0
     files_deleted: int = 0
     files_failed: int = 0
     proof_moved: Proof | None = None
@@ -62,6 +63,8 @@ class Receipt:
                 self.files_deleted += 1
             case Adjusted(kind="file"):
                 self.files_adjusted += 1
+            case Linked():
+                self.files_linked += 1
             case Failed():
                 self.files_failed += 1
                 if len(self.failures) < _FAILURES_KEPT:
@@ -85,6 +88,7 @@ class Receipt:
             "bytes_sent": self.bytes_sent,
             "files_kept": self.files_kept,
             "files_adjusted": self.files_adjusted,
+            "files_linked": self.files_linked,
             "files_deleted": self.files_deleted,
             "files_failed": self.files_failed,
             "proof_moved": self.proof_moved,

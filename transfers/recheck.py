@@ -10,7 +10,7 @@ from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
-from transfers.plan import Action, Verb, compare, kept, unholdable
+from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
 from transfers.rules import Rules
 from transfers.spool import Spool
@@ -42,14 +42,15 @@ def same(planned: Entry, found: Entry) -> bool:
     if planned.kind is not found.kind:
         return False
     if planned.kind is Kind.FOLDER:
-        return planned.mode in {-1, found.mode}  # its mode is in a plan only where that is to be kept
+        # its mode is in a plan only where that is to be kept
+        return planned.mode in {-1, found.mode} and planned.attributes == found.attributes
     if planned.kind is Kind.LINK:
         return planned.link == found.link
     if planned.size != found.size:
         return False
     if planned.etag is not None or found.etag is not None:
         return planned.etag == found.etag
-    facts = ("mtime_ns", "ctime_ns", "inode", "mode")
+    facts = ("mtime_ns", "ctime_ns", "inode", "mode", "attributes")
     return all(getattr(planned, name) == getattr(found, name) for name in facts)
 
 
@@ -91,6 +92,8 @@ class _Recheck:
         self._drifted: list[str] = []
         self._drifts = 0
         self._taken = False
+        self._ours: dict[bytes, tuple[int, int]] = {}
+        self._theirs: dict[bytes, tuple[int, int]] = {}
         self.found = Survey()
 
     def close(self) -> None:
@@ -109,7 +112,7 @@ class _Recheck:
         """Every move's entry as it is now; a name that is to be deleted must still be missing."""
         orders = (planned.moves, planned.adjustments, planned.deletions)
         asked = heapq.merge(*orders, key=lambda action: action.entry.order)
-        now = listed(self._source, self.found.unlisted)
+        now = self._identified(listed(self._source, self.found.unlisted), self._ours)
         for action, met in _side_by_side(asked, now):
             path, entry = action.entry.path, met
             if action.verb is Verb.DELETE:
@@ -122,15 +125,22 @@ class _Recheck:
                 self._drift(path, f"the source has no {action.entry.kind} of this name any more")
             elif not same(action.entry, entry):
                 self._drift(path, "it changed at the source")
+            elif is_away(entry, self._rules) and action.verb is not Verb.ADJUST:
+                self._drift(path, "its bytes are no longer on disk at the source")
             elif unholdable(path, self._target.facts):
                 self._drift(path, f"the target cannot hold the name: {unholdable(path, self._target.facts)}")
+            if entry is not None and action.entry.same_as:
+                if not _are_one(entry, self._ours.get(action.entry.same_as)):
+                    self._drift(path, "it is no longer a name of the same file at the source")
+                entry = entry._replace(same_as=action.entry.same_as)
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
 
     def look_at_target(self, planned: Survey, *, exists: bool) -> None:
         """Every name as planned, absent, or already what it is to become."""
         self._states = bytearray(self._moves.count)
         self._deleted = bytearray(planned.deletions.count)
-        now = self._count(listed(self._target, self.found.unlisted)) if exists else iter(())
+        listing = self._identified(listed(self._target, self.found.unlisted), self._theirs)
+        now = self._count(listing) if exists else iter(())
         asked = heapq.merge(
             _numbered(self._moves), _numbered(planned.deletions), key=lambda one: one.action.entry.order
         )
@@ -140,6 +150,13 @@ class _Recheck:
                     self._deleted[number] = self._judge_deletion(action, name)
                 else:
                     self._states[number] = self._judge_move(action, name, number)
+
+    def _identified(self, entries: Iterable[Entry], known: dict[bytes, tuple[int, int]]) -> Iterator[Entry]:
+        """The same; which file a name is of is remembered where it may have others."""
+        for entry in entries:
+            if self._rules.hard_links and entry.links > 1 and entry.kind is Kind.FILE:
+                known[entry.path] = (entry.device, entry.inode)
+            yield entry
 
     def _count(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         for entry in entries:
@@ -186,6 +203,8 @@ class _Recheck:
         """Something stands there: what an earlier call of this plan made of it, or what the plan saw."""
         if there.kind is Kind.FOLDER:
             return self._judge_folder(action, there)
+        if action.entry.same_as and _are_one(there, self._theirs.get(action.entry.same_as)):
+            return _DONE
         judged = compare(action.entry, there, self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
             return _DONE
@@ -229,7 +248,11 @@ class _Recheck:
         found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
         named = {path for path, _ in found.unlisted}
         found.unlisted.extend(failure for failure in planned.unlisted if failure[0] not in named)
-        for action, state in zip(self._moves, self._states, strict=True):
+        landing: set[bytes] = set()  # files whose further names have to be made again
+        for action, looked in zip(self._moves, self._states, strict=True):
+            state = _TO_DO if action.entry.same_as in landing else looked
+            if action.entry.links > 1 and not action.entry.same_as and state in {_TO_DO, _ABSENT}:
+                landing.add(action.entry.path)
             if state == _TO_DO:
                 found.count(action)
             elif state == _ADJUST:
@@ -251,6 +274,10 @@ class _Recheck:
             found.count(leaving.pop())
         self._taken = True
         return found
+
+
+def _are_one(entry: Entry, other: tuple[int, int] | None) -> bool:
+    return other == (entry.device, entry.inode)
 
 
 def _numbered(actions: Iterable[Action]) -> Iterator[Asked]:

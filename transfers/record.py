@@ -68,20 +68,31 @@ def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
         del known[path]
 
 
-def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, below: bytes) -> None:
-    kind = record.get("kind")
-    if kind not in {"moved", "deleted"}:
-        return
-    path = path_from_fields(record)
+def _relative(path: bytes, before: bytes, below: bytes) -> bytes | None:
+    """A recorded path relative to the root that is asked about; None for one that is not in it."""
     if below:
         if path == below:
             path = b""
         elif path.startswith(below + b"/"):
             path = path[len(below) + 1 :]
         else:
-            return
-    path = before + path
-    if kind == "deleted" or not record.get("sha256"):
+            return None
+    return before + path
+
+
+def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, below: bytes) -> None:
+    kind = record.get("kind")
+    if kind not in {"moved", "linked", "deleted"}:
+        return
+    path = _relative(path_from_fields(record), before, below)
+    if path is None:
+        return
+    if kind == "linked":
+        first = known.get(_relative(path_from_fields(record, "same_as"), before, below) or b"")
+        known.pop(path, None)
+        if first is not None:
+            known[path] = first
+    elif kind == "deleted" or not record.get("sha256"):
         known.pop(path, None)
     else:
         details = (int(record.get("mtime_ns") or 0), int(record.get("mode", -1)), record.get("etag"))

@@ -52,7 +52,7 @@ class Rules:
 
     `files_from` are the only names to take (what lies below a named folder too), `newer_ns` the time before
     which files are left out, in nanoseconds since the epoch. `modes` are the permission bits that travel: the execute
-    bit of files, or all nine of files and folders.
+    bit of files, or all nine of files and folders. `recall` reads files whose bytes are not on disk.
     """
 
     include: tuple[str, ...] = ()
@@ -67,6 +67,9 @@ class Rules:
     allow_empty_source: bool = False
     links: Literal["keep", "skip"] = "keep"
     modes: Literal["execute", "keep"] = "execute"
+    xattrs: bool = False
+    hard_links: bool = False
+    recall: bool = False
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Proof | None = None
 

@@ -52,5 +52,7 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
     if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
         raise ValueError("it changed after it was listed and was left alone")
     mode = found.mode or 0
+    if one.permissions is None or mode & 0o777 == one.permissions:
+        return None
     # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
-    return None if mode & 0o777 == one.permissions else (mode & 0o7000 if folder else 0) | one.permissions
+    return (mode & 0o7000 if folder else 0) | one.permissions

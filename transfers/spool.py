@@ -12,6 +12,7 @@ from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
 
 _IN_MEMORY = 32 * 1024 * 1024
+_BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
 _LENGTH = struct.Struct(">I")
 
 
@@ -72,11 +73,12 @@ def _from_list(fields: list[Any]) -> Action:
 
 def entry_to_list(entry: Entry) -> list[Any]:
     """An entry as JSON can carry it."""
-    return [entry.path.decode("latin-1"), *entry[1:9], entry.link.decode("latin-1"), *entry[10:]]
+    return [value.decode("latin-1") if isinstance(value, bytes) else value for value in entry]
 
 
 def entry_from_list(fields: list[Any]) -> Entry:
     """What `entry_to_list` was given."""
-    path, kind, *rest = fields
-    rest[7] = rest[7].encode("latin-1")
-    return Entry._make([path.encode("latin-1"), Kind(kind), *rest])
+    for position in _BYTES:
+        fields[position] = fields[position].encode("latin-1")
+    fields[1] = Kind(fields[1])
+    return Entry._make(fields)

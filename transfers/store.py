@@ -35,11 +35,14 @@ class Facts:
     links: bool = True  # holds symlinks
     modes: bool = True  # holds permission bits
     adjusts: bool = False  # can set them, and nothing else, of what stands there
+    hard_links: bool = False  # tells which names are of one file, and can make more of them
+    attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
     mtimes: bool = True  # holds modification times
     mtime_unit_ns: int = 1  # how fine they are kept
     locks: bool = True  # can hold a lease lock
     name_bytes: int = 255  # longest single component; 0: no limit
     path_bytes: int = 4096  # longest whole relative path
+    folds_case: bool = False  # takes names for one that differ in case alone
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
@@ -55,7 +58,7 @@ class Item:
     `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
     there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
     or nothing does; else it is a problem, "target-changed". `permissions` are the bits it is to have exactly;
-    None leaves them to the site, but for the execute bit.
+    None leaves them to the site, but for the execute bit. `attributes` are all that it is to have; None leaves them.
     """
 
     number: int
@@ -64,6 +67,12 @@ class Item:
     clear: bool = False
     exact: bool = False
     permissions: int | None = None
+    attributes: bytes | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether bytes travel: those of a file, but not for a further name of one that has landed."""
+        return self.entry.kind is Kind.FILE and not self.entry.same_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +96,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed."""
+    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed.
+
+    None leaves what there is.
+    """
 
     entry: Entry
-    permissions: int
+    permissions: int | None = None
+    attributes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +200,12 @@ class Store(Protocol):
         Absent differs from unreachable (`TryLaterError`) and from denied (`AccessError`).
         """
 
+    def take_attributes(self) -> bool:
+        """Tell `user.*` attributes with every entry from now on; False where the filesystem keeps none.
+
+        Only where `facts.attributes`.
+        """
+
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """All entries below the root in canonical order, without the root itself, streaming.
 
@@ -226,7 +245,7 @@ class Store(Protocol):
         """
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """Set permission bits of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
+        """Set permission bits and attributes of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
 
         One that is no longer what was listed (kind, size, mtime) is a problem and left alone. Only where `facts.adjusts`.
         """

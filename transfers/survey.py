@@ -9,9 +9,11 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.text import printable
 from transfers.entry import Entry, Kind
+from transfers.folding import FoldedNames
+from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
 from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
-from transfers.rules import Rules, selector
+from transfers.rules import Rules, Selector, selector
 from transfers.selection import unmet
 from transfers.spool import Spool
 from transfers.store import ListingIncompleteError, Problem, Store
@@ -35,6 +37,7 @@ class Survey:
     files_to_move: int = 0
     bytes_to_move: int = 0
     bytes_in_holes: int = 0
+    files_to_link: int = 0
     names_to_make: int = 0
     files_kept: int = 0
     files_to_delete: int = 0
@@ -68,6 +71,9 @@ class Survey:
         elif action.verb is Verb.DELETE:
             self.files_to_delete += action.entry.kind is not Kind.FOLDER
             self.deletions.add(action)
+        elif action.entry.same_as:
+            self.files_to_link += 1
+            self.moves.add(action)
         else:
             self.files_to_move += counted
             self.bytes_to_move += action.entry.size
@@ -100,21 +106,15 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     selected = selector(rules)
 
     missing: set[bytes] = set()
-
-    def ours() -> Iterator[Entry]:
-        entries = listed(source, found.unlisted)
-        for entry in unmet(rules.files_from, entries, missing) if rules.files_from else entries:
-            if selected(entry) and entry.kind in _COUNTED:
-                found.files += 1
-                found.bytes += entry.size
-            yield entry
-
-    def theirs() -> Iterator[Entry]:
-        for entry in listed(target, found.unlisted) if target_exists else ():
-            found.target_files += entry.kind is not Kind.FOLDER
-            yield entry
-
-    compared = Spool()
+    listing = listed(source, found.unlisted)
+    asked = unmet(rules.files_from, listing, missing) if rules.files_from else listing
+    ours = _taken(asked, rules, selected, found)
+    theirs = _standing(listed(target, found.unlisted) if target_exists else iter(()), found)
+    if target.facts.folds_case:
+        folded = FoldedNames()
+        ours = folded.watch(ours, found.conflicts, selected)
+        theirs = folded.watch(theirs, found.conflicts)
+    compared, names = Spool(), Names()
 
     def take(actions: Iterable[Decision]) -> None:
         for decision in actions:
@@ -123,15 +123,35 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
             elif decision.verb is Verb.COMPARE:
                 # Asked once both listings are done: an agent answers one question at a time.
                 compared.add(decision)
-            else:
+            elif not names.holds(decision):
                 found.count(decision)
 
-    take(decide(ours(), theirs(), rules, selected, source.facts, target.facts))
+    take(decide(ours, theirs, rules, selected, source.facts, target.facts))
     take(settle(source, target, compared, rules))
     compared.close()
+    for action in names.decided():
+        found.count(action)
+    names.close()
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
     return found
+
+
+def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Survey) -> Iterator[Entry]:
+    """The source's, counted as far as they are taken, and further names of a file marked where those are kept."""
+    first_names = FirstNames()
+    for entry in entries:
+        counted = entry.kind in _COUNTED and selected(entry)
+        if counted:
+            found.files += 1
+            found.bytes += entry.size
+        yield first_names.mark(entry) if counted and rules.hard_links else entry
+
+
+def _standing(entries: Iterable[Entry], found: Survey) -> Iterator[Entry]:
+    for entry in entries:
+        found.target_files += entry.kind is not Kind.FOLDER
+        yield entry
 
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:

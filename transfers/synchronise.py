@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
-from hibali.events import Adjusted, Deleted, Ended, Event, Failed, Listener, Listing, Moved, Noted, ignore
+from hibali.events import (
+    Adjusted,
+    Deleted,
+    Ended,
+    Event,
+    Failed,
+    Linked,
+    Listener,
+    Listing,
+    Moved,
+    Noted,
+    ignore,
+)
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
 from transfers.backup import check_backup, doomed
 from transfers.copying import Copier, Origin
 from transfers.entry import Kind, Proof, weakest
-from transfers.fidelity import adjustments, check_fidelity, permissions_of
+from transfers.fidelity import (
+    adjustments,
+    attributes_of,
+    check_fidelity,
+    permissions_of,
+    take_attributes,
+)
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import ListsAhead, Mover, Side, Source
@@ -164,6 +182,8 @@ class Operation:
         check_guarded(self._request.target, where, self._tell_others)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
+        if self._request.rules.xattrs:
+            take_attributes(self._stores, self._target, ends)
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
@@ -205,7 +225,9 @@ class Operation:
         if found.kind is Kind.FILE and source.slash:
             raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
         if found.kind is Kind.FOLDER:
-            if self._request.saved is None and isinstance(store, ListsAhead):
+            # Not where something else is going to be asked of the source before.
+            plain = self._request.saved is None and not self._request.rules.xattrs
+            if plain and isinstance(store, ListsAhead):
                 store.list_ahead()
             there = self._open(target)
             standing = there.stat()
@@ -314,17 +336,29 @@ class Operation:
 
     def _carry(self, found: Survey) -> None:
         kept = self._keep(found)
-        moves = found.moves.count if kept else found.names_to_make
-        items = (
-            self._item(number, action)
-            for number, action in enumerate(found.moves)
-            if kept or action.target is None
-        )
-        answered = self._move(items, found.bytes_to_move)
-        if answered < moves:
-            self.tell(Failed(b"", "not-tried", f"{moves - answered} entries were not tried"))
+        # further names of a file come when it has landed
+        self._carry_some(found, kept=kept, names=False)
+        if found.files_to_link:
+            self._carry_some(found, kept=kept, names=True)
         if not kept:
             self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+
+    def _carry_some(self, found: Survey, *, kept: bool, names: bool) -> None:
+        asked = 0
+
+        def items() -> Iterator[Item]:
+            nonlocal asked
+            for number, action in enumerate(found.moves):
+                if bool(action.entry.same_as) is names and (kept or action.target is None):
+                    asked += 1
+                    yield self._item(number, action)
+
+        coming = items()
+        answered = self._move(coming, 0 if names else found.bytes_to_move)
+        for _ in coming:  # a full target is not tried for each of them
+            pass
+        if answered < asked:
+            self.tell(Failed(b"", "not-tried", f"{asked - answered} entries were not tried"))
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
@@ -356,13 +390,17 @@ class Operation:
         # What was kept was looked at then, and has a second name now: its ctime is another.
         kept = self._request.backup is not None and action.target is not None
         clear, exact = action.verb == "retype", self._request.saved is not None and not kept
-        permissions = permissions_of(action.entry, self._request.rules)
-        return Item(number, action.entry, action.target, clear, exact, permissions)
+        rules = self._request.rules
+        fidelity = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
+        return Item(number, action.entry, action.target, clear, exact, *fidelity)
 
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
         if landed.problem is not None:
             self.tell(Failed(entry.path, landed.problem.code, landed.problem.message))
+            return
+        if entry.same_as:
+            self.tell(Linked(entry.path, entry.same_as))
             return
         digest, proof = landed.digest, landed.proof
         self.tell(
@@ -389,7 +427,7 @@ class Operation:
                 self.tell(Failed(entry.path, problem.code, problem.message))
 
     def _adjust(self, found: Survey) -> None:
-        """Permissions of what stood there and of new folders, when nothing more is put into them.
+        """Permissions and attributes of what stood there and of new folders, when nothing more is put into them.
 
         A folder that could not be made has been named.
         """

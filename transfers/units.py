@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from typing import Any
 
 from transfers.agent import frames
@@ -12,6 +13,8 @@ from transfers.store import Item, Payload, Problem, Unit
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 KIND_LETTERS = {Kind.FILE: "f", Kind.FOLDER: "d", Kind.LINK: "l", Kind.SPECIAL: "s"}
+
+_NAME_LETTER = "h"  # a further name of a file that has landed
 
 
 def unit_header(unit: Unit, number: int) -> dict[str, Any]:
@@ -32,7 +35,8 @@ def item_header(item: Item) -> dict[str, Any]:
     return {
         "number": item.number,
         "path": frames.text_of(entry.path),
-        "kind": KIND_LETTERS[entry.kind],
+        "kind": _NAME_LETTER if entry.same_as else KIND_LETTERS[entry.kind],
+        "same_as": frames.text_of(entry.same_as),
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
         "mode": entry.mode,
@@ -42,8 +46,14 @@ def item_header(item: Item) -> dict[str, Any]:
         "expect": _expected(item) if item.exact else None,
         "sparse": entry.sparse,
         "permissions": item.permissions,
+        "attributes": attributes_text(item.attributes),
         "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
     }
+
+
+def attributes_text(packed: bytes | None) -> str | None:
+    """Attributes as a message carries them: no byte takes more than it must, whatever they hold."""
+    return None if packed is None else b64encode(packed).decode("ascii")
 
 
 def _expected(item: Item) -> list[Any]:
@@ -85,11 +95,11 @@ def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload
         raise connection.broken("told a problem of nothing that was asked")
     for position, item in enumerate(unit.items):
         expected = unit.length if unit.segment else item.entry.size
-        if item.entry.kind is not Kind.FILE or position in problems:
+        if not item.carries or position in problems:
             expected = 0
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was asked")
-        needs_digest = item.entry.kind is Kind.FILE and position not in problems and unit.last
+        needs_digest = item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")
     return Payload(unit, frame.body, sizes, digests, [Proof.DIGEST] * count, problems)

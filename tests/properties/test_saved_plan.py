@@ -260,7 +260,7 @@ def test_a_plan_without_delete_deletes_nothing() -> None:
 
 def test_a_line_without_end_is_refused_before_it_is_read_whole() -> None:
     lines = SMALL.splitlines(keepends=True)
-    long = lines[0][:-2] + b" " * 200_000 + b"}\n"
+    long = lines[0][:-2] + b" " * 400_000 + b"}\n"
     assert "too long" in refused(long + b"".join(lines[1:]))
 
 

@@ -1,10 +1,11 @@
-"""Setting permissions of what stands, by descriptor and only where it still is what was listed (S1, S2)."""
+"""Setting permissions and attributes of what stands, by descriptor and only where it still is what was listed (S1, S2)."""
 
 import os
 from typing import Any, Dict, List, Optional
 
+from transfers.agent.attributes import set_attributes
 from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.records import FOLDER
 from transfers.agent.removing import has_changed
 from transfers.agent.sync import sync_files
@@ -20,11 +21,8 @@ def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
         for position, item in enumerate(items):
             try:
                 descriptor = _adjust(root, item)
-            except (OSError, UnsafeNameError) as problem:
+            except (OSError, UnsafeNameError, RefusedError) as problem:
                 problems[position] = problem_of(problem)
-            except ChangedTargetError:
-                words = "it changed after it was listed and was left alone"
-                problems[position] = ["target-changed", words, False]
             else:
                 if descriptor is not None:
                     descriptors[descriptor] = position
@@ -36,10 +34,6 @@ def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
     return problems
 
 
-class ChangedTargetError(Exception):
-    """Something else stands there than was listed."""
-
-
 def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
     """An open descriptor of what was changed, None where nothing had to be."""
     path = item["path"]
@@ -47,19 +41,26 @@ def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
     if found is None:
         raise FileNotFoundError(2, "there is nothing there")
     if has_changed(found, item):
-        raise ChangedTargetError
-    wanted = item["permissions"] & 0o777
-    if found.mode & 0o777 == wanted:
-        return None
+        raise _changed()
     # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
     above = found.mode & 0o7000 if found.kind == FOLDER else 0
+    wanted = found.mode if item["permissions"] is None else above | item["permissions"] & 0o777
+    if found.mode == wanted and item["attributes"] is None:
+        return None
     descriptor = os.open(path.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(path))
     try:
         now = os.fstat(descriptor)
         if (now.st_dev, now.st_ino) != (found.device, found.inode):
-            raise ChangedTargetError
-        os.fchmod(descriptor, above | wanted)
+            raise _changed()
+        if item["attributes"] is not None:
+            set_attributes(descriptor, item["attributes"])
+        if found.mode != wanted:
+            os.fchmod(descriptor, wanted)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _changed() -> RefusedError:
+    return RefusedError("target-changed", "it changed after it was listed and was left alone")

@@ -15,7 +15,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import frames, quota
+from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
+from transfers.agent.folding import folds_case
 from transfers.agent.records import pack_record
 from transfers.agent.removing import remove_tree
 
@@ -277,16 +279,31 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path`, and whether it is worth asking for quotas."""
+    """Room for an ordinary user at `path`, whether it is worth asking for quotas, and which names fit."""
     path = _standing_folder(_path(header))
     found = os.statvfs(path)
-    # Filesystems that make inodes as they go report none in all (btrfs): that is no limit.
+    # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
     inodes = found.f_favail if found.f_files else None
+    free = found.f_bavail * found.f_frsize if found.f_blocks else None
     return {
-        "bytes": found.f_bavail * found.f_frsize,
+        "bytes": free,
         "inodes": inodes,
         "quotas": quota.can_be_at(path),
+        "name_bytes": found.f_namemax,
+        "folds_case": _folds(path),
     }, b""
+
+
+def _attributes(header: Dict[str, Any]) -> Answer:
+    """Whether files at `path` can have attributes of the user's own."""
+    return {"kept": are_kept(_standing_folder(_path(header)))}, b""
+
+
+def _folds(path: bytes) -> bool:
+    try:
+        return folds_case(path)
+    except OSError:  # whoever may not look there finds out by listing it
+        return False
 
 
 def _quotas(header: Dict[str, Any]) -> Answer:
@@ -322,5 +339,6 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "look": _look,
     "space": _space,
     "quotas": _quotas,
+    "attributes": _attributes,
     "which": _which,
 }

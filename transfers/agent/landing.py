@@ -1,16 +1,19 @@
 """Landing packs: partial names, one sync for many files, then all renames (S1, S18, S19)."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
 from typing import Any, Dict, List, Optional
 
 from transfers.agent import frames, own_names
+from transfers.agent.attributes import set_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import Problem, RefusedError, problem_of
+from transfers.agent.records import FILE
 from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
@@ -85,6 +88,8 @@ class Writer(object):
                 return Outcome(number, Staged(item, None, -1, None), None)
             if item["kind"] == "l":
                 return Outcome(number, self._stage_link(item), None)
+            if item["kind"] == "h":
+                return Outcome(number, self._stage_name(item), None)
             file = _PartialFile(self._root, self._seed, item)
             try:
                 file.append(content)
@@ -92,7 +97,7 @@ class Writer(object):
             except BaseException:
                 self._discard(file)
                 raise
-        except (OSError, UnsafeNameError) as problem:
+        except (OSError, UnsafeNameError, RefusedError) as problem:
             return Outcome(number, None, problem_of(problem))
         except MismatchError as problem:
             return Outcome(number, None, ["corrupt", str(problem), True])
@@ -118,6 +123,25 @@ class Writer(object):
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         os.symlink(item["link"], partial, dir_fd=parent)
+        return Staged(item, partial, -1, None)
+
+    def _stage_name(self, item: Dict[str, Any]) -> Staged:
+        """A further name of a file that has landed."""
+        first = self._root.lstat(item["same_as"])
+        if first is None or (first.kind, first.size) != (FILE, item["size"]):
+            raise RefusedError("first-name-missing", "the file that it is another name of is not there")
+        partial = own_names.partial_name(self._seed, item["path"])
+        parent = self._root.parent(item["path"], make=True)
+        remove_partial(parent, partial)
+        name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
+        try:
+            os.link(name, partial, src_dir_fd=above, dst_dir_fd=parent, follow_symlinks=False)
+        except OSError as problem:
+            if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                raise RefusedError(
+                    "no-hard-links", "no hard link can be made there: leave out --hard-links"
+                ) from None
+            raise
         return Staged(item, partial, -1, None)
 
     def _discard(self, file: "_PartialFile") -> None:
@@ -159,6 +183,7 @@ class _PartialFile(object):
             )
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
+        keep_attributes(self._descriptor, self._item)
         keep_mode(self._descriptor, self._item)
         os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
         staged = Staged(self._item, self._name, self._descriptor, found)
@@ -184,6 +209,12 @@ def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT0
     return 0o777 if folder or (item["mode"] >= 0 and item["mode"] & 0o100) else 0o666
 
 
+def keep_attributes(descriptor: int, item: Dict[str, Any]) -> None:
+    """Exactly the attributes that were asked for, while the file may still be written to. Raises `RefusedError`."""
+    if item["attributes"] is not None:
+        set_attributes(descriptor, item["attributes"])
+
+
 def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
     """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
     if item.get("permissions") is not None:
@@ -200,6 +231,15 @@ def remove_partial(parent: int, name: bytes) -> None:
     """Remove what an interrupted operation left under this very name."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
+
+
+def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
+    """Whether two names in an open folder are of one file; absent is none."""
+    try:
+        found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (first, second)]
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(*found)
 
 
 class Committer(object):
@@ -261,6 +301,10 @@ class Committer(object):
         try:
             parent = self._root.parent(path)
             if one.partial is None:
+                return None
+            if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
+                # rename(2) would leave both names
+                self._discard(one, path)
                 return None
             changed = check_expected(self._root, one.item)
             if changed is not None:

@@ -9,8 +9,8 @@ from transfers.agent import frames, own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
-from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_mode
-from transfers.agent.problems import problem_of
+from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_attributes, keep_mode
+from transfers.agent.problems import RefusedError, problem_of
 from transfers.agent.sparse import write_at
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -163,6 +163,7 @@ class LargeFiles(object):
             found = large.frontier.finish()
             if found != large.digest:
                 raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
+            keep_attributes(large.descriptor, large.item)
             keep_mode(large.descriptor, large.item)
             os.utime(large.descriptor, ns=(large.item["mtime_ns"], large.item["mtime_ns"]))
         except MismatchError as problem:
@@ -172,7 +173,7 @@ class LargeFiles(object):
             else:
                 self._discard(large)
             return Outcome(number, None, ["corrupt", str(problem), True])
-        except OSError as problem:
+        except (OSError, RefusedError) as problem:
             self._discard(large)
             return Outcome(number, None, problem_of(problem))
         name = large.part.partial.rpartition(b"/")[2]

@@ -49,6 +49,8 @@ def problem_of(problem: Exception) -> Problem:
             os.strerror(problem.errno),
             problem.errno in (errno.ESTALE, errno.EIO),
         ]
+    if isinstance(problem, RefusedError):
+        return [problem.code, str(problem), False]
     name = type(problem).__name__
     if name == "ChangedError":
         return ["source-changed", str(problem), False]

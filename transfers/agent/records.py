@@ -3,8 +3,8 @@
 import struct
 from typing import Iterator, NamedTuple
 
-# lengths of path and link, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
-_RECORD = struct.Struct(">HHcqqIQQIqBQ")
+# lengths of path, link and attributes, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
+_RECORD = struct.Struct(">HHIcqqIQQIqBQ")
 
 FILE = b"f"
 FOLDER = b"d"
@@ -13,7 +13,10 @@ SPECIAL = b"s"
 
 
 class Record(NamedTuple):
-    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink, `allocated` bytes on disk."""
+    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink, `allocated` bytes on disk.
+
+    `attributes` are packed by `transfers.agent.attributes`, empty where nobody asked for them.
+    """
 
     path: bytes
     kind: bytes
@@ -27,6 +30,7 @@ class Record(NamedTuple):
     link: bytes
     offline: int
     allocated: int
+    attributes: bytes = b""
 
 
 class RecordError(Exception):
@@ -39,6 +43,7 @@ def pack_record(record: Record) -> bytes:
         _RECORD.pack(
             len(record.path),
             len(record.link),
+            len(record.attributes),
             record.kind,
             record.size,
             record.mtime_ns,
@@ -52,6 +57,7 @@ def pack_record(record: Record) -> bytes:
         )
         + record.path
         + record.link
+        + record.attributes
     )
 
 
@@ -63,12 +69,13 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
     while position < end:
         if position + size > end:
             raise RecordError("a record is cut short")
-        path_length, link_length, *told = _RECORD.unpack_from(packed, position)
+        path_length, link_length, attributes_length, *told = _RECORD.unpack_from(packed, position)
         kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated = told
         position += size
         path_end = position + path_length
         link_end = path_end + link_length
-        if link_end > end or length < 0 or kind not in (FILE, FOLDER, LINK, SPECIAL):
+        attributes_end = link_end + attributes_length
+        if attributes_end > end or length < 0 or kind not in (FILE, FOLDER, LINK, SPECIAL):
             raise RecordError("a record is malformed")
         yield Record(
             packed[position:path_end],
@@ -83,5 +90,6 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
             packed[path_end:link_end],
             offline,
             allocated,
+            packed[link_end:attributes_end],
         )
-        position = link_end
+        position = attributes_end

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.adjusting import adjust_items
+from transfers.agent.attributes import packed_in, with_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
 from transfers.agent.growing import Growths, Tails
@@ -84,21 +85,23 @@ class Session(object):
         self._channel.send(frames.END, {"path": frames.text_of(os.path.realpath(path))})
 
     def _lstat(self, header: Dict[str, Any]) -> None:
-        record = self._opened().lstat(frames.bytes_of(header["path"]))
+        path = frames.bytes_of(header["path"])
+        record = self._opened().lstat(path)
+        if record is not None and header.get("attributes"):
+            record = with_attributes(self._opened().parent(path), path.rpartition(b"/")[2], record)
         self._channel.send(frames.END, {"found": record is not None}, pack_record(record) if record else b"")
 
     def _list(self, header: Dict[str, Any]) -> None:
-        walk = Walk(self._opened(), shallow=bool(header.get("shallow")))
+        walk = Walk(
+            self._opened(), shallow=bool(header.get("shallow")), attributes=bool(header.get("attributes"))
+        )
         block = bytearray()
         for record in walk:
             block += pack_record(record)
             if len(block) >= _BLOCK:
                 self._channel.send(frames.REPLY, {}, block)
                 block = bytearray()
-        problems = [
-            [frames.text_of(path), problem_of(OSError(number, os.strerror(number)))]
-            for path, number in walk.problems
-        ]
+        problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
         orphans = [frames.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
@@ -245,6 +248,7 @@ class Session(object):
         self._check_lease()
         for item in header["items"]:
             item["path"] = frames.bytes_of(item["path"])
+            item["attributes"] = packed_in(item)
         problems = adjust_items(root, header["items"])
         told = {str(position): problem for position, problem in problems.items()}
         self._channel.send(frames.END, {"problems": told})
@@ -313,3 +317,5 @@ class Session(object):
 def _unpack(item: Dict[str, Any]) -> None:
     item["path"] = frames.bytes_of(item["path"])
     item["link"] = frames.bytes_of(item["link"])
+    item["same_as"] = frames.bytes_of(item["same_as"])
+    item["attributes"] = packed_in(item)

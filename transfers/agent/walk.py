@@ -6,9 +6,11 @@ import stat
 from typing import Iterator, List, Optional, Tuple
 
 from transfers.agent import own_names
+from transfers.agent.attributes import with_attributes
 from transfers.agent.beneath import Root, record_of
 from transfers.agent.journal import read_seeds
 from transfers.agent.names import Names
+from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.records import FOLDER, Record
 
 # Vanished between reading the folder and looking at the name: it is not there, which is what a listing says.
@@ -16,14 +18,15 @@ _VANISHED = (errno.ENOENT,)
 
 
 class Walk(object):
-    """One listing: iterate it, then look at `count` and `problems` (path, errno) before believing it."""
+    """One listing: iterate it, then look at `count` and `problems` before believing it."""
 
-    def __init__(self, root: Root, *, shallow: bool = False) -> None:
+    def __init__(self, root: Root, *, shallow: bool = False, attributes: bool = False) -> None:
         self._root = root
         self._shallow = shallow
+        self._attributes = attributes
         self._seeds: List[bytes] = []
         self.count = 0
-        self.problems: List[Tuple[bytes, int]] = []
+        self.problems: List[Tuple[bytes, Problem]] = []
         self.orphans: List[bytes] = []
 
     def __iter__(self) -> Iterator[Record]:
@@ -49,7 +52,7 @@ class Walk(object):
             names = Names(self._root.folder(folder))
         except OSError as problem:
             if problem.errno not in _VANISHED or not folder:
-                self.problems.append((folder, problem.errno or errno.EIO))
+                self.problems.append((folder, problem_of(problem)))
             return
         if own_names.FOLDER + b"/" in names:
             self._seeds += read_seeds(self._root, folder)
@@ -69,7 +72,8 @@ class Walk(object):
                 continue
             if (record.kind == FOLDER) != name.endswith(b"/"):
                 # Under its new kind its place in the order is another, and may have passed.
-                self.problems.append((path, errno.EISDIR if record.kind == FOLDER else errno.ENOTDIR))
+                number = errno.EISDIR if record.kind == FOLDER else errno.ENOTDIR
+                self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
             else:
                 yield record
 
@@ -81,6 +85,15 @@ class Walk(object):
             link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as problem:
             if problem.errno not in _VANISHED:
-                self.problems.append((path, problem.errno or errno.EIO))
+                self.problems.append((path, problem_of(problem)))
             return None
-        return record_of(path, status, link)
+        record = record_of(path, status, link)
+        return self._with_attributes(descriptor, name, record) if self._attributes else record
+
+    def _with_attributes(self, descriptor: int, name: bytes, record: Record) -> Optional[Record]:
+        """A name whose attributes cannot be read is left out and told: without them it would mean that it has none."""
+        try:
+            return with_attributes(descriptor, name, record)
+        except (OSError, RefusedError) as problem:
+            self.problems.append((record.path, problem_of(problem)))
+            return None

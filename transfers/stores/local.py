@@ -15,7 +15,14 @@ from transfers.posix import PosixStore
 from transfers.store import Facts
 
 FACTS = Facts(
-    kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True, holes=True
+    kind="local",
+    proof_read=Proof.DIGEST,
+    proof_write=Proof.DIGEST,
+    keeps=True,
+    adjusts=True,
+    holes=True,
+    attributes=True,
+    hard_links=True,
 )
 
 

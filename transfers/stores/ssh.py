@@ -20,7 +20,14 @@ from transfers.posix import PosixStore
 from transfers.store import Facts
 
 FACTS = Facts(
-    kind="ssh", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST, keeps=True, adjusts=True, holes=True
+    kind="ssh",
+    proof_read=Proof.DIGEST,
+    proof_write=Proof.DIGEST,
+    keeps=True,
+    adjusts=True,
+    holes=True,
+    attributes=True,
+    hard_links=True,
 )
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")

@@ -7,6 +7,7 @@ import pytest
 from hibali.errors import RefusedError
 from transfers.entry import Entry, Kind, Proof
 from transfers.fidelity import check_fidelity, deepest_first
+from transfers.hard_links import FirstNames
 from transfers.plan import Action, Verb
 from transfers.plan_fields import rules_of
 from transfers.plan_file import rules_record
@@ -43,3 +44,12 @@ def test_a_plan_of_an_earlier_version_keeps_the_execute_bit_alone() -> None:
     assert rules_of(record).modes == "keep"
     del record["modes"]
     assert rules_of(record).modes == "execute"
+
+
+def test_a_further_name_knows_the_first_one_that_is_taken() -> None:
+    names = FirstNames()
+    told = [(b"a", 1, 2), (b"b", 2, 3), (b"c", 1, 2), (b"d", 2, 3), (b"e", 3, 1), (b"f", 1, 2)]
+    found = [names.mark(Entry(path, Kind.FILE, inode=inode, links=links)) for path, inode, links in told]
+    # the inode of a file whose names have all come may be another's by now
+    assert [entry.same_as for entry in found] == [b"", b"", b"a", b"b", b"", b""]
+    assert names.mark(Entry(b"g", Kind.FOLDER, inode=2, links=5)).same_as == b""

@@ -1,0 +1,82 @@
+"""Targets that do not tell upper from lower case: found out by looking, and told before anything moves.
+
+No such filesystem can be mounted where these tests run, so what one answers is made up here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import RefusedError
+from tests.properties.trees import ModelSide, Node
+from tests.support.trees import make_tree
+from transfers.agent import folding
+from transfers.agent.folding import folds_case
+from transfers.entry import Kind, Proof
+from transfers.rules import Rules
+from transfers.store import Facts
+from transfers.survey import check_plan, survey
+
+FACTS = Facts("test", Proof.DIGEST, Proof.DIGEST)
+FOLDING = Facts("test", Proof.DIGEST, Proof.DIGEST, folds_case=True)
+
+
+def side(*names: bytes, facts: Facts = FACTS) -> ModelSide:
+    return ModelSide({name: Node(Kind.FILE, name, 1) for name in names}, facts)
+
+
+def refused(source: ModelSide, target: ModelSide, rules: Rules) -> str:
+    found = survey(source, target, rules, target_exists=True)
+    try:
+        with pytest.raises(RefusedError) as caught:
+            check_plan(found, rules, "there")
+    finally:
+        found.close()
+    return caught.value.message
+
+
+def test_names_that_would_be_one_are_refused() -> None:
+    source = side(b"README", b"readme", "caf\u00e9".encode(), "CAFE\u0301".encode(), b"\xff", b"other")
+    message = refused(source, side(facts=FOLDING), Rules())
+    assert "2 of the names" in message
+    assert "readme: the target does not tell it from README" in message
+
+
+def test_a_name_that_stands_there_in_another_case_is_refused_rather_than_deleted() -> None:
+    assert "README" in refused(side(b"readme"), side(b"README", facts=FOLDING), Rules(delete=True))
+
+
+def test_what_fits_is_not_refused() -> None:
+    for source, target in (
+        (side(b"a", b"b"), side(b"a", b"C", facts=FOLDING)),
+        (side(b"README", b"readme"), side()),
+    ):
+        found = survey(source, target, Rules(exclude=("x",)), target_exists=True)
+        check_plan(found, Rules(), "there")
+        found.close()
+
+
+def test_a_filesystem_that_tells_them_apart_is_not_taken_for_one_that_does_not(tmp_path: Path) -> None:
+    folder = make_tree(tmp_path / "Folder", {b"1": b"", b"name": b""})
+    (folder / "NAME").hardlink_to(folder / "name")
+    assert not folds_case(os.fsencode(folder))
+    assert not folds_case(os.fsencode(make_tree(tmp_path / "empty", {})))
+
+
+@pytest.mark.parametrize("names", [{}, {b"12": b""}, {b"Some": b""}])
+def test_one_that_does_not_is_found_by_any_name(
+    names: dict[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = os.fsencode(make_tree(tmp_path / "target", names))
+    real = os.lstat
+
+    def lstat(path: bytes) -> os.stat_result:
+        above, name = os.path.split(path)
+        there = {one.lower(): one for one in os.listdir(above)}  # noqa: PTH208 - names are bytes
+        return real(os.path.join(above, there.get(name.lower(), name)))  # noqa: PTH118 - names are bytes
+
+    monkeypatch.setattr(folding.os, "lstat", lstat)
+    assert folds_case(folder)
