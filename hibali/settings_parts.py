@@ -12,6 +12,7 @@ from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSet
 _WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
+URL_PROTOCOLS_BUILT = ("https", "http")
 URL_PROTOCOLS = ("https", "http", "sftp", "ftp", "smb", "webhdfs", "gs", "abfs")
 
 
@@ -108,6 +109,8 @@ def read_url(site: Table) -> str | None:
         site.note(f"must begin with one of {', '.join(URL_PROTOCOLS)}", "url")
     if parts.password is not None:
         site.note("must not hold a password", "url")
+    if parts.query or parts.fragment:
+        site.note("must not hold a query or a fragment", "url")
     return url
 
 

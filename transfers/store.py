@@ -43,6 +43,8 @@ class Facts:
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
     keeps: bool = False  # can keep what is replaced in another place of its own
+    writable: bool = True  # False where everything is only read
+    complete: bool = True  # a listing that ends normally has everything; where that is never sure, nothing is deleted by it
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
 
 
