@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from hibali.errors import UsageError
 from hibali.folders import check_private_file, config_file
+from hibali.settings_parts import URL_PROTOCOLS_BUILT
 from hibali.settings_sites import SITE_NAME, read_sites
 from hibali.settings_table import Wrong
 from hibali.sites import Site
@@ -92,8 +93,9 @@ def parse_sites(text: str, path: Path) -> dict[str, Site]:
 
 def require_built(site: Site) -> None:
     """Raise `UsageError` where the site asks for what the contracts name and this version cannot do yet."""
+    protocol = (site.url or "").partition(":")[0] if site.kind == "url" else ""
     lacking = [
-        (site.kind == "url", "kind", "url"),
+        (protocol != "" and protocol not in URL_PROTOCOLS_BUILT, "url", protocol),
         (site.ssh is not None and site.ssh.auth == "gsi", "ssh.auth", "gsi"),
     ]
     for lacks, key, word in lacking:

@@ -16,6 +16,7 @@ SHORTEST_LEASE, LONGEST_LEASE = (
     10,
     3600,
 )  # a holder needs time to renew it; others wait for that of a dead one
+URL_PROTOCOLS_BUILT = ("https", "http")
 URL_PROTOCOLS = ("https", "http", "sftp", "ftp", "smb", "webhdfs", "gs", "abfs")
 
 
@@ -112,6 +113,8 @@ def read_url(site: Table) -> str | None:
         site.note(f"must begin with one of {', '.join(URL_PROTOCOLS)}", "url")
     if parts.password is not None:
         site.note("must not hold a password", "url")
+    if parts.query or parts.fragment:
+        site.note("must not hold a query or a fragment", "url")
     return url
 
 

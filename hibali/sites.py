@@ -96,6 +96,7 @@ class Site:
     ssh: SshSettings | None = None
     s3: S3Settings | None = None
     url: str | None = None
+    credentials_command: tuple[str, ...] = ()  # of a site of kind url
     globus: GlobusSettings | None = None
     scheduler: SchedulerSettings | None = None
     container: str = "bare"

@@ -127,6 +127,11 @@ def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
 
 
+def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say which files are meant."""
+    return _add((*FILTERS, *SELECTION), function)
+
+
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide nothing about what a plan holds."""
     return _add(_KEEPING + _DRY + _PACE, function)

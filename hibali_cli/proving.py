@@ -12,6 +12,7 @@ from hibali_cli.failure import tell_people
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
+from hibali_cli.selecting import take_selection
 from transfers.manifest import Manifest, is_bag_name, read_manifest
 from transfers.receipt import Coverage, Receipt
 from transfers.rules import Rules
@@ -47,12 +48,14 @@ def _question(common: Common, first: str, second: str | None, options: dict[str,
         raise UsageError("usage", "it says how to read --manifest FILE", about="--bagit")
     if options["seed"] is not None and options["sample"] is None:
         raise UsageError("usage", "it draws a sample: give --sample, too", about="--seed")
+    if given == options["files_from"] == "-":
+        raise UsageError("usage", "only one list can come from stdin", about="--files-from")
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
     return Question(
         *places,
         manifest=None if given is None else _read(given, bag=options["bagit"] or is_bag_name(given)),
-        rules=Rules(include=options["include"], exclude=options["exclude"]),
+        rules=Rules(**take_selection(options)),
         exact=options["exact"],
         sample=read_share(options["sample"]) if options["sample"] is not None else None,
         seed=options["seed"],

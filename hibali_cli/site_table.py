@@ -28,6 +28,8 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         table["default_root"] = options["default_root"] or "data"
     table["roots"] = roots
     table["url"] = options["url"]
+    if kind == "url":
+        table["credentials_command"] = _words("--credentials-command", options["credentials_command"])
     table["ssh"] = _ssh_table(options) if kind == "ssh" else {}
     table["s3"] = _s3_table(options) if kind == "s3" else {}
     table["globus"] = {
@@ -53,6 +55,8 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
             hint="See hibali sites add --help",
         )
     foreign = [key for key in _SSH if kinds[0] != "ssh"] + [key for key in _S3 if kinds[0] != "s3"]
+    if kinds[0] == "url":
+        foreign.remove("credentials_command")
     wrong = [f"--{key.replace('_', '-')}" for key in foreign if options[key] not in {None, False}]
     if wrong:
         raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {_KINDS[kinds[0]]}", about=name)

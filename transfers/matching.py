@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hibali.events import Failed
 from transfers.entry import Entry
+from transfers.rules import Selector
+from transfers.selection import with_parents
 from transfers.tree import Tree
 
 
@@ -31,6 +33,31 @@ class Matched:
     pairs: list[Pair] = field(default_factory=list)
     failures: list[Failed] = field(default_factory=list)
     nobodys: int = 0
+
+
+def leave_out(trees: Sequence[Tree], takes: Selector) -> set[bytes]:
+    """Take what `takes` does not take by its age or size out of one or two trees; the names.
+
+    A name is judged by the first tree that has it: a copy of another size is no reason not to look at it.
+    """
+    judged: dict[bytes, bool] = {}
+    for tree in trees:
+        for entry in (*tree.files, *tree.links):
+            judged.setdefault(entry.path, tree.single or takes(entry))
+    out = {path for path, taken in judged.items() if not taken}
+    for tree in trees if out else ():
+        tree.files = [entry for entry in tree.files if entry.path not in out]
+        tree.links = [entry for entry in tree.links if entry.path not in out]
+    return out
+
+
+def unmet_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Failed]:
+    """The names of a list that no tree has anything of, nor anybody expects."""
+    missing = set.intersection(*(tree.missing for tree in trees))
+    for path in expected if missing else ():
+        missing.difference_update(with_parents(path))
+    for name in sorted(missing):
+        yield Failed(name, "missing", "nothing of this name is known")
 
 
 def match_digests(tree: Tree, expected: Mapping[bytes, str], *, exact: bool, below: bytes) -> Matched:

@@ -48,6 +48,8 @@ class Facts:
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
     holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own
+    writable: bool = True  # False where everything is only read
+    complete: bool = True  # a listing that ends normally has everything; where that is never sure, nothing is deleted by it
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
 
 

@@ -179,6 +179,7 @@ class Operation:
         where = self._target.where
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
+        self._check_facts()
         check_guarded(self._request.target, where, self._tell_others)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
@@ -191,6 +192,20 @@ class Operation:
             place = path_fields(self._target.where, "place")
             self._journal.append(
                 {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
+            )
+
+    def _check_facts(self) -> None:
+        """Raise `RefusedError` for what these stores can never do together."""
+        if not self._target.facts.writable:
+            raise RefusedError(
+                "read-only-site", "this site can only be read", about=self._request.target.text
+            )
+        if self._request.rules.delete and not self._source.facts.complete:
+            raise RefusedError(
+                "listing-unproven",
+                "nothing says that what the source lists is all it has, so nothing is deleted by it",
+                about=self._request.source.text,
+                hint="Leave out --delete.",
             )
 
     def note_unknown(self) -> None:

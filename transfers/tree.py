@@ -14,6 +14,7 @@ from transfers.entry import Entry, Kind
 from transfers.mover import Side
 from transfers.places import open_store
 from transfers.rules import Selector
+from transfers.selection import unmet
 from transfers.single import SingleTarget
 from transfers.store import ListingIncompleteError, Problem, Store
 
@@ -26,7 +27,8 @@ Digested = tuple[Entry, str | None, Problem | None]
 class Tree:
     """The files and symlinks that a filter takes, in canonical order; `single` where the place is one file.
 
-    `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at.
+    `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at; `missing` are the names of a
+    list that nothing here meets.
     """
 
     location: Location
@@ -38,6 +40,7 @@ class Tree:
     links: list[Entry] = field(default_factory=list)
     specials: int = 0
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
+    missing: set[bytes] = field(default_factory=set)
 
     def question(self) -> list[str | None]:
         """The place as its site knows it, for naming what is kept about it."""
@@ -52,10 +55,10 @@ class Tree:
                 # it would stand in manifests as it came
                 yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
 
-    def list(self, selected: Selector) -> None:
+    def list(self, selected: Selector, names: frozenset[bytes] | None = None) -> None:
         """Look at it all."""
         try:
-            for entry in self.side.list():
+            for entry in unmet(names, self.side.list(), self.missing) if names else self.side.list():
                 if entry.kind is Kind.FOLDER or not selected(entry):
                     continue
                 if entry.kind is Kind.FILE:
@@ -72,10 +75,16 @@ def _is_sha256(told: object) -> bool:
     return isinstance(told, str) and _SHA256.fullmatch(told) is not None
 
 
-def open_tree(location: Location, selected: Selector, tell: Listener, stack: ExitStack) -> Tree:
+def open_tree(
+    location: Location,
+    selected: Selector,
+    tell: Listener,
+    stack: ExitStack,
+    names: frozenset[bytes] | None = None,
+) -> Tree:
     """The tree at a place: all below a folder, or one file, which no filter leaves out. Raises `NotFoundError`.
 
-    What is opened is closed with `stack`.
+    What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
     """
 
     def opened(at: Location) -> Store:
@@ -89,7 +98,7 @@ def open_tree(location: Location, selected: Selector, tell: Listener, stack: Exi
         raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.where, store, [store])
-        tree.list(selected)
+        tree.list(selected, names)
         return tree
     folder = opened(location.parent)
     tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)

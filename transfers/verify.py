@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
@@ -15,7 +16,7 @@ from hibali.locations import Location
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind, Proof
 from transfers.manifest import Manifest
-from transfers.matching import Matched, Pair, match_digests, match_trees
+from transfers.matching import Matched, Pair, leave_out, match_digests, match_trees, unmet_names
 from transfers.receipt import Coverage, Receipt
 from transfers.record import recorded_digests
 from transfers.rules import Rules, Selector, selector
@@ -47,7 +48,12 @@ class Verification:
 
     def __init__(self, question: Question, tell: Listener = ignore) -> None:
         self._question = question
-        self._selected: Selector = selector(question.rules)
+        rules = question.rules
+        # By name at once; by age and size once it is known which place has a name.
+        self._selected: Selector = selector(replace(rules, newer_ns=None, min_size=None, max_size=None))
+        self._takes: Selector = selector(
+            Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
+        )
         self._tell_others = tell
         self._trees: list[Tree] = []
         self._began = time.monotonic()
@@ -67,7 +73,8 @@ class Verification:
         return self.receipt
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
-        tree = open_tree(location, self._selected, self._tell_others, stack)
+        names = self._question.rules.files_from
+        tree = open_tree(location, self._selected, self._tell_others, stack, names)
         self._trees.append(tree)
         for path, problem in tree.unlisted:
             self._fail(path, problem)
@@ -86,9 +93,19 @@ class Verification:
         question = self._question
         tree = self._open(question.first, stack)
         if question.second is not None:
-            return match_trees(tree, self._open(question.second, stack))
+            other = self._open(question.second, stack)
+            leave_out(self._trees, self._takes)
+            found = match_trees(tree, other)
+            found.failures.extend(unmet_names(self._trees, ()))
+            return found
+        expected = self._expected(tree)
+        missing = list(unmet_names(self._trees, expected))
+        for path in leave_out(self._trees, self._takes):
+            expected.pop(path, None)
         below = question.manifest.below if question.manifest is not None else b""
-        return match_digests(tree, self._expected(tree), exact=question.exact, below=below)
+        found = match_digests(tree, expected, exact=question.exact, below=below)
+        found.failures.extend(missing)
+        return found
 
     def _expected(self, tree: Tree) -> dict[bytes, str]:
         """Path to digest, as far as the question goes."""
@@ -169,7 +186,11 @@ class Verification:
         sample = str(question.sample) if question.sample is not None else ""
         rules = question.rules
         places = [tree.question() for tree in self._trees]
-        return [places, against, list(rules.include), list(rules.exclude), sample]
+        question_of = [places, against, list(rules.include), list(rules.exclude), sample]
+        if rules.files_from is not None:
+            question_of.append(hashlib.sha256(b"\0".join(sorted(rules.files_from))).hexdigest())
+        facts = [rules.newer_ns, rules.min_size, rules.max_size]
+        return [*question_of, facts] if any(fact is not None for fact in facts) else question_of
 
     def _chosen(self, pairs: list[Pair], book: DigestBook) -> list[Pair]:
         """All, or those drawn by the seed: the one given, else that of the call that is gone on with, else a new one."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import FILTERS
+from hibali_cli.moving import add_choosing_options
 from hibali_cli.options import Common
 
 
@@ -49,13 +49,14 @@ from hibali_cli.options import Common
 @click.option(
     "--resume", is_flag=True, help="Go on where the last call that asked the same was stopped or killed."
 )
-@FILTERS[0]
-@FILTERS[1]
+@add_choosing_options
 def command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
     """Prove what stands at a place, always by hashing it there.
 
     Two places are compared with each other; one place is compared with a manifest, else with the digests of its
     receipts or of its manifest object, and where there are none the exit is 3. From a site only digests travel.
+
+    Of two places the first says how old and how large a file is; names in --files-from are relative to both.
 
     A sample, or a call that --max-time ends (exit 5), says how much it did not look at, and calls the tree unproven.
     """

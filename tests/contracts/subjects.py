@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +15,7 @@ from hibali.locations import Location, read_location
 from hibali.plugins import built_in_words
 from hibali.settings import load_sites
 from tests.services.processes import free_port
-from tests.support.places import FolderPlace, Place, add_site, make_place
+from tests.support.places import FolderPlace, Place, WebPlace, add_site, make_place
 from tests.support.trees import Tree
 from transfers.entry import Entry
 from transfers.places import open_store
@@ -49,12 +50,18 @@ class Subject:
         """The store at any location; closed in the end."""
         store = open_store(location)
         self._opened.append(store)
+        if not store.facts.writable:
+            for name in ("make_root", "write", "remove", "keep", "lock"):
+                setattr(store, name, _only_read)
         return store
 
     def fresh(self) -> Store:
         """A new Store object with its root made."""
         store = self.open()
-        store.make_root()
+        if store.facts.writable:
+            store.make_root()
+        else:
+            self.plant({})
         return store
 
     def close(self) -> None:
@@ -64,7 +71,11 @@ class Subject:
     @property
     def folder(self) -> Path | None:
         """The root as a folder of this machine, where there is one behind the store."""
-        return self.place.at(ROOT) if isinstance(self.place, FolderPlace) else None
+        return self.place.at(ROOT) if self._by_path() else None
+
+    def _by_path(self) -> bool:
+        """Whether the place is a folder to its store, too."""
+        return isinstance(self.place, FolderPlace) and not isinstance(self.place, WebPlace)
 
     def plant(self, tree: Tree) -> None:
         """Put it there, not by hibali."""
@@ -88,14 +99,16 @@ class Subject:
 
     def unreachable(self) -> Location | None:
         """The same kind of store where nothing answers; None where that cannot be."""
-        if isinstance(self.place, FolderPlace):
+        if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
         return self._added("unreachable", self.place.table().replace(self._endpoint(), _nobody()))
 
     def denied(self) -> Location | None:
         """The same store by a login that is refused; the caller spoils the key of an object store."""
-        if isinstance(self.place, FolderPlace):
+        if self._by_path():
             return self._by_ssh("denied", "PubkeyAuthentication=no")
+        if isinstance(self.place, WebPlace):
+            self.place.server.wanted = "a login that nobody has"
         return self.location()
 
     def secrets(self) -> list[str]:
@@ -135,6 +148,14 @@ def subjects(
     subject = Subject(place, home.config)
     yield subject
     subject.close()
+    if isinstance(place, WebPlace):
+        place.server.close()
+
+
+def _only_read(*words: object) -> NoReturn:
+    """The rest of a test that writes says nothing of a store that is only read."""
+    del words
+    pytest.skip("this store is only read")
 
 
 def _nobody() -> str:

@@ -260,7 +260,7 @@ CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)}
 
 @pytest.mark.parametrize("units", [1, 4])
 def test_another_process_goes_on_after_a_killed_one(subject: Subject, tmp_path: Path, units: int) -> None:
-    subject.fresh()
+    subject.fresh().make_root()
     die_while_writing(make_tree(tmp_path / "source", CONTENTS), units)
     for path, content in subject.files().items():
         if not path.rpartition(b"/")[2].startswith(b".hibali-"):
@@ -278,7 +278,7 @@ def test_another_process_goes_on_after_a_killed_one(subject: Subject, tmp_path: 
 
 
 def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: Path) -> None:
-    subject.fresh()
+    subject.fresh().make_root()
     die_while_writing(make_tree(tmp_path / "source", {b"large": LARGE}), 2)
     assert subject.read(b"large") is None
     spoiled = 0

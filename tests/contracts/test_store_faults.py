@@ -256,7 +256,7 @@ def _stopped(act: Callable[[], list[Problem | None]]) -> bool:
 
 def test_many_writers_take_turns(subject: Subject) -> None:
     """Whoever comes while another writes is told `locked`, and nothing else."""
-    subject.fresh()
+    subject.fresh().make_root()
     stores = [subject.open() for _ in range(3)]
     wrong: list[str] = []
     landed = [0] * len(stores)

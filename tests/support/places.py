@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
+from tests.support.web_server import WebServer
 
 OWN_KEYS = ".hibali/"
 PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
@@ -128,6 +129,20 @@ class FolderPlace:
         flip_byte(self.at(path) / os.fsdecode(name))
 
 
+class WebPlace(FolderPlace):
+    """A folder of this machine behind a web server, which is only read through it."""
+
+    holds_links = False
+
+    def __init__(self, word: str, root: Path) -> None:
+        super().__init__(word, root)
+        self.server = WebServer(root)
+        self.endpoint = self.server.url
+
+    def table(self) -> str:
+        return f'kind = "url"\nurl = "{self.endpoint}"\n'
+
+
 class BucketPlace:
     """A bucket, and a prefix in it."""
 
@@ -226,4 +241,6 @@ def make_place(word: str, folder: Path, ask: Any) -> Place:
     if word == "s3":
         store = ask("object_store")
         return BucketPlace(store, store.bucket())
+    if word == "url":
+        return WebPlace(word, folder / "web-root")
     raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")

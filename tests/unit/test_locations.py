@@ -175,7 +175,7 @@ def test_children_are_named_below() -> None:
 
 
 def test_kinds_not_built_yet_answer_when_used(tmp_path: Path) -> None:
-    sites = {"web": Site("web", "url", url="https://example.org")}
+    sites = {"web": Site("web", "url", url="smb://example.org")}
     with pytest.raises(UsageError) as caught:
         read_location("web:a", Settings(tmp_path / "config.toml", sites))
     assert caught.value.code == "not-built"

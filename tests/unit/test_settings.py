@@ -267,11 +267,13 @@ def test_an_unknown_site_says_what_may_have_been_meant() -> None:
 
 def test_what_is_not_built_answers_when_it_is_used() -> None:
     sites = parse(CONTRACT)
-    for name in ("juwels", "web"):
+    smb = parse('[sites.xx]\nkind="url"\nurl="smb://example.org/x"\n')["xx"]
+    for site in (sites["juwels"], smb):
         with pytest.raises(UsageError) as caught:
-            require_built(sites[name])
+            require_built(site)
         assert (caught.value.code, caught.value.exit) == ("not-built", 2)
     require_built(sites["bucket"])
+    require_built(sites["web"])
     podman = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="podman"\n')["xx"]
     require_built_for_runs(podman)
     charliecloud = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="no-such"\n')["xx"]

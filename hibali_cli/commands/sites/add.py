@@ -29,7 +29,7 @@ _EXAMPLES = [
 @click.option("--ssh", metavar="HOST", help="A machine that ssh reaches by this name.")
 @click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
 @click.option("--local", metavar="PATH", help="A folder of this machine.")
-@click.option("--url", metavar="URL", help="Any other store, by URL.")
+@click.option("--url", metavar="URL", help="A web server, by URL; it is only read.")
 @click.option("--data-ssh", metavar="HOST", help="Where bulk data goes in, if it differs.")
 @click.option("--ssh-command", metavar="WORDS", help="The user's own ssh, as in 'gsissh -p 2222'.")
 @click.option("--transport", metavar="auto|agent|sftp", help="How data travels over ssh.")
@@ -53,7 +53,11 @@ _EXAMPLES = [
 @click.option("--region", metavar="R", help="The region that requests are signed for.")
 @click.option("--profile", metavar="P", help="A profile of the user's AWS files.")
 @click.option("--anonymous", is_flag=True, help="Ask without credentials.")
-@click.option("--credentials-command", metavar="WORDS", help="A command that prints AWS process credentials.")
+@click.option(
+    "--credentials-command",
+    metavar="WORDS",
+    help="A command that prints them: AWS process credentials, or a login.",
+)
 @click.option("--replace", is_flag=True, help="Put it in the place of another site of that name.")
 @click.option("--no-check", is_flag=True, help="Do not ask the site whether it answers.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and stop.")

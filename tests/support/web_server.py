@@ -1,0 +1,75 @@
+"""A web server over a folder, as many sites have: index pages, times, ranges, an optional login."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.server
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+class WebServer:
+    """Python's own handler with ranges; `seen` are the requests, `login` is what it wants to hear."""
+
+    def __init__(self, root: Path, *, login: tuple[str, str] | None = None, ranges: bool = True) -> None:
+        self.root = root
+        self.ranges = ranges
+        self.seen: list[str] = []
+        self.redirect: str | None = None
+        self.wanted = None
+        if login is not None:
+            self.wanted = "Basic " + base64.b64encode(":".join(login).encode()).decode()
+        server = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def __init__(self, *words: Any) -> None:
+                super().__init__(*words, directory=os.fspath(root))
+
+            def send_head(self) -> Any:
+                server.seen.append(f"{self.command} {self.path}")
+                if server.wanted is not None and self.headers.get("Authorization") != server.wanted:
+                    self.send_error(401)
+                    return None
+                if server.redirect is not None:
+                    self.send_response(302)
+                    self.send_header("Location", server.redirect)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return None
+                path = Path(self.translate_path(self.path))
+                found = _RANGE.fullmatch(self.headers.get("Range", ""))
+                if found and server.ranges and path.is_file():
+                    return self._part(path, int(found[1]), int(found[2]))
+                return super().send_head()
+
+            def _part(self, path: Path, first: int, last: int) -> Any:
+                size = path.stat().st_size
+                last = min(last, size - 1)
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+                self.send_header("Content-Length", str(last - first + 1))
+                self.end_headers()
+                with path.open("rb") as file:
+                    file.seek(first)
+                    self.wfile.write(file.read(last - first + 1))
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown()
+            self._server.server_close()

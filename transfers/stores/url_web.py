@@ -1,0 +1,186 @@
+"""A web server through fsspec: what a URL is, the links of a page, and bytes of what it serves."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
+
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.retry import with_retries
+from transfers.stores.s3_bulk import Got
+
+_SAFE = "/-_.~"
+_MOST_REDIRECTS = 3
+_MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A name and a password, or a token; never shown."""
+
+    name: str = ""
+    password: str = ""
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return "Login(...)"
+
+
+class Page(NamedTuple):
+    """What HEAD tells of a URL. `tag` changes when the content does, as far as the server tells; size -1: not told."""
+
+    folder: bool
+    size: int
+    mtime_ns: int
+    tag: str
+
+
+class Web:
+    """One server below one URL; may be used by many threads. Every path is bytes, below `base`, not quoted."""
+
+    def __init__(self, base: str, about: str, login: Login | None = None) -> None:
+        """`base` ends in a slash; `about` names the site in errors."""
+        self.base = base
+        self.about = about
+        self._login = login
+        self._files: Any = None
+
+    def look(self, path: bytes) -> Page | None:
+        """What is there, a folder where the server leads to a URL with a slash; None where nothing is."""
+        told = self._tried(lambda: self._fs().info(self._url(path)), absent=True)
+        if told is None:
+            return None
+        self._check_origin(str(told["url"]))
+        size, stamp = told.get("size"), told.get("Last-Modified", "")
+        tag = str(told.get("ETag") or stamp or "")
+        folder = urlsplit(str(told["url"])).path.endswith("/")
+        return Page(folder, -1 if size is None else int(size), _time_of(stamp), tag)
+
+    def links(self, path: bytes) -> dict[bytes, bool]:
+        """The names that the page of a folder links to right below it, and whether each is a folder."""
+        page = self._url(path + b"/" if path else b"")
+        found: dict[bytes, bool] = {}
+        for link in self._tried(lambda: self._fs().ls(page, detail=False), absent=False):
+            url = html.unescape(link)
+            if not url.startswith(page) or "?" in url or "#" in url:
+                continue
+            name = unquote_to_bytes(url[len(page) :].removesuffix("/"))
+            if name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name:
+                found[name] = found.get(name, False) or url.endswith("/")
+        return found
+
+    def get(self, path: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
+        """All bytes, or `length` of them from `offset`, and what is told of the file once they are here."""
+        del etag  # whoever asked compares: the server may not know conditions
+        url = self._url(path)
+        end = None if length is None else offset + length
+        start = None if length is None else offset
+        content = self._tried(lambda: self._fs().cat_file(url, start=start, end=end), absent=False)
+        page = self.look(path)
+        if page is None or page.folder:
+            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+        if length is not None and len(content) != length and len(content) == page.size:
+            if page.size > _MOST_WHOLE:
+                raise IncompleteError(
+                    "no-ranges", "the server sends large files only whole", about=self.about
+                )
+            content = content[offset : offset + length]
+        return Got(content, page.tag, page.size)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        files, self._files = self._files, None
+        if files is not None and files._session is not None:  # noqa: SLF001  # fsspec has no other way
+            files.close_session(files.loop, files._session)  # noqa: SLF001
+
+    def _url(self, path: bytes) -> str:
+        return self.base + quote_from_bytes(path, safe=_SAFE)
+
+    def _check_origin(self, url: str) -> None:
+        """Nothing is taken from where nobody configured (S15)."""
+        there, here = urlsplit(url), urlsplit(self.base)
+        if (there.scheme, there.netloc) != (here.scheme, here.netloc):
+            raise UsageError(
+                "wrong-endpoint",
+                "the server leads to another host, which is not followed",
+                about=self.about,
+                hint="Correct the site's url in config.toml.",
+            )
+
+    def _fs(self) -> Any:
+        if self._files is None:
+            import aiohttp
+            from fsspec.implementations.http import HTTPFileSystem
+
+            asked: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
+            # With each request, not with the session: a redirect to another host then goes without it.
+            if self._login is not None and self._login.token:
+                asked["headers"] = {"Authorization": f"Bearer {self._login.token}"}
+            elif self._login is not None:
+                asked["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
+            self._files = HTTPFileSystem(
+                simple_links=False,
+                encoded=True,
+                skip_instance_cache=True,
+                client_kwargs={
+                    "trust_env": False,
+                    "timeout": aiohttp.ClientTimeout(total=600, sock_connect=10),
+                },
+                **asked,
+            )
+        return self._files
+
+    def _tried(self, ask: Callable[[], _Result], *, absent: bool) -> _Result | Any:
+        """Ask, again where that may help; what is absent is None where that is an answer."""
+
+        def once() -> _Result | None:
+            try:
+                return ask()
+            except HibaliError:
+                raise
+            except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
+                told = self._error_of(problem)
+            if absent and told.code == "vanished":
+                return None
+            raise told
+
+        return with_retries(once, about=self.about)
+
+    def _error_of(self, problem: BaseException) -> HibaliError:
+        """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
+        cause = problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
+        status = getattr(cause, "status", None)
+        if status in {401, 403, 407}:
+            return AccessError(
+                "denied",
+                f"the server does not allow this (status {status})",
+                about=self.about,
+                hint="Set the site's credentials_command.",
+            )
+        if isinstance(cause, FileNotFoundError) or status in {404, 410}:
+            return NotFoundError("vanished", "there is nothing of that name", about=self.about)
+        if "Certificate" in type(cause).__name__:
+            return AccessError(
+                "bad-certificate", "the server's certificate cannot be trusted", about=self.about
+            )
+        if status is None or status in _BUSY:
+            said = f"cannot answer now (status {status})" if status else "cannot be reached"
+            return TryLaterError(
+                "unreachable", f"the server {said}", about=self.about, hint="Check the URL and the network."
+            )
+        return IncompleteError(
+            "refused-by-server", f"the server refused the request (status {status})", about=self.about
+        )
+
+
+def _time_of(stamp: str) -> int:
+    try:
+        return int(parsedate_to_datetime(stamp).timestamp()) * 1_000_000_000
+    except (ValueError, TypeError):
+        return 0
