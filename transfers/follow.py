@@ -194,7 +194,7 @@ class Follow(Rounds):
         files, size = self.receipt.files_moved, self.receipt.bytes_moved
         self.tell(
             Noted(
-                f"interrupted; {files} files and {size} bytes that this call sent stand at the target and are safe;"
-                f" {self._waiting} files were not finished. The same line again goes on from here."
+                f"interrupted; {files} files ({size} bytes) that this call sent stand at the target, whole and proven;"
+                f" {self._waiting} were not finished. The same line again goes on, also with what was under way."
             )
         )
