@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.schemas import check_lines
-from tests.support.transfers import STORES, Transfers
+from tests.support.small_filesystem import small_filesystem
+from tests.support.transfers import STORES, Transfers, path_of
 from tests.support.trees import make_tree
 
 SOON = 60.0
@@ -62,6 +63,11 @@ class Following:
 
     def lines(self) -> list[dict[str, Any]]:
         return check_lines(self._out.read_bytes())
+
+
+def failed_of(follow: Following) -> dict[bytes, str]:
+    """Name to code of what was not sent in the end."""
+    return {path_of(line): line["code"] for line in follow.lines() if line["kind"] == "failed"}
 
 
 @contextlib.contextmanager
@@ -213,6 +219,17 @@ def test_with_markers_only_what_is_marked_goes_and_its_marker_last(local_there: 
     assert b"c.raw" in there.there()
 
 
+def test_a_marker_is_held_back_while_what_it_marks_is_missing(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a.raw": b"a", b"a.done": b"", b"b.raw": b"b", b"b.done": b""})
+    there.place.plant("data", {b"b.raw/folder": b"in the way"})
+    follow = Following(there, "--done-marker", "*.done", quiet="0.3s")
+    follow.has(b"a.done", b"")
+    follow.finish(6)
+    assert failed_of(follow) == {b"b.raw": "folder-in-the-way", b"b.done": "held-back"}
+    assert there.there() == {b"a.raw": b"a", b"a.done": b"", b"b.raw/folder": b"in the way"}
+
+
 def test_the_file_that_announces_the_end_is_the_last_to_arrive(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"a", b"z": b"z"})
@@ -254,8 +271,10 @@ def test_what_cannot_be_sent_is_named_and_all_else_goes(local_there: Transfers) 
     os.mkfifo(there.source / "pipe")
     there.place.plant("data", {b"b/folder": b"in the way"})
     (there.source / "b").write_bytes(b"b")
-    receipt = Following(there).finish(6)
+    follow = Following(there)
+    receipt = follow.finish(6)
     assert receipt["files_failed"] == 2
+    assert failed_of(follow) == {b"pipe": "special-file", b"b": "folder-in-the-way"}
     assert there.there() == {b"a": b"a", b"b/folder": b"in the way"}
 
 
@@ -267,8 +286,24 @@ def test_what_must_not_begin_changes_nothing(local_there: Transfers) -> None:
     assert not there.root.exists()
     for words in (["--delete"], ["--checksum"], ["-n"], ["--backup-dir", "there:kept"]):
         assert there.push("--follow", *words, exit=2).last["kind"] == "error"
+    inside = there.hibali("push", "--follow", "there:", "there:data", "--json", exit=2)
+    assert inside.last["code"] == "target-in-source"
     assert there.push("--append", "*.log", exit=2).last["code"] == "usage"
     assert there.push("--follow", "--done-marker", "a/b", exit=2).last["code"] == "bad-marker"
+
+
+def test_a_full_target_ends_it_and_keeps_what_landed(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"a": b"a" * 1000})
+    with small_filesystem(there.root, "size=1m"):
+        follow = Following(there, "--append", "*.log")
+        follow.has(b"a", b"a" * 1000)
+        (there.source / "run.log").write_bytes(os.urandom(3_000_000))
+        follow.ended(6)
+        assert failed_of(follow) == {b"run.log": "no-space"}
+        found = there.there()
+        assert found[b"a"] == b"a" * 1000
+        assert (there.source / "run.log").read_bytes().startswith(found.get(b"run.log", b""))
 
 
 def test_a_bucket_is_told_beforehand_that_what_grows_is_sent_again(bucket_there: Transfers) -> None:

@@ -220,6 +220,7 @@ class S3Store:
             yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._records.save(writing.landed, self._cleared, self._tell)
+            writing.landed = {}  # whoever writes again and again must not remember it all
 
     def _make_room(self, item: Item) -> None:
         """What is of another kind and was agreed to go: all below a file's name, or the file of a folder's name."""
