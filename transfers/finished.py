@@ -57,11 +57,11 @@ def marker_names(marker: bytes, path: bytes) -> tuple[bytes, ...]:
     if star:
         stem = name.rpartition(b".")[0]
         return tuple(folder + slash + before + one + after for one in (name, stem) if one)
-    found = [marker]
+    found = []
     while folder:
         found.append(folder + b"/" + marker)
         folder = folder.rpartition(b"/")[0]
-    return tuple(reversed(found))
+    return (*found, marker)
 
 
 def is_marker(marker: bytes | None, path: bytes) -> bool:
