@@ -30,9 +30,9 @@ class Following:
     until: Path | None = None
     append: tuple[str, ...] = ()
 
-    def pause(self, look_seconds: float) -> float:
-        """How long to wait after a look that took so long, in seconds."""
-        return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * look_seconds)
+    def pause(self, seconds: float) -> float:
+        """How long to wait after a look and what goes with it took so long, in seconds."""
+        return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * seconds)
 
 
 def read_marker(text: bytes) -> bytes:

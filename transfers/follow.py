@@ -186,7 +186,7 @@ class Follow(Rounds):
                 break
             if time.monotonic() - moved > max(_PATIENCE, self._following.quiet):
                 break
-            wait = self._following.pause(done.look_seconds)
+            wait = self._following.pause(done.seconds)
             pause(min(_LAST_PAUSE, wait) if self._watch.ended else wait)
         self._send_the_last()
 
