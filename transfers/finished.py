@@ -30,9 +30,9 @@ class Following:
     until: Path | None = None
     append: tuple[str, ...] = ()
 
-    def pause(self, look_seconds: float) -> float:
-        """How long to wait after a look that took so long, in seconds."""
-        return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * look_seconds)
+    def pause(self, seconds: float) -> float:
+        """How long to wait after a look and what goes with it took so long, in seconds."""
+        return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * seconds)
 
 
 def read_marker(text: bytes) -> bytes:
@@ -57,11 +57,11 @@ def marker_names(marker: bytes, path: bytes) -> tuple[bytes, ...]:
     if star:
         stem = name.rpartition(b".")[0]
         return tuple(folder + slash + before + one + after for one in (name, stem) if one)
-    found = [marker]
+    found = []
     while folder:
         found.append(folder + b"/" + marker)
         folder = folder.rpartition(b"/")[0]
-    return tuple(reversed(found))
+    return (*found, marker)
 
 
 def is_marker(marker: bytes | None, path: bytes) -> bool:

@@ -13,6 +13,7 @@ from hibali.retry import pause
 from transfers.entry import Entry, Kind
 from transfers.finished import Following
 from transfers.growing import Growable
+from transfers.guarded import lies
 from transfers.mover import Side
 from transfers.receipt import Receipt
 from transfers.rounds import Rounds
@@ -41,10 +42,11 @@ def follow(
     with ExitStack() as stack:
         operation = Follow(request, following, tell, stack)
         try:
-            return operation.run(), None
-        except KeyboardInterrupt as interruption:
-            operation.leave()
-            return operation.end(interruption), interruption
+            try:
+                return operation.run(), None
+            except KeyboardInterrupt as interruption:
+                operation.leave()
+                return operation.end(interruption), interruption
         except BaseException as problem:
             operation.end(problem)
             raise
@@ -53,6 +55,13 @@ def follow(
 def check_request(request: Request) -> None:
     """Raise `UsageError` for what cannot be asked of a source that is still written."""
     rules = request.rules
+    if request.source.site.kind != "local":
+        raise UsageError(
+            "not-with-follow",
+            "only a folder or file of this machine can be followed",
+            about=request.source.text,
+            hint="Start it where the data is written.",
+        )
     refused = {
         "--delete": rules.delete,
         "--checksum": rules.checksum,
@@ -74,6 +83,7 @@ class Follow(Rounds):
     def run(self) -> Receipt:
         """The whole call."""
         self.open_ends()
+        self._check_apart()
         facts = self._target.facts
         existed = self._target.stat() is not None
         lock = None
@@ -89,6 +99,18 @@ class Follow(Rounds):
         if lock is not None:
             lock.release()
         return self.end(None)
+
+    def _check_apart(self) -> None:
+        """What is followed into itself never ends."""
+        local = self._request.target.site.kind == "local"
+        source, target = (os.path.realpath(store.where) for store in (self._stores[0], self._target))
+        if local and not isinstance(self._source, SingleSource) and lies(target, source) == "in":
+            raise UsageError(
+                "target-in-source",
+                "the target lies in the folder that is followed",
+                about=self._request.target.text,
+                hint="Name a target outside of it.",
+            )
 
     def _watching(self, *, exists: bool) -> Watch:
         side: Side = self._target
@@ -162,7 +184,7 @@ class Follow(Rounds):
                 break
             if time.monotonic() - moved > max(_PATIENCE, self._following.quiet):
                 break
-            wait = self._following.pause(done.look_seconds)
+            wait = self._following.pause(done.seconds)
             pause(min(_LAST_PAUSE, wait) if self._watch.ended else wait)
         self._send_the_last()
 
@@ -192,7 +214,7 @@ class Follow(Rounds):
         files, size = self.receipt.files_moved, self.receipt.bytes_moved
         self.tell(
             Noted(
-                f"interrupted; {files} files and {size} bytes that this call sent stand at the target and are safe;"
-                f" {self._waiting} files were not finished. The same line again goes on from here."
+                f"interrupted; {files} files ({size} bytes) that this call sent stand at the target, whole and proven;"
+                f" {self._waiting} were not finished. The same line again goes on, also with what was under way."
             )
         )

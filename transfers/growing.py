@@ -54,6 +54,7 @@ class Growing:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.unanswered = 0  # while there are any, also after an interruption, nothing else can be asked
 
     def read(self, name: bytes, start: int, stop: int) -> frames.Frame:
         """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
@@ -79,6 +80,7 @@ class Growing:
             "last": start + len(frame.body) >= entry.size,
             **{word: frame.header[word] for word in ("before", "piece", "after")},
         }
+        self.unanswered += 1
         self._connection.send(frames.REQUEST, header, frame.body)
         self._connection.data_bytes += len(frame.body)
 
@@ -87,6 +89,7 @@ class Growing:
         frame = self._connection.receive()
         if frame.kind != frames.END:
             raise self._connection.broken(f"answered append with {frame.kind!r}")
+        self.unanswered -= 1
         with self._connection.understanding():
             problem = frame.header["problem"]
             return None if problem is None else problem_from(problem)

@@ -65,6 +65,7 @@ class PosixStore:
         self._lines = lines or no_lines()
         self._lease = lease
         self._landing: LandingStream | None = None
+        self._growing: Growing | None = None
         self._connection = connection
         self._opened = False
         self._quotas = False
@@ -255,7 +256,8 @@ class PosixStore:
     def growing(self) -> Growing:
         """See Growable; what is to become longer must be locked."""
         self._open()
-        return Growing(self._connection)
+        self._growing = Growing(self._connection)
+        return self._growing
 
     def _answered(
         self,
@@ -302,10 +304,16 @@ class PosixStore:
 
     def unlock(self) -> None:
         """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
-        if self._landing is not None and not self._landing.over:
+        if self._under_way:
             return
         self._purge()
         self._connection.ask("unlock", clean=self._landing is None or not self._landing.left)
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether something was interrupted, so that the agent cannot be asked anything else."""
+        landing, growing = self._landing, self._growing
+        return (landing is not None and not landing.over) or (growing is not None and growing.unanswered > 0)
 
     def space(self) -> Space:
         """See Store."""
@@ -318,7 +326,7 @@ class PosixStore:
 
     def close(self) -> None:
         """See Store."""
-        patience = 5.0 if self._landing is not None and not self._landing.over else 0.1
+        patience = 5.0 if self._under_way else 0.1
         self._lines.close()
         self._connection.close(patience)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 
 from hibali.errors import IncompleteError
 from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round
@@ -28,9 +29,9 @@ _QUIETLY = frozenset({"source-changed", "vanished", HELD_BACK})
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How long the look took, whether it found anything to do, and whether anything of it landed."""
+    """How many seconds the round took besides carrying, whether it found anything to do, and whether anything of that landed."""
 
-    look_seconds: float
+    seconds: float
     busy: bool
     moved: bool
 
@@ -43,8 +44,11 @@ class Rounds(Operation):
         self._following = following
         self._watch: Watch
         self._rounds = 0
+        self._numbers = count()
         self._root = 0
         self._waiting = 0
+        self._aside = 0.0
+        self._landed_last = 0.0
         self._full = False
         self._failures: dict[bytes, Problem] = {}
         self._conflicts: list[Conflict] = []
@@ -77,7 +81,7 @@ class Rounds(Operation):
         began = time.monotonic()
         self._watch.look(began)
         work = self._watch.plan(began)
-        looked = time.monotonic() - began
+        self._aside = time.monotonic() - began
         try:
             self.receipt.files, self.receipt.bytes = work.files, work.bytes
             self.receipt.files_kept, self._waiting = work.files_kept, work.files_waiting
@@ -85,7 +89,8 @@ class Rounds(Operation):
             for failed in self._undone():
                 if failed.code not in _QUIETLY:
                     self._note(failed.path, failed.message)
-            return Done(looked, work.busy, work.busy and self._carry_out(work))
+            moved = work.busy and self._carry_out(work)
+            return Done(self._aside, work.busy, moved)
         finally:
             work.close()
 
@@ -114,8 +119,8 @@ class Rounds(Operation):
             self._move(self._items(work.moves), work.bytes_to_move)
         grown: dict[bytes, Entry | None] = {}
         added = sum(self._grow(work.growths, grown)) if work.growths.count and not self._full else 0
-        if work.markers.count and not self._full:
-            self._move(self._items(action for action in work.markers if self._lets_go(action.entry)), 0)
+        if not self._full:
+            self._carry_markers(work.markers)
         if self._full:
             return False
         left = {*self._failures, *(conflict.entry.path for conflict in work.conflicts)}
@@ -128,19 +133,34 @@ class Rounds(Operation):
             self.tell(Round(self._rounds, work.files, work.bytes, files, size, work.files_waiting, failed))
         return files > 0
 
-    def _items(self, actions: Iterable[Action]) -> Iterator[Item]:
-        return (self._item(number, action) for number, action in enumerate(actions))
+    def _carry_markers(self, markers: Spool) -> None:
+        """Those of which nothing that they mark is missing over there; the others are held back."""
+        if not markers.count:
+            return
+        missing = [*self._watch.undone, *(conflict.entry.path for conflict in self._conflicts)]
+        if sum(self._lets_go(action.entry, missing) for action in markers):
+            self._move(self._items(one for one in markers if one.entry.path not in self._failures), 0)
 
-    def _lets_go(self, marker: Entry) -> bool:
-        """Whether nothing that a marker marks is missing over there; it is held back else."""
+    def _items(self, actions: Iterable[Action]) -> Iterator[Item]:
+        """Numbered over all rounds: agents know open files by these numbers."""
+        return (self._item(next(self._numbers), action) for action in actions)
+
+    def _lets_go(self, marker: Entry, missing: Iterable[bytes]) -> bool:
         pattern = self._following.marker
         assert pattern is not None
-        if not any(marker.path in marker_names(pattern, path) for path in self._watch.undone):
+        if not any(marker.path in marker_names(pattern, path) for path in missing):
             return True
         self._fail(marker, Problem(HELD_BACK, "what it marks is not there yet"))
         return False
 
+    def _move(self, items: Iterable[Item], size: int) -> int:
+        """An object store writes the digests of the whole tree after each round: what that takes counts as looking."""
+        answered = super()._move(items, size)
+        self._aside += time.monotonic() - self._landed_last if answered else 0.0
+        return answered
+
     def _landed(self, landed: Landed) -> None:
+        self._landed_last = time.monotonic()
         if landed.problem is None:
             super()._landed(landed)
         else:

@@ -23,7 +23,7 @@ from transfers.store import Facts, Problem
 from transfers.survey import listed
 
 HELD_BACK = "held-back"
-_FLEETING = frozenset({"source-changed", "vanished", "corrupt", "not-a-prefix", "target-changed"})
+_FLEETING = frozenset({"source-changed", "vanished", "corrupt", "target-changed"})
 _NO_TAIL = frozenset({"not-a-prefix", "not-ours-alone"})
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 _LONGEST_WAIT = 3600.0
@@ -211,11 +211,13 @@ class Watch:
 
     def failed(self, entry: Entry, problem: Problem, now: float) -> None:
         """It could not be sent: it is tried again when somebody touches it, and from time to time."""
+        if problem.code in _NO_TAIL:  # no failure yet: once it is finished it goes in whole
+            self._whole.add(entry.path)
+            self.undone.pop(entry.path, None)
+            return
         before = self.undone.get(entry.path)
         tries = before.tries if before is not None else 0
         wait = min(_LONGEST_WAIT, self._following.quiet * 2**tries)
-        if problem.code in _NO_TAIL:
-            self._whole.add(entry.path)
         if problem.code == HELD_BACK:
             wait = 0.0
         elif self.ended:

@@ -217,6 +217,7 @@ class S3Store:
             yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._records.save(writing.landed, self._cleared, self._tell)
+            writing.landed = {}  # whoever writes again and again must not remember it all
 
     def copies(self, source: object) -> bool:
         """See Copier: another prefix or bucket of the same server; whose keys may read there, it says itself."""

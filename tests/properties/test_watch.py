@@ -1,0 +1,131 @@
+"""Looking at a source that anybody writes to at any time: what is offered, and that in the end all of it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transfers.entry import Entry, Kind, Proof
+from transfers.finished import Following
+from transfers.rules import Rules
+from transfers.snapshot import Seen, Snapshot
+from transfers.store import Facts, Problem
+from transfers.watch import Watch
+
+FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
+QUIET = 3.0
+NAMES = [b"a", b"a-x", b"a.b", b"a0", b"d/a", b"d/b", b"log"]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "remove", "rename", "look", "fail"]),
+        st.sampled_from(NAMES),
+        st.sampled_from(NAMES),
+    ),
+    max_size=40,
+)
+
+
+@dataclass
+class Source:
+    """A folder in memory: path to inode, and what each inode holds."""
+
+    facts: Facts = FACTS
+    names: dict[bytes, Entry] = field(default_factory=dict)
+    made: int = 0
+
+    def write(self, path: bytes, now: int) -> None:
+        old = self.names.get(path)
+        if old is None:
+            self.made += 1
+            old = Entry(path, Kind.FILE, 0, inode=self.made)
+        self.names[path] = old._replace(size=old.size + 1, mtime_ns=now * 1000 + old.size)
+
+    def list(self) -> Iterator[Entry]:
+        folders = {b"d"} if any(path.startswith(b"d/") for path in self.names) else set()
+        entries = [*self.names.values(), *(Entry(path, Kind.FOLDER) for path in folders)]
+        yield from sorted(entries, key=lambda entry: entry.order)
+
+    def digest(self, entries: object) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        raise NotImplementedError
+
+    read = digest  # type: ignore[assignment]
+
+
+class Target:
+    """What stands at the other end, and how it came there."""
+
+    def __init__(self, source: Source, standing: dict[bytes, Entry]) -> None:
+        self.source = source
+        self.there = dict(standing)
+        ordered = sorted(standing.values(), key=lambda entry: entry.order)
+        following = Following(quiet=QUIET)
+        self.watch = Watch(source, FACTS, Snapshot(map(Seen, ordered)), Rules(), following)
+        self.watch.standing = self.there.get
+        self.watch.grows = lambda entry: entry.path == b"log"
+        self.touched: dict[bytes, float] = {}
+
+    def look(self, now: float, failing: set[bytes]) -> bool:
+        """One round; whether there was anything to do."""
+        self.watch.look(now)
+        work = self.watch.plan(now)
+        left = set()
+        for action in work.moves:
+            path = action.entry.path
+            if action.entry.kind is Kind.FILE and not self.watch.ended and not self._renamed(path):
+                assert now - self.touched[path] >= QUIET, f"{path!r} was sent while it was written"
+            assert action.entry.kind is Kind.FOLDER or self.there.get(path) != action.entry
+            if path in failing:
+                left.add(path)
+                self.watch.failed(action.entry, Problem("denied", ""), now)
+            else:
+                self.there[path] = action.entry
+        grown: dict[bytes, Entry | None] = {}
+        for action in work.growths:
+            assert action.target is not None
+            standing = self.there.get(action.entry.path)
+            assert action.target.size == (standing.size if standing else 0) <= action.entry.size
+            self.there[action.entry.path] = grown[action.entry.path] = action.entry
+        self.watch.settle(work.offered, left, grown)
+        busy = work.busy
+        work.close()
+        return busy
+
+    def _renamed(self, path: bytes) -> bool:
+        return self.touched[path] < 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, before=st.sets(st.sampled_from(NAMES)))
+def test_only_what_is_finished_goes_and_in_the_end_everything(
+    steps: list[tuple[str, bytes, bytes]], before: set[bytes]
+) -> None:
+    source = Source()
+    target = Target(source, {path: Entry(path, Kind.FILE, 1, 5, inode=1) for path in before})
+    failing: set[bytes] = set()
+    now = 100
+    for what, path, other in steps:
+        now += 1
+        if what == "write":
+            source.write(path, now)
+            target.touched[path] = now
+        elif what == "remove":
+            source.names.pop(path, None)
+        elif what == "rename" and path in source.names and other != path:
+            source.names[other] = source.names.pop(path)._replace(path=other)
+            target.touched[other] = -1.0
+        elif what == "fail":
+            failing ^= {path}
+        elif what == "look":
+            target.look(now, failing)
+    target.watch.end()
+    for _ in range(2):
+        now += 1
+        target.look(now, set())
+    assert not target.look(now, set())
+    for path, entry in source.names.items():
+        assert target.there[path][:4] == entry[:4]
+    assert not target.watch.undone
+    target.watch.close()

@@ -1,0 +1,146 @@
+"""What an agent adds to a file, and what it refuses to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transfers.agent.beneath import Root, open_root
+from transfers.agent.growing import Growths, Tails
+from transfers.agent.lease import LostLeaseError
+
+
+def nothing() -> None:
+    """Whoever asks may go on."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    opened = open_root(os.fsencode(tmp_path))
+    yield opened
+    opened.close()
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def piece(
+    before: bytes, content: bytes, path: bytes = b"log", **other: Any
+) -> tuple[dict[str, Any], bytearray]:
+    """The request that adds `content` behind `before`."""
+    header = {
+        "path": path,
+        "from": len(before),
+        "mode": 0o644,
+        "mtime_ns": 5_000_000_000,
+        "last": True,
+        "before": sha256(before),
+        "piece": sha256(content),
+        "after": sha256(before + content),
+    }
+    return {**header, **other}, bytearray(content)
+
+
+def test_a_file_grows_piece_by_piece_and_gets_its_time_with_the_last(root: Root, tmp_path: Path) -> None:
+    growths = Growths(root, nothing, nothing)
+    assert growths.append(*piece(b"", b"one ", b"sub/log", last=False)) == {"problem": None}
+    made = tmp_path / "sub" / "log"
+    assert made.stat().st_mtime_ns != 5_000_000_000
+    assert growths.append(*piece(b"one ", b"two", b"sub/log")) == {"problem": None}
+    assert (made.read_bytes(), made.stat().st_mtime_ns) == (b"one two", 5_000_000_000)
+    assert growths.append(*piece(b"one two", b"", b"sub/log")) == {"problem": None}
+    assert made.read_bytes() == b"one two"
+
+
+@pytest.mark.parametrize(
+    ("standing", "request_of", "code"),
+    [
+        (b"other", piece(b"12345", b"6"), "not-a-prefix"),
+        (b"12345", piece(b"12345", b"6", piece=sha256(b"7")), "corrupt"),
+        (b"12345", piece(b"12345", b"6", after=sha256(b"7")), "corrupt"),
+        (b"123456", piece(b"12345", b"6"), "target-changed"),
+        (b"1234", piece(b"12345", b"6"), "target-changed"),
+        (b"1", piece(b"", b"6"), "target-changed"),
+        (None, piece(b"12345", b"6"), "target-changed"),
+    ],
+)
+def test_nothing_is_written_where_anything_is_not_as_hashed(
+    root: Root,
+    tmp_path: Path,
+    standing: bytes | None,
+    request_of: tuple[dict[str, Any], bytearray],
+    code: str,
+) -> None:
+    log = tmp_path / "log"
+    if standing is not None:
+        log.write_bytes(standing)
+    answer = Growths(root, nothing, nothing).append(*request_of)
+    assert answer["problem"][0] == code
+    assert (log.read_bytes() if log.exists() else None) == standing
+
+
+def test_what_others_wrote_meanwhile_is_read_again(root: Root, tmp_path: Path) -> None:
+    growths = Growths(root, nothing, nothing)
+    growths.append(*piece(b"", b"12345"))
+    (tmp_path / "log").write_bytes(b"54321")
+    os.utime(tmp_path / "log", ns=(5_000_000_000, 5_000_000_000))
+    assert growths.append(*piece(b"12345", b"6"))["problem"][0] == "not-a-prefix"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "second name"])
+def test_only_a_plain_file_of_ours_is_written_to(root: Root, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"12345")
+    if kind == "link":
+        (tmp_path / "log").symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(tmp_path / "log")
+    else:
+        (tmp_path / "log").hardlink_to(other)
+    answer = Growths(root, nothing, nothing).append(*piece(b"12345", b"6"))
+    assert answer["problem"][0] in {"symlink-in-the-way", "not-ours-alone"}
+    assert other.read_bytes() == b"12345"
+
+
+def test_nothing_is_written_without_the_lock(root: Root, tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LostLeaseError("the lease ran out")
+
+    with pytest.raises(LostLeaseError):
+        Growths(root, nothing, lost).append(*piece(b"", b"1"))
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_tail_is_read_with_the_digests_around_it(root: Root, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one two three")
+    tails = Tails(root, nothing)
+    for start, stop in ((4, 7), (7, 8), (0, 3), (8, 8)):  # with and without what was hashed before
+        header, body = tails.read({"path": b"log", "from": start, "to": stop})
+        content = b"one two three"
+        assert bytes(body) == content[start:stop]
+        assert header == {
+            "problem": None,
+            "before": sha256(content[:start]),
+            "piece": sha256(content[start:stop]),
+            "after": sha256(content[:stop]),
+        }
+
+
+def test_a_source_that_became_shorter_or_another_is_noticed(root: Root, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"12345")
+    tails = Tails(root, nothing)
+    tails.read({"path": b"log", "from": 0, "to": 5})
+    log.rename(tmp_path / "log.1")
+    log.write_bytes(b"abcdefgh")
+    header, _ = tails.read({"path": b"log", "from": 5, "to": 6})
+    assert header["before"] == sha256(b"abcde")
+    assert tails.read({"path": b"log", "from": 5, "to": 9})[0]["problem"][0] == "source-changed"
+    log.unlink()
+    assert tails.read({"path": b"log", "from": 5, "to": 6})[0]["problem"][0] == "vanished"
