@@ -61,6 +61,7 @@ class Login:
         self.host = host or settings.host
         self._tell = tell
         self.logins = 0
+        self.seconds: float | None = None  # how long the last one took
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._number = number
@@ -170,7 +171,9 @@ class Login:
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
         self.logins += 1
+        began = time.monotonic()
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
+        self.seconds = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
         return finished.stderr
