@@ -61,7 +61,6 @@ class Login:
         self.host = host or settings.host
         self._tell = tell
         self.logins = 0
-        self.seconds: float | None = None  # how long the last one took
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._number = number
@@ -91,6 +90,13 @@ class Login:
             if not self._is_up():
                 log_in = self._log_in_further if self._number else self._log_in_first
                 with_retries(log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the last login to this host took; None where nobody knows."""
+        with contextlib.suppress(OSError, ValueError):
+            return float(self._beside("took").read_bytes())
+        return None
 
     @property
     def waits_for_the_first(self) -> bool:
@@ -173,9 +179,10 @@ class Login:
         self.logins += 1
         began = time.monotonic()
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
-        self.seconds = time.monotonic() - began
+        took = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        self._beside("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr
 
     def _ciphers(self, *more: str) -> str:

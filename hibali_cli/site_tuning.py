@@ -27,7 +27,7 @@ def tune_and_tell(common: Common, site: Site, place: Location | None, logins: in
             }
         )
     if found.trials:
-        common.output.table(["logins", "channels", "lines", "there", "back"], map(_row, found.trials))
+        common.output.table(["logins", "channels", "there", "back"], map(_row, found.trials))
     if found.because:
         common.output.say(f"{found.because[0].upper()}{found.because[1:]}.")
     if found.proposed is not None:
@@ -38,7 +38,7 @@ def tune_and_tell(common: Common, site: Site, place: Location | None, logins: in
 
 def _row(trial: Trial) -> tuple[int | str, ...]:
     speeds = (f"{size_words(speed)}/s" for speed in (trial.up, trial.down))
-    return (trial.logins, trial.channels, trial.lines, *speeds)
+    return (trial.logins, trial.channels, *speeds)
 
 
 def _fields(found: Tuning) -> dict[str, object]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from hibali.locations import read_location
+from hibali.settings import load_sites
 from tests.schemas import check_lines
 from tests.support.faulty_proxy import LongProxy
+from tests.support.transfers import Transfers
 from transfers import tuning
 from transfers.tuning import Trial, propose, settings_to_try
 
@@ -34,7 +38,9 @@ def test_the_most_modest_setting_that_is_good_is_proposed() -> None:
     assert propose([]) is None
 
 
-def test_a_long_line_is_measured_and_nothing_stays(transfers_to: Any) -> None:
+@pytest.fixture
+def far_away(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
+    """An ssh site behind a line of 30 ms."""
     there = transfers_to("ssh")
     proxy = LongProxy(there.place.server.port, 0.015)
     config = there.hibali.home.config
@@ -42,12 +48,42 @@ def test_a_long_line_is_measured_and_nothing_stays(transfers_to: Any) -> None:
     config.write_text(
         re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
     )
+    yield there, proxy
+    proxy.close()
+
+
+def test_a_refused_login_is_not_measured(
+    far_away: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, proxy = far_away
+    ssh = there.folder / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\ncase $* in *ControlMaster=yes*-[1-9]\\ *)"
+        ' echo "Permission denied (publickey)." >&2; exit 255;; esac\nexec ssh "$@"\n'
+    )
+    ssh.chmod(0o755)
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
+    site = load_sites(str(config)).site("there")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", there.hibali.env["XDG_RUNTIME_DIR"])
+    monkeypatch.setattr(tuning, "settings_to_try", lambda *_: [(1, 1), (2, 4), (4, 8)])
+    monkeypatch.setattr(tuning, "TRIAL_BYTES", 8 * 1024 * 1024)
+    found = tuning.tune(site, read_location("there:", load_sites(str(config))), 4)
+    assert [(one.logins, one.channels) for one in found.trials] == [(1, 1)]
+    assert found.because == "2 logins were not to be had"
+    assert proxy.connections == 1
+    assert list(there.place.root.iterdir()) == []
+
+
+def test_a_long_line_is_measured_and_nothing_stays(far_away: tuple[Transfers, LongProxy]) -> None:
+    there, proxy = far_away
     there.make({b"mine": b"stays"})
     there.push()
     answer = there.hibali("sites", "check", "there", "--tune", "--logins", "2", "--json", exit=0)
     check, told = (line for line in check_lines(answer.out) if line["kind"] != "noted")
     assert (check["kind"], told["kind"]) == ("site-check", "site-tuning")
     assert told["round_trip_seconds"] >= 0.03
+    assert told["login_seconds"] > 0.03
     tried = [(one["logins"], one["channels"]) for one in told["trials"]]
     assert tried == [(1, 1), (1, 4), (1, 8), (2, 8)]
     assert all(one["lines"] >= one["channels"] for one in told["trials"])
@@ -56,8 +92,7 @@ def test_a_long_line_is_measured_and_nothing_stays(transfers_to: Any) -> None:
     assert (told["proposed"]["logins"], told["proposed"]["channels"]) in tried
     assert proxy.connections == 2
     assert there.there() == {b"mine": b"stays"}
-    assert not [path for path in there.place.root.iterdir() if path.name != "data"]  # the default root
-    proxy.close()
+    assert not [path for path in there.place.root.iterdir() if path.name != "data"]
 
 
 def test_next_door_one_channel_is_enough_and_elsewhere_there_is_nothing_to_set(transfers_to: Any) -> None:
@@ -73,7 +108,7 @@ def test_a_near_site_is_asked_for_little(transfers_to: Any, word: str) -> None:
     there = transfers_to(word)
     done = there.hibali("sites", "check", "there", "--tune", exit=0)
     if word == "ssh":
-        assert re.search(r"^ +1 +1 +1 +[0-9.]+ .B/s +[0-9.]+ .B/s$", done.out.decode(), re.MULTILINE)
+        assert re.search(r"^ +1 +1 +[0-9.]+ .B/s +[0-9.]+ .B/s$", done.out.decode(), re.MULTILINE)
         assert b"[sites.there.ssh]" not in done.out
         assert "One channel is all that this line takes." in done.err.decode()
     else:
