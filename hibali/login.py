@@ -182,6 +182,7 @@ class Login:
         took = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        self._beside("took").touch(mode=0o600)
         self._beside("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr
 
