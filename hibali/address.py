@@ -39,7 +39,7 @@ def has_several(configured: Mapping[str, str]) -> bool:
         return False
     name, port = configured.get("hostname", ""), configured.get("port", "22")
     family = _FAMILIES.get(configured.get("addressfamily", "any"), socket.AF_UNSPEC)
-    return len(resolve(name, port, family)) > 1
+    return bool(name) and len(resolve(name, port, family)) > 1
 
 
 def resolve(name: str, port: str, family: int = socket.AF_UNSPEC) -> set[str]:

@@ -92,6 +92,13 @@ class Login:
                 with_retries(log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
 
     @property
+    def seconds(self) -> float | None:
+        """How long the last login to this host took; None where nobody knows."""
+        with contextlib.suppress(OSError, ValueError):
+            return float(self._beside("took").read_bytes())
+        return None
+
+    @property
     def waits_for_the_first(self) -> bool:
         """Whether a further login has to know where the first one went before it can begin."""
         return has_several(self._configured())
@@ -170,9 +177,13 @@ class Login:
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
         self.logins += 1
+        began = time.monotonic()
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
+        took = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        self._beside("took").touch(mode=0o600)
+        self._beside("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr
 
     def _ciphers(self, *more: str) -> str:

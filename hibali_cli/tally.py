@@ -40,6 +40,7 @@ class Tally:
         self.bytes_to_do = 0
         self.deleted = self.to_delete = 0
         self.failed = self.retries = 0
+        self._gone_on_with: set[bytes] = set()
         self._planned = False
         self.current: dict[bytes, Carrying] = {}  # large files under way, the latest last
         self._carried = self._begun = 0
@@ -74,6 +75,7 @@ class Tally:
         self.files = self.deleted = self.to_delete = self.failed = self._carried = self._begun = 0
         self.files_to_do, self.bytes_to_do = files, size
         self.current.clear()
+        self._gone_on_with.clear()
         self._began = None
         self._samples.clear()
 
@@ -84,11 +86,7 @@ class Tally:
                 self.files += self.phase == HASHING
                 self._sample(now)
             case Carrying():
-                if self.current.pop(event.path, None) is None:
-                    self._begun += event.begun
-                self.current[event.path] = event
-                if len(self.current) > _CURRENT_KEPT:
-                    del self.current[next(iter(self.current))]
+                self._take_large(event)
             case Moved(kind="file" | "link"):
                 self.files += 1
                 self.current.pop(event.path, None)
@@ -99,6 +97,17 @@ class Tally:
                 self.current.pop(event.path, None)
             case _:
                 pass
+
+    def _take_large(self, event: Carrying) -> None:
+        """What left last may be told after the file has landed, so a whole one is not under way."""
+        if event.begun and event.path not in self._gone_on_with:
+            self._gone_on_with.add(event.path)
+            self._begun += event.begun
+        self.current.pop(event.path, None)
+        if event.bytes < event.size:
+            self.current[event.path] = event
+        if len(self.current) > _CURRENT_KEPT:
+            del self.current[next(iter(self.current))]
 
     def _sample(self, now: float) -> None:
         self._began = self._began or now

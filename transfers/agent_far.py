@@ -110,6 +110,11 @@ class AgentFar:
             raise NotFoundError("no-digest", "the site gave no digest", about=self._connection.where)
         return found
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds from a question to its answer, the shortest so far."""
+        return self._connection.round_trip
+
     def close(self) -> None:
         """See Far."""
         self._connection.close()

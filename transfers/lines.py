@@ -51,7 +51,9 @@ class Lines:
         self._most = most if open_line is not None else 0
         self._tell = tell
         self._guard = threading.Lock()
+        self._settled = threading.Condition(self._guard)
         self._started = 0
+        self._answered = 0
         self._wanted = 0
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
@@ -81,11 +83,15 @@ class Lines:
         except HibaliError as problem:
             with self._guard:
                 first, self._failed = not self._failed, True
+                self._answered += 1
+                self._settled.notify_all()
             if first:
                 self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
             return
         with self._guard:
             kept = not self._closed
+            self._answered += 1
+            self._settled.notify_all()
             if kept:
                 self._all.append(connection)
                 if self._watcher is not None:
@@ -95,6 +101,12 @@ class Lines:
             self._tell(Connected(connection.where, lines, self._logins()))
         else:
             connection.close()
+
+    def wait(self, seconds: float) -> int:
+        """How many lines there are, the first one included, once all that were started are up or failed."""
+        with self._guard:
+            self._settled.wait_for(lambda: self._answered >= self._started, seconds)
+            return 1 + len(self._all)
 
     def watch(self, take: Callable[[Connection], None]) -> None:
         """Hand over every line that is up, and each that comes up later, from whatever thread; `take` returns at once."""

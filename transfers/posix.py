@@ -205,6 +205,10 @@ class PosixStore:
         """See Store."""
         self._lines.start(self._connection.round_trip, size)
 
+    def lines_up(self, seconds: float) -> int:
+        """How many lines there are, once all that `expect` asked for are up or failed, or so many seconds have passed."""
+        return self._lines.wait(seconds)
+
     def begun(self, item: Item) -> int:
         """See Store."""
         return self._landing.begun(item) if self._landing is not None else 0

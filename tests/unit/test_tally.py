@@ -73,7 +73,8 @@ def test_what_stood_there_before_is_done_and_was_not_fast() -> None:
     assert (tally.rate(10) or 0) < 20
     assert [one.bytes for one in tally.current.values()] == [950]
     tally.take(Moved(b"x", "file", 1000, None, "digest", 0), 11)
-    assert not tally.current
+    tally.take(Carrying(b"x", 900, 1000, 1000), 12)  # told late
+    assert (tally.current, tally.bytes) == ({}, 950)
 
 
 def test_an_interruption_is_told_what_is_safe() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import threading
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
@@ -15,7 +14,7 @@ from hibali.sites import Site
 from transfers.bundle import remote_command
 from transfers.connection import Connection
 from transfers.entry import Proof
-from transfers.lines import Lines, count_lines
+from transfers.lines import Lines
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
@@ -31,7 +30,6 @@ FACTS = Facts(
 )
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
-_FARTHEST_SECONDS = 1.0  # for an answer from anywhere on earth, by satellite
 
 
 def connect(
@@ -66,7 +64,7 @@ def _start_agent(login: Login, python: str, where: str, look_at: bytes | None = 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:
     """The site's logins by number. Where none has to wait for another, all begin at once, and nobody waits for them.
 
-    As many as the slowest line allowed would need over the longest distance: how far it is, is not known yet.
+    Under a limit of bytes a second they wait until it is known how far it is, and how many that takes.
     """
     settings = site.ssh
     if settings is None:
@@ -75,10 +73,10 @@ def _further_logins(site: Site, tell: Listener) -> list[Login]:
         Login(settings, site.limits, host=settings.data_host, tell=tell, number=number, may_ask=False)
         for number in range(settings.logins)
     ]
-    worth = count_lines(_FARTHEST_SECONDS, sys.maxsize, len(logins), site.limits.bandwidth)
-    at_once = settings.persist_seconds and not site.limits.login_interval_seconds
-    if worth > 1 and at_once and not logins[0].waits_for_the_first:
-        for login in logins[1:worth]:
+    limits = site.limits
+    at_once = settings.persist_seconds and not limits.login_interval_seconds and not limits.bandwidth
+    if len(logins) > 1 and at_once and not logins[0].waits_for_the_first:
+        for login in logins[1:]:
             threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
     return logins
 

@@ -1,0 +1,115 @@
+"""`sites check --tune`: a long line is measured, settings are proposed, and nothing stays behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hibali.locations import read_location
+from hibali.settings import load_sites
+from tests.schemas import check_lines
+from tests.support.faulty_proxy import LongProxy
+from tests.support.transfers import Transfers
+from transfers import tuning
+from transfers.tuning import Trial, propose, settings_to_try
+
+
+def trial(logins: int, channels: int, up: int, down: int) -> Trial:
+    return Trial(logins, channels, channels, up, down, 1)
+
+
+def test_more_is_tried_only_where_it_can_help_and_is_allowed() -> None:
+    assert settings_to_try(0.0005, 8) == [(1, 1)]
+    assert settings_to_try(0.1, 1) == [(1, 1), (1, 4), (1, 8)]
+    assert settings_to_try(0.1, 3)[3:] == [(2, 8), (3, 8)]
+    assert settings_to_try(0.1, 16)[3:] == [(2, 8), (4, 8), (8, 8), (16, 16)]
+    assert settings_to_try(0.1, 8, rate=1_000_000) == [(1, 1)]
+
+
+def test_the_most_modest_setting_that_is_good_is_proposed() -> None:
+    one, four, eight = trial(1, 1, 16, 16), trial(1, 4, 60, 62), trial(1, 8, 64, 60)
+    assert propose([one, four, eight]) == four
+    assert propose([one, four, eight, trial(4, 8, 110, 110)]) == trial(4, 8, 110, 110)
+    assert propose([trial(1, 1, 100, 10), trial(1, 4, 10, 100), trial(1, 8, 60, 60)]) == trial(1, 8, 60, 60)
+    assert propose([trial(1, 1, 0, 0)]) == trial(1, 1, 0, 0)
+    assert propose([]) is None
+
+
+@pytest.fixture
+def far_away(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
+    """An ssh site behind a line of 30 ms."""
+    there = transfers_to("ssh")
+    proxy = LongProxy(there.place.server.port, 0.015)
+    config = there.hibali.home.config
+    through = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n'
+    config.write_text(
+        re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
+    )
+    yield there, proxy
+    proxy.close()
+
+
+def test_a_refused_login_is_not_measured(
+    far_away: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, proxy = far_away
+    ssh = there.folder / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\ncase $* in *ControlMaster=yes*-[1-9]\\ *)"
+        ' echo "Permission denied (publickey)." >&2; exit 255;; esac\nexec ssh "$@"\n'
+    )
+    ssh.chmod(0o755)
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
+    site = load_sites(str(config)).site("there")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", there.hibali.env["XDG_RUNTIME_DIR"])
+    monkeypatch.setattr(tuning, "settings_to_try", lambda *_: [(1, 1), (2, 4), (4, 8)])
+    monkeypatch.setattr(tuning, "TRIAL_BYTES", 8 * 1024 * 1024)
+    found = tuning.tune(site, read_location("there:", load_sites(str(config))), 4)
+    assert [(one.logins, one.channels) for one in found.trials] == [(1, 1)]
+    assert found.because == "2 logins were not to be had"
+    assert proxy.connections == 1
+    assert list(there.place.root.iterdir()) == []
+
+
+def test_a_long_line_is_measured_and_nothing_stays(far_away: tuple[Transfers, LongProxy]) -> None:
+    there, proxy = far_away
+    there.make({b"mine": b"stays"})
+    there.push()
+    answer = there.hibali("sites", "check", "there", "--tune", "--logins", "2", "--json", exit=0)
+    check, told = (line for line in check_lines(answer.out) if line["kind"] != "noted")
+    assert (check["kind"], told["kind"]) == ("site-check", "site-tuning")
+    assert told["round_trip_seconds"] >= 0.03
+    assert told["login_seconds"] > 0.03
+    tried = [(one["logins"], one["channels"]) for one in told["trials"]]
+    assert tried == [(1, 1), (1, 4), (1, 8), (2, 8)]
+    assert all(one["lines"] >= one["channels"] for one in told["trials"])
+    assert all(0 < one["bytes"] <= tuning.TRIAL_BYTES for one in told["trials"])
+    assert all(one["bytes_per_second_up"] and one["bytes_per_second_down"] for one in told["trials"])
+    assert (told["proposed"]["logins"], told["proposed"]["channels"]) in tried
+    assert proxy.connections == 2
+    assert there.there() == {b"mine": b"stays"}
+    assert not [path for path in there.place.root.iterdir() if path.name != "data"]
+
+
+def test_next_door_one_channel_is_enough_and_elsewhere_there_is_nothing_to_set(transfers_to: Any) -> None:
+    there = transfers_to("local")
+    [_, told] = check_lines(there.hibali("sites", "check", "there", "--tune", "--json", exit=0).out)
+    assert (told["trials"], told["proposed"]) == ([], None)
+    assert "only ssh sites" in told["because"]
+    assert there.hibali("sites", "check", "there", "--logins", "2").exit == 2
+
+
+@pytest.mark.parametrize("word", ["ssh", "sftp"])
+def test_a_near_site_is_asked_for_little(transfers_to: Any, word: str) -> None:
+    there = transfers_to(word)
+    done = there.hibali("sites", "check", "there", "--tune", exit=0)
+    if word == "ssh":
+        assert re.search(r"^ +1 +1 +[0-9.]+ .B/s +[0-9.]+ .B/s$", done.out.decode(), re.MULTILINE)
+        assert b"[sites.there.ssh]" not in done.out
+        assert "One channel is all that this line takes." in done.err.decode()
+    else:
+        assert "SFTP uses one channel" in done.err.decode()
