@@ -50,7 +50,7 @@ class Login:
         tell: Listener = ignore,
         number: int = 0,
     ) -> None:
-        """`number` tells several logins to one host apart; only the first one may ask a person for anything."""
+        """`number` tells several logins to one host apart; only the first one may ask a person for anything, or be tried again."""
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
@@ -59,6 +59,7 @@ class Login:
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._number = number
+        self._refused: HibaliError | None = None
 
     @property
     def _socket(self) -> Path:
@@ -78,7 +79,20 @@ class Login:
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
-                with_retries(self._log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+                self._log_in_anew()
+
+    def _log_in_anew(self) -> None:
+        """A site that has no room for a further login is not asked for it again."""
+        if not self._number:
+            with_retries(self._log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+            return
+        if self._refused is not None:
+            raise self._refused
+        try:
+            self._log_in()
+        except HibaliError as problem:
+            self._refused = problem
+            raise
 
     def argv(self, command: str) -> list[str]:
         """The words that run one constant command there, over the kept login.
@@ -124,10 +138,10 @@ class Login:
             *("-S", str(self._socket), "-N", "--", self.host),
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
-        self.logins += 1
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        self.logins += 1
 
     def _ciphers(self, *more: str) -> str:
         """What ssh would offer to this host, in its order; empty where this ssh cannot tell (ssh(1), -G)."""
