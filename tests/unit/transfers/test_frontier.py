@@ -1,0 +1,106 @@
+"""Going on inside a file: what arrives while the beginning is still being checked is not lost by another interruption."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_for
+from transfers.agent.begun import MARK_BYTES, Begun, Part, read_begun
+from transfers.agent.beneath import Root, open_root
+from transfers.agent.frontier import Frontier, MismatchError
+
+BLOCKS = 6
+CONTENT = random.Random(2).randbytes(BLOCKS * MARK_BYTES + 5)  # noqa: S311 - the same each time
+PARTIAL = b".hibali-" + b"0123456789abcdef" * 2
+
+
+def digest(start: int, stop: int) -> str:
+    return sha256(CONTENT[start * MARK_BYTES : stop * MARK_BYTES]).hexdigest()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    (tmp_path / ".hibali").mkdir(mode=0o700)
+    (tmp_path / os.fsdecode(PARTIAL)).write_bytes(CONTENT)
+    found = open_root(os.fsencode(tmp_path))
+    yield found
+    found.close()
+
+
+def begin(root: Root, marks: int, blocks: int) -> tuple[Part, Begun]:
+    """A file of which so many marks and so many blocks behind them are noted."""
+    part = Part(b"large", PARTIAL, len(CONTENT), 1, "")
+    part.marks = [(number * MARK_BYTES, digest(0, number)) for number in range(1, marks + 1)]
+    part.blocks = [
+        (number * MARK_BYTES, (number + 1) * MARK_BYTES, digest(number, number + 1))
+        for number in range(marks, marks + blocks)
+    ]
+    begun = Begun(root)
+    begun.start(part)
+    return part, begun
+
+
+def go_on(root: Root, part: Part, begun: Begun) -> Frontier:
+    descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
+    try:
+        return Frontier(descriptor, part, begun)
+    finally:
+        os.close(descriptor)
+
+
+def test_blocks_count_behind_the_last_mark_and_are_read_again(root: Root) -> None:
+    _, begun = begin(root, 2, 3)
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == 5 * MARK_BYTES
+    assert len(known.marks) == 2
+    assert len(known.blocks) == 3
+
+
+def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
+    part, begun = begin(root, 1, 3)
+    frontier = go_on(root, part, begun)
+    assert frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    assert frontier.finish() == sha256(CONTENT).hexdigest()
+    begun.close()
+    (known,) = read_begun(root)
+    assert [mark[0] // MARK_BYTES for mark in known.marks] == list(range(1, BLOCKS + 1))
+    assert known.blocks == []
+
+
+def test_what_arrives_during_the_check_is_noted_at_once(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check takes as long as it takes; here it waits for good."""
+    part, begun = begin(root, 3, 0)
+    monkeypatch.setattr(Frontier, "_hash", lambda self: self._wait_for(len(CONTENT)))
+    frontier = go_on(root, part, begun)
+    frontier.place(3 * MARK_BYTES, 2 * MARK_BYTES + 1)
+    wait_for(lambda: part.there == 5 * MARK_BYTES)
+    frontier.give_up()
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == 5 * MARK_BYTES
+
+
+@pytest.mark.parametrize(("damaged", "good"), [(0, 0), (1, 1), (3, 3)])
+def test_a_damaged_mark_or_block_is_found_and_what_is_before_it_stays(
+    tmp_path: Path, root: Root, damaged: int, good: int
+) -> None:
+    part, begun = begin(root, 2, 2)
+    with (tmp_path / os.fsdecode(PARTIAL)).open("r+b") as stream:
+        stream.seek(damaged * MARK_BYTES + 17)
+        stream.write(b"damaged")
+    frontier = go_on(root, part, begun)
+    frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    with pytest.raises(MismatchError) as told:
+        frontier.finish()
+    assert told.value.good == good * MARK_BYTES
+    begun.cut(part, told.value.good)
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == good * MARK_BYTES
