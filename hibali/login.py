@@ -52,7 +52,7 @@ class Login:
         number: int = 0,
         may_ask: bool = True,
     ) -> None:
-        """`number` tells several logins to one host apart; only the first one may ask a person for anything.
+        """`number` tells several logins to one host apart; only the first one may ask a person for anything, or be tried again.
 
         The others go to the address that the first one went to, and none is tried again once one was refused.
         """
@@ -65,6 +65,7 @@ class Login:
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._number = number
         self._asks = may_ask and not number
+        self._refused: HibaliError | None = None
 
     @property
     def _socket(self) -> Path:
@@ -88,8 +89,22 @@ class Login:
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
-                log_in = self._log_in_further if self._number else self._log_in_first
-                with_retries(log_in, about=self.host, attempts=3, first_wait=2.0, tell=self._tell)
+                if self._number:
+                    self._log_in_once()
+                else:
+                    with_retries(
+                        self._log_in_first, about=self.host, attempts=3, first_wait=2.0, tell=self._tell
+                    )
+
+    def _log_in_once(self) -> None:
+        """A site that has no room for a further login is not asked for it again."""
+        if self._refused is not None:
+            raise self._refused
+        try:
+            self._log_in_further()
+        except HibaliError as problem:
+            self._refused = problem
+            raise
 
     @property
     def seconds(self) -> float | None:
@@ -176,12 +191,12 @@ class Login:
             *("-S", str(self._socket), "-N", "--", self.host),
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
-        self.logins += 1
         began = time.monotonic()
         finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask())
         took = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
+        self.logins += 1
         self._beside("took").touch(mode=0o600)
         self._beside("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr

@@ -1,10 +1,14 @@
-"""Others on the same machine: they swap folders for symlinks while we write, and squat on our names (S1, S4)."""
+"""Others on the same machine: they swap folders for symlinks while we write, and squat on our names (S1, S4).
+
+The first tests swap as this very account, which is the quickest; the later ones as another, in a folder that all may write.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +19,7 @@ import pytest
 
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, many_files, read_tree, state_of
+from tests.support.waiting import wait_for
 
 TREE = {b"sub/inner/" + name: content for name, content in many_files(600, 3000, folders=3).items()}
 
@@ -191,3 +196,110 @@ def test_a_name_in_use_by_another_kind_stays(folder_there: Transfers, outside: P
     there.push("--delete", "--max-delete", "100%")
     assert state_of(outside) == before
     assert there.there() == {b"sub/inner/new": b"1", b"other": b"2"}
+
+
+# Another account. It is given the folder as its working directory: what lies above is nobody's but ours.
+
+NEIGHBOUR = 65534
+SWAP = """
+$SIG{TERM} = sub { print "$swaps\\n"; exit 0 };
+while (1) {
+    rename("sub", "taken") and symlink($ARGV[0], "sub") and $swaps++;
+    unlink("sub");
+    rename("taken", "sub");
+}
+"""
+SWAP_OURS = """
+$SIG{TERM} = sub { print "$swaps\\n"; exit 0 };
+while (1) {
+    rename(".hibali", "taken-" . $swaps) and symlink($ARGV[0], ".hibali") and $swaps++;
+    select(undef, undef, undef, 0.05);
+    unlink(".hibali");
+    mkdir(".hibali") and rmdir(".hibali");
+}
+"""
+
+
+@contextmanager
+def neighbour(folder: Path, script: str, outside: Path) -> Iterator[Callable[[], int]]:
+    """Another account at work in `folder`, which all may write to; how often it swapped something is told at the end."""
+    if os.geteuid() != 0 or shutil.which("perl") is None:
+        pytest.skip("only root can be two accounts, and the other one needs perl")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    process = subprocess.Popen(
+        ["perl", "-e", script, str(outside)],
+        cwd=folder,
+        user=NEIGHBOUR,
+        group=NEIGHBOUR,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    told: list[str] = []
+    try:
+        yield lambda: int(told[0] or 0)
+    finally:
+        process.terminate()
+        told.append(process.communicate(timeout=60)[0])
+
+
+def test_another_account_swaps_folders_during_a_push(folder_there: Transfers, outside: Path) -> None:
+    there = folder_there
+    there.make(TREE)
+    (there.root / "sub" / "inner").mkdir(parents=True)
+    (there.root / "sub" / "inner").chmod(0o777)
+    before = state_of(outside)
+    with neighbour(there.root, SWAP, outside) as swaps:
+        codes = set()
+        for _ in range(3):
+            answer = there.hibali("push", there.source, "there:data", "--json")
+            codes.add(answer.exit)
+            assert b"Traceback" not in answer.err
+        assert state_of(outside) == before
+    assert swaps() > 100
+    assert codes <= {0, 6, 8}, codes
+    assert state_of(outside) == before
+    assert not (there.root / "sub").is_symlink()
+    shutil.rmtree(there.root / "taken", ignore_errors=True)
+    there.push()
+    assert there.there() == TREE
+
+
+def test_another_account_takes_our_own_names_away_during_a_push(
+    folder_there: Transfers, outside: Path
+) -> None:
+    """Its lock gone, hibali stops: what it holds nobody else can forge, and nothing is written where a symlink leads."""
+    there = folder_there
+    there.make(many_files(600, 3000))
+    before = state_of(outside)
+    with neighbour(there.root, SWAP_OURS, outside) as swaps:
+        for _ in range(3):
+            answer = there.hibali("push", there.source, "there:data", "--json")
+            assert answer.exit in {0, 5, 6, 8}, str(answer)
+            assert b"Traceback" not in answer.err
+    assert swaps() > 0
+    assert state_of(outside) == before
+    for left in there.root.glob("taken-*"):
+        shutil.rmtree(left)
+    for name, content in there.landed().items():
+        assert content == (there.source / os.fsdecode(name)).read_bytes(), name
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        (there.root / ".hibali").unlink()
+    there.push("--delete", "--max-delete", "100%")
+    assert there.there() == many_files(600, 3000)
+
+
+@pytest.mark.parametrize("script", ['mkdir ".hibali"', 'symlink $ARGV[0], ".hibali"', 'open(F, ">.hibali")'])
+def test_what_another_account_made_under_our_name_is_refused(
+    folder_there: Transfers, outside: Path, script: str
+) -> None:
+    there = folder_there
+    there.make({b"a": b"1"})
+    before = state_of(outside)
+    with neighbour(there.root, f"{script}; sleep 600", outside):
+        wait_for(lambda: os.path.lexists(there.root / ".hibali"))
+        answer = there.push(exit=8)
+    assert b".hibali" in answer.err
+    assert b"a" not in there.there()
+    assert state_of(outside) == before

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.half_way import signal_half_way
-from tests.support.transfers import Transfers
+from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, many_files, sha256
+from tests.support.waiting import wait_for
 from tests.support.watcher import Watcher
 
 PACK = 256  # a group commit under way when it fell asleep may end
@@ -48,3 +51,43 @@ def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_p
     assert again.last["files_moved"] == len(changed)
     assert there.there() == theirs
     there.nothing_of_ours_there()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("word", ["ssh", "sftp", "s3"])
+def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_path: Path, word: str) -> None:
+    """A laptop that slept: meanwhile another came, and what the first one has left to write it keeps to itself.
+
+    An agent gives its lock back when it has heard nothing of its client for a while (`SILENCE_SECONDS`).
+    """
+    there = transfers_to(word, "" if word != "s3" else "[sites.there.limits]\n")
+    config = there.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.there.limits]\n", '[sites.there.limits]\nlease = "10s"\n')
+    )
+    ours, theirs = (many_files(40, 300_000, seed=seed) for seed in (1, 2))
+    there.make(ours)
+    another = make_tree(tmp_path / "another", theirs)
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "500K")
+    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        before = there.landed()
+        deadline = time.monotonic() + 200
+        while (answer := there.hibali("push", another, "there:data", "--json")).exit == 5:
+            assert answer.last["code"] == "locked", str(answer)
+            assert time.monotonic() < deadline
+        assert answer.exit == 0, str(answer)
+        assert 0 < len(before) < len(ours)
+        assert there.there() == theirs
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+    assert process.wait(60) == 5
+    assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
+    now = there.there()
+    assert all(now[name] in {ours[name], theirs[name]} for name in theirs)
+    assert [name for name in now if now[name] != theirs[name]] == [], "it went on writing"
+    there.nothing_of_ours_there()
+    assert counts(there.push())["files_failed"] == 0
+    assert there.there() == ours

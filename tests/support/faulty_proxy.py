@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import re
 import socket
@@ -47,9 +48,9 @@ class Exchange:
 class _Listener:
     """A listening socket with a thread for each connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, listening: socket.socket | None = None) -> None:
         self.server_port = port
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = listening or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -74,11 +75,15 @@ class _Listener:
     def relay(self, client: socket.socket, server: socket.socket) -> None:
         raise NotImplementedError
 
-    def cut(self) -> None:
-        """End every connection now."""
+    def cut(self, *, reset: bool = False) -> None:
+        """End every connection now; `reset` with what is said when a host knows nothing of it any more."""
         for one in list(self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                if reset:
+                    # connect(2) to AF_UNSPEC: a RST at once, whoever waits for the socket
+                    ctypes.CDLL(None).connect(one.fileno(), bytes(16), 16)
+                else:
+                    one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
@@ -86,20 +91,36 @@ class _Listener:
 
 
 class CuttingProxy(_Listener):
-    """Passes bytes on, and cuts all lines once `cut_after` bytes went to the server; None for never."""
+    """Passes bytes on, and cuts all lines whenever `cut_after` bytes went to the server; None for never.
 
-    def __init__(self, port: int, cut_after: int | None = None) -> None:
+    With `reset` they end by a RST; with `once` the next lines are left alone.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        cut_after: int | None = None,
+        listening: socket.socket | None = None,
+        *,
+        reset: bool = False,
+        once: bool = False,
+    ) -> None:
         self.cut_after = cut_after
+        self.reset = reset
+        self.once = once
         self.sent = 0
-        super().__init__(port)
+        self._counting = threading.Lock()
+        super().__init__(port, listening)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
         back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
         back.start()
         while content := client.recv(65536):
-            self.sent += len(content)
+            with self._counting:
+                self.sent += len(content)
             if self.cut_after is not None and self.sent > self.cut_after:
-                self.cut()
+                self.cut_after = None if self.once else self.cut_after
+                self.cut(reset=self.reset)
                 return
             server.sendall(content)
         with contextlib.suppress(OSError):
@@ -130,15 +151,21 @@ class NarrowProxy(CuttingProxy):
 
 
 class LongProxy(_Listener):
-    """Passes bytes on `seconds` late in each direction, as a line over an ocean does; counts those that went there."""
+    """Passes bytes on `seconds` late in each direction, as a line over an ocean does; counts those that went there.
 
-    def __init__(self, port: int, seconds: float) -> None:
+    Connections beyond `most` at a time are ended at once, as by a server that has enough.
+    """
+
+    def __init__(self, port: int, seconds: float, most: int | None = None) -> None:
         self.seconds = seconds
+        self.most = most
         self.sent = 0
         self.connections = 0
         super().__init__(port)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
+        if self.most is not None and len(self._open) > 2 * self.most:  # both ends of each are open
+            return
         self.connections += 1
         back = threading.Thread(target=self._late, args=(server, client), daemon=True)
         back.start()

@@ -156,7 +156,7 @@ def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         (404, "NoSuchBucket", NotFoundError, "no-such-bucket"),
         (404, "NoSuchKey", NotFoundError, "vanished"),
         (503, "SlowDown", TryLaterError, "busy"),
-        (500, "", TryLaterError, "busy"),
+        (500, "", TryLaterError, "server-failed"),
         (429, "", TryLaterError, "busy"),
         (507, "", IncompleteError, "no-space"),
         (403, "QuotaExceeded", IncompleteError, "no-space"),

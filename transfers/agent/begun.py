@@ -18,10 +18,14 @@ _LIMIT = 256 * 1024 * 1024
 _KEPT_SECONDS = 30 * 24 * 3600
 
 Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all before it
+Block = Tuple[int, int, str]  # from, to, and the sha256 of what lies between
 
 
 class Part(object):
-    """One file that was begun: whose content it is, under which partial name, and its marks in order."""
+    """One file that was begun: whose content it is, under which partial name, its marks in order, and blocks behind them.
+
+    Blocks are noted while what an earlier operation left is still being checked, which marks have to wait for.
+    """
 
     def __init__(self, path: bytes, partial: bytes, size: int, mtime_ns: int, tag: str) -> None:
         self.path = path
@@ -30,11 +34,20 @@ class Part(object):
         self.mtime_ns = mtime_ns
         self.tag = tag
         self.marks: List[Mark] = []
+        self.blocks: List[Block] = []
 
     @property
     def there(self) -> int:
         """How many bytes from the start on are said to be there."""
-        return self.marks[-1][0] if self.marks else 0
+        there = self.marks[-1][0] if self.marks else 0
+        for start, stop, _ in self.blocks:
+            there = stop if start == there else there
+        return there
+
+    def cut(self, there: int) -> None:
+        """Forget what is said of anything behind `there`."""
+        self.marks = [mark for mark in self.marks if mark[0] <= there]
+        self.blocks = [block for block in self.blocks if block[1] <= there]
 
     def record(self) -> Dict[str, Any]:
         """Its line in the journal."""
@@ -70,7 +83,9 @@ class Begun(object):
     def _write(self, part: Part) -> None:
         self._append(part.record())
         for mark in part.marks:
-            self._append({"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]})
+            self._append(_mark_record(part, mark))
+        for block in part.blocks:
+            self._append(_block_record(part, block))
 
     def _append(self, record: Dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode("ascii") + b"\n")
@@ -87,12 +102,20 @@ class Begun(object):
         """Note how far a file is there."""
         with self._lock:
             part.marks.append(mark)
-            self._append({"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]})
+            part.blocks = [block for block in part.blocks if block[0] >= mark[0]]
+            self._append(_mark_record(part, mark))
+
+    def block(self, part: Part, block: Block) -> None:
+        """Note that more is there, before it is known whether all in front of it is right."""
+        with self._lock:
+            if not part.marks or part.marks[-1][0] <= block[0]:
+                part.blocks.append(block)
+                self._append(_block_record(part, block))
 
     def cut(self, part: Part, there: int) -> None:
         """What was found to be wrong behind `there` is there no more."""
         with self._lock:
-            part.marks = [mark for mark in part.marks if mark[0] <= there]
+            part.cut(there)
             self._append({"partial": part.partial.decode("latin-1"), "cut": there})
 
     def end(self, part: Part) -> None:
@@ -107,6 +130,14 @@ class Begun(object):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _mark_record(part: Part, mark: Mark) -> Dict[str, Any]:
+    return {"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]}
+
+
+def _block_record(part: Part, block: Block) -> Dict[str, Any]:
+    return {"partial": part.partial.decode("latin-1"), "from": block[0], "to": block[1], "sha256": block[2]}
 
 
 def _is_alive(root: Root, part: Part) -> bool:
@@ -158,10 +189,16 @@ def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
     elif "end" in record:
         parts.pop(partial, None)
     elif "cut" in record:
-        part = parts[partial]
-        part.marks = [mark for mark in part.marks if mark[0] <= record["cut"]]
+        parts[partial].cut(int(record["cut"]))
     else:
-        offset, digest = int(record["to"]), str(record["sha256"])
-        part = parts[partial]
-        if part.there < offset <= part.size:
-            part.marks.append((offset, digest))
+        _take_digest(parts[partial], int(record["to"]), str(record["sha256"]), record.get("from"))
+
+
+def _take_digest(part: Part, to: int, digest: str, start: Optional[int]) -> None:
+    """A mark, or a block where it says from where; nothing that lies behind the file's end or in front of the last one."""
+    if start is not None:
+        if start == part.there and start < to <= part.size:
+            part.blocks.append((start, to, digest))
+    elif (part.marks[-1][0] if part.marks else 0) < to <= part.size:
+        part.marks.append((to, digest))
+        part.blocks = [block for block in part.blocks if block[0] >= to]

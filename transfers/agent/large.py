@@ -98,9 +98,7 @@ class LargeFiles(object):
             self._unlink(part.partial)
             self._begun.end(part)
             raise
-        frontier = Frontier(
-            descriptor, item["size"], list(part.marks), lambda mark: self._begun.mark(part, mark)
-        )
+        frontier = Frontier(descriptor, part, self._begun)
         self._files[item["number"]] = Large(item, part, descriptor, frontier)
 
     def _start(self, item: Dict[str, Any]) -> Part:
@@ -117,7 +115,7 @@ class LargeFiles(object):
         if before is None or before.there != offset or not is_same(before, item):
             raise GoneError("what was there of it is gone")
         part = _part_of(item, partial_path(self._seed, item["path"]))
-        part.marks = list(before.marks)
+        part.marks, part.blocks = list(before.marks), list(before.blocks)
         self._begun.start(part)
         parent = self._root.parent(before.partial)
         names = [name.rpartition(b"/")[2] for name in (before.partial, part.partial)]
@@ -205,7 +203,7 @@ class LargeFiles(object):
         for large in self._files.values():
             large.frontier.give_up()
             os.close(large.descriptor)
-            if not large.part.marks:
+            if not large.part.there:
                 self._failed.append(large.part.partial)
                 self._begun.end(large.part)
         self._files.clear()

@@ -202,9 +202,7 @@ class Lease(object):
         """Raise `LostLeaseError` unless the lock is still ours and was renewed in time."""
         if time.monotonic() - self._renewed > self._seconds * 0.75:
             raise LostLeaseError("the lease ran out")
-        found = self._read(_LOCK)
-        if found is None or found.get("token") != self.token:
-            raise LostLeaseError("somebody else took the lock")
+        check_holder(self._root, self._folder, self.token)
 
     def is_held(self) -> bool:
         """Whether the lock is still ours."""
@@ -244,14 +242,26 @@ class Borrowed(object):
     """The lease of another agent of the same client: looked at, never renewed or given back."""
 
     def __init__(self, root: Root, token: str) -> None:
+        self._root = root
         self._folder = os.dup(root.folder(own_names.FOLDER))
         self._token = token
 
     def check(self) -> None:
         """Raise `LostLeaseError` unless that agent still holds the lock; whether it renews it, it says itself."""
-        found = read_record(self._folder, _LOCK)
-        if found is None or found.get("token") != self._token:
-            raise LostLeaseError("somebody else took the lock")
+        check_holder(self._root, self._folder, self._token)
+
+
+def check_holder(root: Root, folder: int, token: str) -> None:
+    """Raise `LostLeaseError` unless the lock in `folder` has this token, and others still find it there."""
+    found = read_record(folder, _LOCK)
+    if found is None or found.get("token") != token:
+        raise LostLeaseError("somebody else took the lock")
+    try:
+        standing = os.stat(own_names.FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        raise LostLeaseError("somebody took the lock away") from None
+    if not os.path.samestat(standing, os.fstat(folder)):
+        raise LostLeaseError("somebody took the lock away")
 
 
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:

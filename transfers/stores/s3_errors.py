@@ -20,6 +20,7 @@ _RANGE = re.compile(r"\b(NotPartial|(No|Parse|Invalid)ContentRange|(Unexpected|I
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 
 NOT_PARTIAL = "not-the-range-asked"
+FAILED = "server-failed"
 
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity"})
@@ -27,7 +28,7 @@ _FULL = frozenset(
     {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientStorage"}
 )
 _CORRUPT = frozenset({"XAmzContentSHA256Mismatch", "BadDigest", "InvalidDigest", "IncompleteBody"})
-_BUSY = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted"})
+_BUSY = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "OperationAborted"})
 _ELSEWHERE = frozenset({"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"})
 
 
@@ -57,6 +58,8 @@ def error_of(status: int, code: str, about: str) -> HibaliError:
         return IncompleteError(
             "corrupt", f"the server received other bytes ({said})", about=about, transient=True
         )
+    if code == "InternalError" or status == 500:
+        return TryLaterError(FAILED, f"the server failed at this ({said})", about=about)
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
             return IncompleteError("not-supported", f"the server cannot do this ({said})", about=about)

@@ -14,10 +14,11 @@ from hibali.errors import HibaliError
 from transfers.entry import Entry, Kind, Proof
 from transfers.store import Item, Payload, Problem, Unit
 from transfers.stores.s3_bulk import Bulk, Got
-from transfers.stores.s3_errors import problem_of
+from transfers.stores.s3_errors import FAILED, problem_of
 from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _UNITS_AHEAD = 64
+_FAILURES = 3  # objects in a row at which the server itself may fail before it is the server that is at fault
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
 
@@ -57,6 +58,7 @@ class Reading:
         self._pool = pool
         self._key_of = key_of
         self._files: dict[int, _Frontier | Problem] = {}
+        self._failures = 0
         self.bytes = 0
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
@@ -97,7 +99,12 @@ class Reading:
         try:
             got = self._bulk.get(self._key_of(entry.path), etag=entry.etag, offset=offset, length=length)
         except HibaliError as problem:
+            self._failures += 1
+            if problem.code == FAILED and self._failures <= _FAILURES:
+                # One whose bytes the server lost: it has been asked often enough, and the others may be whole.
+                return Problem(problem.code, problem.message)
             return problem_of(problem, denied=True)
+        self._failures = 0
         wanted = entry.size if length is None else length
         if got.size != entry.size or len(got.content) != wanted or (entry.etag and got.etag != entry.etag):
             return _CHANGED

@@ -87,13 +87,28 @@ def _log_in_quietly(login: Login) -> None:
         login.ensure()
 
 
+def _over_any(
+    further: list[Login], python: str, where: str, look_at: bytes, problem: TryLaterError
+) -> Connection:
+    """An agent over one of these logins; raises `problem` where none of them came up."""
+    for login in further:
+        if login.shared:
+            with contextlib.suppress(HibaliError):
+                return _start_agent(login, python, where, look_at)
+    raise problem
+
+
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` mean what they mean there."""
     site = location.site
     further = _further_logins(site, tell)
-    connection, first = connect(site, bulk=True, look_at=location.raw, tell=tell)
     settings = site.ssh
     assert settings is not None
+    try:
+        connection, first = connect(site, bulk=True, look_at=location.raw, tell=tell)
+    except TryLaterError as problem:
+        # A further login may have taken the last connection that the site allows.
+        connection, first = _over_any(further[1:], settings.python, site.name, location.raw, problem), 0
 
     def open_line(number: int) -> Connection:
         line = _start_agent(further[number % len(further)], settings.python, site.name)

@@ -1,11 +1,12 @@
-"""The digest of a file that comes in pieces is that of its bytes, whatever their order and whoever has them at hand."""
+"""Going on inside a file: what arrives while the beginning is still being checked is not lost by another interruption."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import random
 import tempfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 
@@ -13,74 +14,136 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.waiting import wait_for
 from transfers.agent import frontier as frontier_module
-from transfers.agent.begun import Mark
+from transfers.agent.begun import MARK_BYTES, Begun, Part, read_begun
+from transfers.agent.beneath import Root, open_root
 from transfers.agent.frontier import Frontier, MismatchError
 
-MARK_BYTES = 64 * 1024  # instead of 8 MiB, which take a while to hash
-PIECE = MARK_BYTES // 2 - 1000
-CONTENT = bytes(range(256)) * (5 * PIECE // 256) + b"the end"
-PIECES = [(offset, CONTENT[offset : offset + PIECE]) for offset in range(0, len(CONTENT), PIECE)]
+BLOCKS = 6
+CONTENT = random.Random(2).randbytes(BLOCKS * MARK_BYTES + 5)  # noqa: S311 - the same each time
+PARTIAL = b".hibali-" + b"0123456789abcdef" * 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_marks() -> Iterator[None]:
-    with mock.patch.object(frontier_module, "MARK_BYTES", MARK_BYTES):
-        yield
+def digest(start: int, stop: int) -> str:
+    return sha256(CONTENT[start * MARK_BYTES : stop * MARK_BYTES]).hexdigest()
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    (tmp_path / ".hibali").mkdir(mode=0o700)
+    (tmp_path / os.fsdecode(PARTIAL)).write_bytes(CONTENT)
+    found = open_root(os.fsencode(tmp_path))
+    yield found
+    found.close()
 
 
-MARKS = [(stop, digest(CONTENT[:stop])) for stop in range(MARK_BYTES, len(CONTENT), MARK_BYTES)]
+def begin(root: Root, marks: int, blocks: int) -> tuple[Part, Begun]:
+    """A file of which so many marks and so many blocks behind them are noted."""
+    part = Part(b"large", PARTIAL, len(CONTENT), 1, "")
+    part.marks = [(number * MARK_BYTES, digest(0, number)) for number in range(1, marks + 1)]
+    part.blocks = [
+        (number * MARK_BYTES, (number + 1) * MARK_BYTES, digest(number, number + 1))
+        for number in range(marks, marks + blocks)
+    ]
+    begun = Begun(root)
+    begun.start(part)
+    return part, begun
 
 
-@given(
-    st.permutations(range(len(PIECES))), st.lists(st.booleans(), min_size=len(PIECES), max_size=len(PIECES))
-)
-def test_pieces_in_any_order(order: list[int], at_hand: list[bool]) -> None:
-    marks: list[Mark] = []
-    with tempfile.TemporaryFile() as file:
-        frontier = Frontier(file.fileno(), len(CONTENT), [], marks.append)
+def go_on(root: Root, part: Part, begun: Begun) -> Frontier:
+    descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
+    try:
+        return Frontier(descriptor, part, begun)
+    finally:
+        os.close(descriptor)
+
+
+def test_blocks_count_behind_the_last_mark_and_are_read_again(root: Root) -> None:
+    _, begun = begin(root, 2, 3)
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == 5 * MARK_BYTES
+    assert len(known.marks) == 2
+    assert len(known.blocks) == 3
+
+
+def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
+    part, begun = begin(root, 1, 3)
+    frontier = go_on(root, part, begun)
+    assert frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    assert frontier.finish() == sha256(CONTENT).hexdigest()
+    begun.close()
+    (known,) = read_begun(root)
+    assert [mark[0] // MARK_BYTES for mark in known.marks] == list(range(1, BLOCKS + 1))
+    assert known.blocks == []
+
+
+def test_what_arrives_during_the_check_is_noted_at_once(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check takes as long as it takes; here it waits for good."""
+    part, begun = begin(root, 3, 0)
+    monkeypatch.setattr(Frontier, "_hash", lambda self: self._wait_for(len(CONTENT)))
+    frontier = go_on(root, part, begun)
+    frontier.place(3 * MARK_BYTES, 2 * MARK_BYTES + 1)
+    wait_for(lambda: part.there == 5 * MARK_BYTES)
+    frontier.give_up()
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == 5 * MARK_BYTES
+
+
+@pytest.mark.parametrize(("damaged", "good"), [(0, 0), (1, 1), (3, 3)])
+def test_a_damaged_mark_or_block_is_found_and_what_is_before_it_stays(
+    tmp_path: Path, root: Root, damaged: int, good: int
+) -> None:
+    part, begun = begin(root, 2, 2)
+    with (tmp_path / os.fsdecode(PARTIAL)).open("r+b") as stream:
+        stream.seek(damaged * MARK_BYTES + 17)
+        stream.write(b"damaged")
+    frontier = go_on(root, part, begun)
+    frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    with pytest.raises(MismatchError) as told:
+        frontier.finish()
+    assert told.value.good == good * MARK_BYTES
+    begun.cut(part, told.value.good)
+    begun.close()
+    (known,) = read_begun(root)
+    assert known.there == good * MARK_BYTES
+
+
+SMALL_MARK = 64 * 1024
+PIECE = SMALL_MARK // 2 - 1000
+PIECES = [CONTENT[offset : offset + PIECE] for offset in range(0, 6 * PIECE, PIECE)]
+WHOLE = b"".join(PIECES)
+
+
+@given(st.permutations(range(len(PIECES))), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_them_at_hand(
+    order: list[int], at_hand: list[bool]
+) -> None:
+    part = Part(b"large", PARTIAL, len(WHOLE), 1, "")
+    begun = mock.Mock()
+    with tempfile.TemporaryFile() as file, mock.patch.object(frontier_module, "MARK_BYTES", SMALL_MARK):
+        frontier = Frontier(file.fileno(), part, begun)
         whole = []
         for number in order:
-            offset, piece = PIECES[number]
-            os.pwrite(file.fileno(), piece, offset)
-            whole.append(frontier.place(offset, len(piece), piece if at_hand[number] else None))
-        assert frontier.finish() == digest(CONTENT)
-    assert whole == [False] * (len(PIECES) - 1) + [True]
-    assert marks == MARKS
+            piece = PIECES[number]
+            os.pwrite(file.fileno(), piece, number * PIECE)
+            whole.append(frontier.place(number * PIECE, PIECE, piece if at_hand[number] else None))
+        assert frontier.finish() == sha256(WHOLE).hexdigest()
+    assert whole == [False] * 5 + [True]
+    marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]
+    assert begun.mark.call_args_list == [mock.call(part, mark) for mark in marks]
 
 
-@pytest.mark.parametrize("wrong", [(0, 0), (-1, 5), (PIECE // 2, PIECE), (0, len(CONTENT) + 1)])
-def test_a_piece_that_cannot_be_is_refused(tmp_path: Path, wrong: tuple[int, int]) -> None:
-    with (tmp_path / "file").open("w+b") as file:
-        frontier = Frontier(file.fileno(), len(CONTENT), [], [].append)
-        os.pwrite(file.fileno(), PIECES[0][1], 0)
-        assert not frontier.place(*_told(PIECES[0]), PIECES[0][1])
-        with pytest.raises(ValueError, match="not asked for"):
-            frontier.place(*wrong, bytes(max(0, wrong[1])))
-        frontier.give_up()
-        with pytest.raises(MismatchError):
-            frontier.finish()
-
-
-def test_what_an_earlier_time_left_is_read_and_compared(tmp_path: Path) -> None:
-    marks: list[Mark] = []
-    with (tmp_path / "file").open("w+b") as file:
-        file.write(CONTENT[:MARK_BYTES])
-        file.flush()
-        frontier = Frontier(file.fileno(), len(CONTENT), MARKS[:1], marks.append)
-        rest = CONTENT[MARK_BYTES:]
-        os.pwrite(file.fileno(), rest, MARK_BYTES)
-        assert frontier.place(MARK_BYTES, len(rest), rest)
-        assert frontier.finish() == digest(CONTENT)
-        assert marks == MARKS[1:]
-        other = Frontier(file.fileno(), len(CONTENT), [(MARK_BYTES, "0" * 64)], marks.append)
-        with pytest.raises(MismatchError):
-            other.finish()
-
-
-def _told(piece: tuple[int, bytes]) -> tuple[int, int]:
-    return piece[0], len(piece[1])
+@pytest.mark.parametrize("wrong", [(0, 0), (-1, 5), (PIECE // 2, PIECE), (0, len(WHOLE) + 1)])
+def test_a_piece_that_cannot_be_is_refused(root: Root, wrong: tuple[int, int]) -> None:
+    part, begun = begin(root, 0, 0)
+    frontier = go_on(root, part, begun)
+    assert not frontier.place(0, PIECE, PIECES[0])
+    with pytest.raises(ValueError, match="not asked for"):
+        frontier.place(*wrong, bytes(max(0, wrong[1])))
+    frontier.give_up()
+    with pytest.raises(MismatchError):
+        frontier.finish()
+    begun.close()

@@ -12,6 +12,7 @@ import pytest
 
 from transfers.agent import names
 from transfers.agent.beneath import Root, open_root
+from transfers.agent.problems import problem_of
 from transfers.agent.records import FOLDER
 from transfers.agent.walk import Walk
 
@@ -71,4 +72,5 @@ def test_a_name_of_another_kind_than_a_moment_ago_makes_the_listing_incomplete(
     changing.rmdir() if was_folder else changing.unlink()
     changing.touch() if was_folder else changing.mkdir()
     assert list(listing) == []
-    assert walk.problems == [(b"b", errno.ENOTDIR if was_folder else errno.EISDIR)]
+    number = errno.ENOTDIR if was_folder else errno.EISDIR
+    assert walk.problems == [(b"b", problem_of(OSError(number, os.strerror(number))))]

@@ -1,0 +1,94 @@
+"""A large file whose transfer is killed again and again: what goes over the wire is counted outside of hibali."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_proxy import CuttingProxy
+from tests.support.transfers import Transfers
+
+MIB = 1 << 20
+IN_FLIGHT = 64 * MIB  # at most, for each kill
+OVERHEAD = 1.03
+SIZES = [
+    pytest.param(2048, 256, marks=(pytest.mark.heavy, pytest.mark.timeout(1200))),
+    (128, 64),
+]
+
+
+@pytest.fixture
+def counted(transfers_to: Any, request: pytest.FixtureRequest) -> Iterator[tuple[Transfers, CuttingProxy]]:
+    """A site through a proxy that counts what goes to it."""
+    there = transfers_to(request.param)
+    place: Any = there.place
+    config = there.hibali.home.config
+    if place.word == "s3":
+        proxy = CuttingProxy(int(place.endpoint.rpartition(":")[2]))
+        config.write_text(config.read_text().replace(place.endpoint, f"http://127.0.0.1:{proxy.port}"))
+        there.hibali("sites", "check", "there", exit=0)
+    else:
+        proxy = CuttingProxy(place.server.port)
+        more = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={place.server.host}"]\n'
+        config.write_text(
+            re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + more, config.read_text())
+        )
+    proxy.sent = 0
+    yield there, proxy
+    proxy.close()
+
+
+def write_random(path: Path, size: int) -> None:
+    """So many MiB that nothing on the way makes smaller."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = random.Random(size)  # noqa: S311 - the same content each time
+    with path.open("wb") as stream:
+        for _ in range(size):
+            stream.write(numbers.randbytes(MIB))
+
+
+@pytest.mark.parametrize("counted", ["ssh", "s3"], indirect=True)
+@pytest.mark.parametrize(("size", "each"), SIZES)
+def test_killed_again_and_again_it_sends_little_twice(
+    counted: tuple[Transfers, CuttingProxy], size: int, each: int
+) -> None:
+    there, proxy = counted
+    large = there.source / "large"
+    write_random(large, size)
+    kills = 0
+    while (code := push_until(there, proxy, each * MIB)) != 0:
+        assert code in {-signal.SIGKILL, 5}  # 5: the dead one's agent held the target for a moment more
+        kills += code != 5
+        assert kills <= size // each + 2, "it does not get on"
+        assert there.place.read("data", b"large") is None, "nothing is seen of it before it is whole"
+    allowed = size * MIB * OVERHEAD + kills * IN_FLIGHT
+    print(
+        f"\n{there.place.word}: {size} MiB, killed {kills} times, {proxy.sent / MIB:.0f} MiB on the wire,"
+        f" {(proxy.sent / MIB - size) / max(kills, 1):.1f} MiB more for each kill; allowed {allowed / MIB:.0f}"
+    )
+    assert kills >= size // each - 1
+    assert proxy.sent <= allowed
+    same = there.hibali("verify", there.source, "there:data", "--json", exit=0, timeout=600)
+    assert same.last["proof_tree"] == "digest"
+    there.nothing_of_ours_there()
+
+
+def push_until(there: Transfers, proxy: CuttingProxy, size: int) -> int:
+    """Push, and kill it once so many bytes went over the wire; how it ended."""
+    began = proxy.sent
+    process = there.hibali.start("push", there.source, "there:data", "--json")
+    while process.poll() is None and proxy.sent < began + size:
+        time.sleep(0.002)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return int(process.wait())

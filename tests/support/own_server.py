@@ -1,0 +1,100 @@
+"""A server of one test alone, which may be stopped with all it started, and started again as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.services.fixtures import Buckets
+from tests.services.object_store import end_object_store, start_object_store
+from tests.services.processes import RECORD, answers, end_all, program, start, wait_until
+from tests.services.sshd import start_sshd
+from tests.support.places import BucketPlace, FolderPlace, Place
+
+
+class OwnServer:
+    """`place` is what it serves; the port stays the same."""
+
+    def __init__(
+        self,
+        folder: Path,
+        place: Place,
+        port: int,
+        words: list[str],
+        *,
+        environment: dict[str, str] | None = None,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`words` start it, in the foreground."""
+        self.place = place
+        self.port = port
+        self._folder = folder
+        self._words = words
+        self._environment = environment
+        self._ready = ready
+
+    def stop(self) -> None:
+        """As a machine that loses its power does it: connections and whatever runs over them, too."""
+        end_all(self._folder)
+
+    def start(self) -> None:
+        """The same server with what it kept."""
+        log = self._folder / "again.log"
+        pid = start(self._folder, self._words, log, self._environment)
+        wait_until(lambda: answers(self.port) and self._ready(), pid, log)
+
+
+@contextmanager
+def own_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[OwnServer]:
+    """For a place of kind `ssh` or `s3`; `sshd` are lines that come first in sshd's configuration."""
+    session = folder / "own"
+    session.mkdir()
+    try:
+        yield _object_store(session) if word == "s3" else _sshd(session, folder / "ssh-root", sshd)
+    finally:
+        end_all(session)
+        end_object_store(session)
+
+
+def _sshd(session: Path, root: Path, lines: str) -> OwnServer:
+    server = start_sshd(session, session / "ssh")
+    config = session / "ssh" / "sshd_config"
+    words = [program("sshd", "openssh-server"), "-D", "-e", "-f", str(config)]
+    own = OwnServer(session, FolderPlace("ssh", root, server), server.port, words)
+    if lines:
+        config.write_text(f"{lines}\n{config.read_text()}")  # of two lines about one thing the first counts
+        own.stop()
+        own.start()
+    return own
+
+
+def _object_store(session: Path) -> OwnServer:
+    store = start_object_store(session, session / "object-store")
+    process = Path("/proc") / (session / RECORD).read_text().split()[0]
+    words, told = ((process / name).read_bytes().decode().split("\0")[:-1] for name in ("cmdline", "environ"))
+    buckets = Buckets(store)
+    bucket = buckets.bucket()
+
+    def ready() -> bool:
+        return _works(lambda: bucket.put("ready", b"1"))
+
+    return OwnServer(
+        session,
+        BucketPlace(buckets, bucket),
+        int(store.endpoint.rpartition(":")[2]),
+        words,
+        environment=dict(variable.split("=", 1) for variable in told),
+        ready=ready,
+    )
+
+
+def _works(act: Callable[[], Any]) -> bool:
+    import botocore.exceptions
+
+    try:
+        act()
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+        return False
+    return True
