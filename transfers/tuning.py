@@ -28,6 +28,7 @@ from transfers.stores import local, ssh
 from transfers.transport import open_either
 
 TRIAL_BYTES = 64 * 1024 * 1024  # at most this much goes there, and comes back, in one trial
+_QUESTIONS = 5  # the quickest answer of so many is the round trip
 _TRIAL_SECONDS = 5.0
 _LINES_SECONDS = 30.0  # for further lines to come up, beside the pauses between logins
 _NOTHING_TO_SET = "only ssh sites have `logins` and `channels`; elsewhere hibali spreads its work by itself"
@@ -118,6 +119,8 @@ def tune(site: Site, place: Location | None, logins: int | None = None, tell: Li
         return tuning
     with closing(far):
         folder = far.expand(place.path)
+        for _ in range(_QUESTIONS):
+            far.stat(folder)
         tuning.round_trip = far.round_trip
         own = folder.rstrip(b"/") + b"/hibali-tune-" + secrets.token_hex(8).encode()
         far.make_folder(own, exclusive=True)
