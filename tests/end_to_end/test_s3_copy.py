@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -131,6 +131,21 @@ def test_a_source_that_changed_meanwhile_is_not_copied(buckets: Buckets) -> None
         b"b": None,
     }
     assert buckets.two.files("t") == {b"b": b"2"}
+
+
+def test_a_saved_plan_copies_only_over_what_it_saw(buckets: Buckets) -> None:
+    fill(buckets, {b"a": b"1", b"b": b"2"})
+    buckets.two.plant("t", {b"a": b"old", b"b": b"old"})
+    source, target = buckets.open("one:t"), buckets.open("two:t")
+    there = {entry.path: entry for entry in target.list()}
+    items = [replace(item, exact=True) for item in items_of(list(source.list()), there)]
+    buckets.two.plant("t", {b"a": b"somebody's"})
+    lock = target.lock("test")
+    landed = list(target.copy(Origin(source), items))
+    lock.release()
+    codes = {one.item.entry.path: one.problem and one.problem.code for one in landed}
+    assert codes == {b"a": "target-changed", b"b": None}
+    assert buckets.two.files("t") == {b"a": b"somebody's", b"b": b"2"}
 
 
 @pytest.fixture
