@@ -69,6 +69,8 @@ def adjustments(found: Survey, rules: Rules) -> Iterator[Adjustment]:
 
     Deepest first: a folder that nobody may enter any more closes off what lies in it.
     """
+    if rules.modes != "keep" and not rules.xattrs:
+        return
     folders = (action for action in found.moves if action.entry.kind is Kind.FOLDER)
     for action in deepest_first(in_order(chain(found.adjustments, folders))):
         permissions, attributes = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
