@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,17 @@ def test_a_bucket_brings_permissions_back(bucket_there: Transfers, tmp_path: Pat
     (tmp_path / "back/private").chmod(0o644)
     assert counts(there.pull(tmp_path / "back", "--modes", "keep"))["bytes_sent"] == 0
     assert modes_of(tmp_path / "back")[b"private"] == 0o600
+
+
+def test_permissions_are_kept_over_sftp(transfers_to: Any, tmp_path: Path) -> None:
+    there = transfers_to("sftp")
+    make(there)
+    there.push("--modes", "keep")
+    assert modes_of(there.root) == MODES
+    (there.source / "private").chmod(0o640)
+    (there.source / "group").chmod(0o2755)
+    receipt = there.push("--modes", "keep").last
+    assert (receipt["files_moved"], receipt["files_adjusted"]) == (0, 1)
+    assert modes_of(there.root) == {**MODES, b"private": 0o640, b"group": 0o755}
+    there.pull(tmp_path / "back", "--modes", "keep")
+    assert modes_of(tmp_path / "back") == modes_of(there.root)
