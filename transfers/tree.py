@@ -15,6 +15,7 @@ from transfers.mover import Side
 from transfers.places import open_store
 from transfers.rules import Selector
 from transfers.single import SingleTarget
+from transfers.spool import EntrySpool
 from transfers.store import ListingIncompleteError, Problem, Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -24,7 +25,7 @@ Digested = tuple[Entry, str | None, Problem | None]
 
 @dataclass(slots=True)
 class Tree:
-    """The files and symlinks that a filter takes, in canonical order; `single` where the place is one file.
+    """The files and symlinks that a filter takes, in canonical order, on disk; `single` where the place is one file.
 
     `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at.
     """
@@ -34,8 +35,8 @@ class Tree:
     side: Side
     stores: list[Store]
     single: bool = False
-    files: list[Entry] = field(default_factory=list)
-    links: list[Entry] = field(default_factory=list)
+    files: EntrySpool = field(default_factory=EntrySpool)
+    links: EntrySpool = field(default_factory=EntrySpool)
     specials: int = 0
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
 
@@ -52,6 +53,11 @@ class Tree:
                 # it would stand in manifests as it came
                 yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
 
+    def keep(self, stack: ExitStack) -> None:
+        """What is listed goes with `stack`."""
+        stack.callback(self.files.close)
+        stack.callback(self.links.close)
+
     def list(self, selected: Selector) -> None:
         """Look at it all."""
         try:
@@ -59,9 +65,9 @@ class Tree:
                 if entry.kind is Kind.FOLDER or not selected(entry):
                     continue
                 if entry.kind is Kind.FILE:
-                    self.files.append(entry)
+                    self.files.add(entry)
                 elif entry.kind is Kind.LINK:
-                    self.links.append(entry)
+                    self.links.add(entry)
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
@@ -89,10 +95,12 @@ def open_tree(location: Location, selected: Selector, tell: Listener, stack: Exi
         raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.where, store, [store])
+        tree.keep(stack)
         tree.list(selected)
         return tree
     folder = opened(location.parent)
     tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
+    tree.keep(stack)
     tree.list(_take_all)
     return tree
 
