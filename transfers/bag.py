@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import date
+from itertools import islice
 from pathlib import Path
 
 from hibali.errors import IncompleteError, RefusedError, UsageError
@@ -64,11 +65,11 @@ def _check_payload(stock: Inventory) -> None:
         raise IncompleteError(
             "bag-incomplete", "not all of it could be listed; they are named above", about=tree.location.text
         )
-    if tree.links or tree.specials:
-        names = "; ".join(printable(entry.path) for entry in tree.links[:_NAMED])
+    if tree.links.count or tree.specials:
+        names = "; ".join(printable(entry.path) for entry in islice(tree.links, _NAMED))
         raise RefusedError(
             "not-baggable",
-            f"a bag holds neither symlinks ({len(tree.links)}) nor special files ({tree.specials}): {names}",
+            f"a bag holds neither symlinks ({tree.links.count}) nor special files ({tree.specials}): {names}",
             about=tree.location.text,
             hint="Put files in their place, or copy it with --links skip. Nothing was written.",
         )

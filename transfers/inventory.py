@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -72,27 +72,31 @@ class Inventory:
     def hashed(self) -> Iterator[Hashed]:
         """Every regular file that could be read; how many names are of another kind is told as `Noted`."""
         tree, recorded = self.tree, self._wanted.recorded
-        if tree.links or tree.specials:
-            self._tell(Noted(f"Not in it: {len(tree.links)} symlinks and {tree.specials} special files."))
-        files = [entry for entry in tree.files if entry.path != self._wanted.leave_out]
+        if tree.links.count or tree.specials:
+            self._tell(Noted(f"Not in it: {tree.links.count} symlinks and {tree.specials} special files."))
         with closing(DigestBook("digests", tree.question(), keep=recorded)) as book:
-            earlier: dict[bytes, str] = {}
-            for entry in files if recorded else ():
-                digest = entry.digest or book.find([entry])
+            count = size = 0
+            for entry in self._unknown(book):
+                count, size = count + 1, size + entry.size
+            self._tell(Hashing(count, size))
+            now = self._now(self._unknown(book), book)
+            for entry in self._files():
+                earlier = self._earlier(entry, book)
+                digest = next(now) if earlier is None else earlier
                 if digest is not None:
-                    earlier[entry.path] = digest
-            unknown = [entry for entry in files if entry.path not in earlier]
-            self._tell(Hashing(len(unknown), sum(entry.size for entry in unknown)))
-            now = self._now(unknown, book)
-            for entry in files:
-                if entry.path in earlier:
-                    yield Hashed(entry, earlier[entry.path], Proof.RECORDED)
-                    continue
-                digest = next(now)
-                if digest is not None:
-                    yield Hashed(entry, digest, Proof.DIGEST)
+                    yield Hashed(entry, digest, Proof.DIGEST if earlier is None else Proof.RECORDED)
 
-    def _now(self, files: list[Entry], book: DigestBook) -> Iterator[str | None]:
+    def _files(self) -> Iterator[Entry]:
+        return (entry for entry in self.tree.files if entry.path != self._wanted.leave_out)
+
+    def _earlier(self, entry: Entry, book: DigestBook) -> str | None:
+        """The digest on record, where that is wanted."""
+        return (entry.digest or book.find([entry])) if self._wanted.recorded else None
+
+    def _unknown(self, book: DigestBook) -> Iterator[Entry]:
+        return (entry for entry in self._files() if self._earlier(entry, book) is None)
+
+    def _now(self, files: Iterable[Entry], book: DigestBook) -> Iterator[str | None]:
         """Hash these there, some ahead; None for one that could not be read."""
         for entry, digest, problem in self.tree.digests(files):
             if digest is None:

@@ -6,15 +6,16 @@ import hashlib
 import heapq
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from hibali.errors import UsageError
 
 _SHARE = re.compile(r"([0-9]{1,18})(%?)")
 
 _Value = TypeVar("_Value")
+_Value_co = TypeVar("_Value_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,25 @@ def new_seed() -> int:
     return secrets.randbelow(1_000_000_000)
 
 
-def choose(
-    values: Sequence[_Value], name: Callable[[_Value], bytes], share: Share, seed: int
-) -> list[_Value]:
+class Values(Protocol[_Value_co]):
+    """What can be counted, and looked at more than once."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __iter__(self) -> Iterator[_Value_co]:
+        """The same ones each time."""
+
+
+def choose(values: Values[_Value], name: Callable[[_Value], bytes], share: Share, seed: int) -> list[_Value]:
     """The chosen ones in the order they came.
 
     Each name draws its lot from the seed by itself, so what else is there changes nothing about it.
     """
     key = str(seed).encode("ascii")
-
-    def lot(position: int) -> bytes:
-        return hashlib.blake2b(name(values[position]), key=key, digest_size=16).digest()
-
-    return [
-        values[position]
-        for position in sorted(heapq.nsmallest(share.of(len(values)), range(len(values)), lot))
-    ]
+    lots = (
+        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
+        for position, value in enumerate(values)
+    )
+    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
+    return [value for position, value in enumerate(values) if position in chosen]

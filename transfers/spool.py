@@ -1,4 +1,4 @@
-"""A plan kept out of memory while it is looked at whole: actions written once, read again in order."""
+"""What is too much for memory while it is looked at whole: written once, read again in order as often as needed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
 
 _IN_MEMORY = 32 * 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
+_READ = 64 * 1024
 _LENGTH = struct.Struct(">I")
+
+_Value = TypeVar("_Value")
 
 
 class Blocks:
@@ -29,46 +32,85 @@ class Blocks:
         self._file.write(_LENGTH.pack(len(content)) + content)
         self.count += 1
 
+    def __len__(self) -> int:
+        """How many were added."""
+        return self.count
+
     def blocks(self) -> Iterator[bytes]:
-        """Forward; nothing may be added meanwhile, but several may read."""
-        position = 0
+        """Forward, by any number of readers in turn; nothing may be added meanwhile."""
+        position, held = 0, b""
         while True:
             self._file.seek(position)
-            head = self._file.read(_LENGTH.size)
-            if not head:
+            more = self._file.read(_READ)
+            if not more:
                 return
-            (length,) = _LENGTH.unpack(head)
-            yield self._file.read(length)
-            position += length + _LENGTH.size
+            position += len(more)
+            held += more
+            start = 0
+            while len(held) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(held, start)
+                stop = start + _LENGTH.size + length
+                if stop > len(held):
+                    break
+                yield held[start + _LENGTH.size : stop]
+                start = stop
+            held = held[start:]
 
     def close(self) -> None:
         """Forget it all."""
         self._file.close()
 
 
-class Spool(Blocks):
-    """Actions in the order they were added."""
+class Spooled(Blocks, Generic[_Value]):
+    """Values in the order they were added, each as JSON."""
 
-    def add(self, action: Action) -> None:
-        """Append one action."""
-        self.append(json.dumps(_to_list(action), separators=(",", ":")).encode("ascii"))
+    def _pack(self, value: _Value) -> list[Any]:
+        raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Action]:
-        """Forward; nothing may be added meanwhile."""
+    def _unpack(self, fields: list[Any]) -> _Value:
+        raise NotImplementedError
+
+    def add(self, value: _Value) -> None:
+        """Append one."""
+        self.append(json.dumps(self._pack(value), separators=(",", ":")).encode("ascii"))
+
+    def __iter__(self) -> Iterator[_Value]:
+        """Forward, by any number of readers in turn; nothing may be added meanwhile."""
         for content in self.blocks():
-            yield _from_list(json.loads(content))
+            yield self._unpack(json.loads(content))
 
 
-def _to_list(action: Action) -> list[Any]:
-    target = entry_to_list(action.target) if action.target is not None else None
-    return [action.verb, action.because, action.implied, entry_to_list(action.entry), target]
+class Spool(Spooled[Action]):
+    """A plan."""
+
+    def _pack(self, value: Action) -> list[Any]:
+        target = entry_to_list(value.target) if value.target is not None else None
+        return [value.verb, value.because, value.implied, entry_to_list(value.entry), target]
+
+    def _unpack(self, fields: list[Any]) -> Action:
+        verb, because, implied, entry, target = fields
+        return Action(
+            Verb(verb), entry_from_list(entry), because, entry_from_list(target) if target else None, implied
+        )
 
 
-def _from_list(fields: list[Any]) -> Action:
-    verb, because, implied, entry, target = fields
-    return Action(
-        Verb(verb), entry_from_list(entry), because, entry_from_list(target) if target else None, implied
-    )
+class EntrySpool(Spooled[Entry]):
+    """A listing; `bytes` is the size of all that was added."""
+
+    def __init__(self, in_memory: int = _IN_MEMORY // 4) -> None:
+        super().__init__(in_memory)
+        self.bytes = 0
+
+    def add(self, value: Entry) -> None:
+        """See Spooled."""
+        super().add(value)
+        self.bytes += value.size
+
+    def _pack(self, value: Entry) -> list[Any]:
+        return entry_to_list(value)
+
+    def _unpack(self, fields: list[Any]) -> Entry:
+        return entry_from_list(fields)
 
 
 def entry_to_list(entry: Entry) -> list[Any]:

@@ -16,6 +16,7 @@ from transfers.places import open_store
 from transfers.rules import Selector
 from transfers.selection import unmet
 from transfers.single import SingleTarget
+from transfers.spool import EntrySpool
 from transfers.store import ListingIncompleteError, Problem, Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -25,7 +26,7 @@ Digested = tuple[Entry, str | None, Problem | None]
 
 @dataclass(slots=True)
 class Tree:
-    """The files and symlinks that a filter takes, in canonical order; `single` where the place is one file.
+    """The files and symlinks that a filter takes, in canonical order, on disk; `single` where the place is one file.
 
     `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at; `missing` are the names of a
     list that nothing here meets.
@@ -36,8 +37,8 @@ class Tree:
     side: Side
     stores: list[Store]
     single: bool = False
-    files: list[Entry] = field(default_factory=list)
-    links: list[Entry] = field(default_factory=list)
+    files: EntrySpool = field(default_factory=EntrySpool)
+    links: EntrySpool = field(default_factory=EntrySpool)
     specials: int = 0
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
     missing: set[bytes] = field(default_factory=set)
@@ -55,6 +56,11 @@ class Tree:
                 # it would stand in manifests as it came
                 yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
 
+    def close(self) -> None:
+        """Forget what was listed."""
+        self.files.close()
+        self.links.close()
+
     def list(self, selected: Selector, names: frozenset[bytes] | None = None) -> None:
         """Look at it all."""
         try:
@@ -62,9 +68,9 @@ class Tree:
                 if entry.kind is Kind.FOLDER or not selected(entry):
                     continue
                 if entry.kind is Kind.FILE:
-                    self.files.append(entry)
+                    self.files.add(entry)
                 elif entry.kind is Kind.LINK:
-                    self.links.append(entry)
+                    self.links.add(entry)
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
@@ -98,10 +104,12 @@ def open_tree(
         raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.where, store, [store])
+        stack.callback(tree.close)
         tree.list(selected, names)
         return tree
     folder = opened(location.parent)
     tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
+    stack.callback(tree.close)
     tree.list(_take_all)
     return tree
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from hibali.locations import Location
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind, Proof
 from transfers.manifest import Manifest
-from transfers.matching import Matched, Pair, leave_out, match_digests, match_trees, unmet_names
+from transfers.matching import Matched, Pair, Pairs, leave_out, match_digests, match_trees, unmet_names
 from transfers.receipt import Coverage, Receipt
 from transfers.record import recorded_digests
 from transfers.rules import Rules, Selector, selector
@@ -67,7 +67,9 @@ class Verification:
         """Hash and compare. Raises the errors of reaching and listing, and `NotFoundError("nothing-recorded")`."""
         with ExitStack() as stack:
             try:
-                self._prove(self._match(stack))
+                matched = self._match(stack)
+                stack.callback(matched.pairs.close)
+                self._prove(matched)
             finally:
                 self._settle()
         return self.receipt
@@ -94,18 +96,23 @@ class Verification:
         tree = self._open(question.first, stack)
         if question.second is not None:
             other = self._open(question.second, stack)
-            leave_out(self._trees, self._takes)
-            found = match_trees(tree, other)
-            found.failures.extend(unmet_names(self._trees, ()))
-            return found
-        expected = self._expected(tree)
-        missing = list(unmet_names(self._trees, expected))
-        for path in leave_out(self._trees, self._takes):
-            expected.pop(path, None)
-        below = question.manifest.below if question.manifest is not None else b""
-        found = match_digests(tree, expected, exact=question.exact, below=below)
-        found.failures.extend(missing)
+            self._leave_out(lambda _: None)
+            found = match_trees(tree, other, self._tell)
+            missing = unmet_names(self._trees, ())
+        else:
+            expected = self._expected(tree)
+            missing = iter(list(unmet_names(self._trees, expected)))
+            self._leave_out(lambda path: expected.pop(path, None))
+            below = question.manifest.below if question.manifest is not None else b""
+            found = match_digests(tree, expected, self._tell, exact=question.exact, below=below)
+        for failure in missing:
+            self._tell(failure)
         return found
+
+    def _leave_out(self, left: Callable[[bytes], object]) -> None:
+        rules = self._question.rules
+        if any(fact is not None for fact in (rules.newer_ns, rules.min_size, rules.max_size)):
+            leave_out(self._trees, self._takes, left)
 
     def _expected(self, tree: Tree) -> dict[bytes, str]:
         """Path to digest, as far as the question goes."""
@@ -137,17 +144,17 @@ class Verification:
         """Hash what is to be looked at and was not before, and judge it."""
         question, coverage = self._question, self._coverage
         files = self._trees[-1].files
-        self.receipt.files = len(files)
-        self.receipt.bytes = sum(entry.size for entry in files)
-        for failure in matched.failures:
-            self._tell(failure)
-        coverage.files_unchecked = len(matched.pairs) + matched.nobodys
+        self.receipt.files, self.receipt.bytes = files.count, files.bytes
+        coverage.files_unchecked = matched.pairs.count + matched.nobodys
         self.listed = True
-        with closing(DigestBook("verify", self._key(), keep=question.resume)) as book:
+        with (
+            closing(DigestBook("verify", self._key(), keep=question.resume)) as book,
+            closing(Pairs()) as unseen,
+        ):
             if question.resume and book.empty:
                 self._tell(Noted("There is nothing to go on from: all of it is looked at."))
-            unseen = self._unseen(self._chosen(matched.pairs, book), book)
-            self._tell_others(Hashing(len(unseen), sum(pair.ours.size for pair in unseen)))
+            self._sort_out(self._chosen(matched.pairs, book), book, unseen)
+            self._tell_others(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
                 coverage.files_unchecked -= 1
                 self._tell_others(Carried(pair.ours.size))
@@ -157,9 +164,8 @@ class Verification:
                     self._judge(pair, digest, wanted, book)
             book.discard()
 
-    def _unseen(self, chosen: list[Pair], book: DigestBook) -> list[Pair]:
-        """Those that the call that is gone on with did not find good, or that are not what they were."""
-        unseen = []
+    def _sort_out(self, chosen: Iterable[Pair], book: DigestBook, unseen: Pairs) -> None:
+        """`unseen` gets those that the call that is gone on with did not find good, or that are not what they were."""
         for pair in chosen:
             earlier = book.find(pair.entries)
             if earlier is not None and pair.wanted in {None, earlier}:
@@ -167,8 +173,7 @@ class Verification:
                 self._coverage.files_unchecked -= 1
                 self.receipt.files_kept += 1
             else:
-                unseen.append(pair)
-        return unseen
+                unseen.add(pair)
 
     def _judge(self, pair: Pair, digest: str, wanted: str, book: DigestBook) -> None:
         self._coverage.files_hashed += 1
@@ -192,7 +197,7 @@ class Verification:
         facts = [rules.newer_ns, rules.min_size, rules.max_size]
         return [*question_of, facts] if any(fact is not None for fact in facts) else question_of
 
-    def _chosen(self, pairs: list[Pair], book: DigestBook) -> list[Pair]:
+    def _chosen(self, pairs: Pairs, book: DigestBook) -> Iterable[Pair]:
         """All, or those drawn by the seed: the one given, else that of the call that is gone on with, else a new one."""
         question = self._question
         if question.sample is None:
@@ -206,7 +211,7 @@ class Verification:
         book.begin({"seed": seed})
         return choose(pairs, lambda pair: pair.ours.path, question.sample, seed)
 
-    def _hashed(self, pairs: list[Pair]) -> Iterator[tuple[Pair, str | None, str | None, Problem | None]]:
+    def _hashed(self, pairs: Pairs) -> Iterator[tuple[Pair, str | None, str | None, Problem | None]]:
         """Each with its digest and the one it should have; both places hash at the same time, some files ahead."""
         ours = self._trees[0].digests(pair.ours for pair in pairs)
         if self._question.second is None:

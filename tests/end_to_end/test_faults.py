@@ -109,7 +109,9 @@ def test_a_server_that_is_stopped_half_way_is_5_and_goes_on_when_it_is_back(
     there.nothing_of_ours_there()
 
 
-@pytest.mark.parametrize(("word", "once"), [("ssh", False), ("s3", True), ("s3", False)])
+@pytest.mark.parametrize(
+    ("word", "once"), [("ssh", False), ("s3", True), pytest.param("s3", False, marks=pytest.mark.heavy)]
+)
 def test_a_reset_line_inside_a_large_file_goes_on(transfers_to: Any, word: str, *, once: bool) -> None:
     """An object store is asked again by itself; a line to a site ends the call, and the same line goes on."""
     there = transfers_to(word)
@@ -179,7 +181,7 @@ def test_a_server_that_allows_two_of_them_gets_no_more(own_place: OwnPlace, what
         proxy.close()
 
 
-@pytest.mark.parametrize("word", ["local", "ssh"])
+@pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=pytest.mark.heavy)])
 def test_a_byte_flipped_on_the_disk_is_found_and_mended(transfers_to: Any, word: str) -> None:
     there = transfers_to(word)
     there.make(TREE)

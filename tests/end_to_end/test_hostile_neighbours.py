@@ -292,9 +292,9 @@ def test_another_account_takes_our_own_names_away_during_a_push(
 
 @pytest.mark.parametrize("script", ['mkdir ".hibali"', 'symlink $ARGV[0], ".hibali"', 'open(F, ">.hibali")'])
 def test_what_another_account_made_under_our_name_is_refused(
-    folder_there: Transfers, outside: Path, script: str
+    local_there: Transfers, outside: Path, script: str
 ) -> None:
-    there = folder_there
+    there = local_there
     there.make({b"a": b"1"})
     before = state_of(outside)
     with neighbour(there.root, f"{script}; sleep 600", outside):

@@ -20,10 +20,7 @@ from tests.support.transfers import Transfers
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB  # at most, for each kill
 OVERHEAD = 1.03
-SIZES = [
-    pytest.param(2048, 256, marks=(pytest.mark.heavy, pytest.mark.timeout(1200))),
-    (128, 64),
-]
+HEAVY = (pytest.mark.heavy, pytest.mark.timeout(1200))
 
 
 @pytest.fixture
@@ -56,8 +53,15 @@ def write_random(path: Path, size: int) -> None:
             stream.write(numbers.randbytes(MIB))
 
 
-@pytest.mark.parametrize("counted", ["ssh", "s3"], indirect=True)
-@pytest.mark.parametrize(("size", "each"), SIZES)
+@pytest.mark.parametrize(
+    ("counted", "size", "each"),
+    [
+        ("ssh", 128, 64),
+        pytest.param("ssh", 2048, 256, marks=HEAVY),
+        pytest.param("s3", 2048, 256, marks=HEAVY),
+    ],
+    indirect=["counted"],
+)
 def test_killed_again_and_again_it_sends_little_twice(
     counted: tuple[Transfers, CuttingProxy], size: int, each: int
 ) -> None:
