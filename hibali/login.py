@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shlex
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from hibali.folders import control_folder
 from hibali.retry import pause, with_retries
 from hibali.sites import Limits, SshSettings
 
+_ASKING = threading.Lock()
 LOGIN_SECONDS = 120.0  # a person may have to find a second factor
 
 _FAST_CIPHER = (
@@ -207,9 +210,8 @@ class Login:
 
     def _configured(self, *more: str) -> dict[str, str]:
         """The last value of each setting for this host; empty where this ssh cannot tell (ssh(1), -G)."""
-        told = shell.run([*self._settings.command, *more, "-G", "--", self.host], timeout=15)
-        lines = told.stdout.decode("utf-8", "replace").splitlines() if told.exit_code == 0 else []
-        return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+        with _ASKING:  # several logins begin at once, and one answer is good for all
+            return _configured((*self._settings.command, *more), self.host)
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban who connects too often."""
@@ -230,6 +232,13 @@ class Login:
             yield
         finally:
             os.close(descriptor)
+
+
+@functools.cache
+def _configured(command: tuple[str, ...], host: str) -> dict[str, str]:
+    told = shell.run([*command, "-G", "--", host], timeout=15)
+    lines = told.stdout.decode("utf-8", "replace").splitlines() if told.exit_code == 0 else []
+    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def prefer_cipher(ciphers: str, stock: str) -> list[str]:

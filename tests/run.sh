@@ -3,6 +3,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Thousands of processes start: each would compile all of hibali again.
+unset PYTHONDONTWRITEBYTECODE
+
 began=$(date +%s)
 sh tests/prepare.sh packages environment
 prepared=$(date +%s)

@@ -31,7 +31,7 @@ class Arena:
         self._guard = threading.Lock()
         self._free = [(0, size)]  # offset and length, in order, no two of them adjacent
         self._taken: dict[int, tuple[weakref.ref[Any], int, int]] = {}
-        self._ended: deque[int] = deque()
+        self._ended: deque[weakref.ref[Any]] = deque()
 
     def take(self, length: int) -> memoryview | None:
         """Room for so many bytes, whatever it holds; None while all is taken."""
@@ -43,7 +43,9 @@ class Arena:
                 return None
             # One type for each multiple: ctypes keeps every type of array for ever.
             room = (ctypes.c_char * rounded).from_buffer(self._memory, offset)
-            reference = weakref.ref(room, self._end)
+            # Called wherever the last view is given up, also in the middle of `take`, so it is only noted; and by no code
+            # of Python's, in which an interruption would be lost.
+            reference = weakref.ref(room, self._ended.append)
             self._taken[id(reference)] = (reference, offset, rounded)
         return memoryview(room).cast("B")[:length]
 
@@ -76,13 +78,9 @@ class Arena:
                 return offset
         return None
 
-    def _end(self, reference: weakref.ref[Any]) -> None:
-        """Called wherever the last view is given up, also in the middle of `take`: only noted."""
-        self._ended.append(id(reference))
-
     def _take_back(self) -> None:
         while self._ended:
-            _, offset, length = self._taken.pop(self._ended.popleft())
+            _, offset, length = self._taken.pop(id(self._ended.popleft()))
             insort(self._free, (offset, length))
             self._free = _joined(self._free)
 

@@ -29,6 +29,10 @@ def _load(modules):
             exec(compile(text, "hibali:" + name, "exec"), module.__dict__)
 """
 
+# Behind the standard library, which is not to be hidden by what stands beside us.
+_HERE = "import sys\nsys.path.append({!a})\nimport transfers.agent.serve\n"
+_ROOT = Path(__file__).resolve().parents[1]
+
 # In the order in which they import one another.
 _MODULES = (
     "frames",
@@ -74,10 +78,11 @@ def local_command(python: str) -> list[str]:
     return [python, "-I", "-S", "-c", BOOTSTRAP]
 
 
-def opening(nonce: str) -> bytes:
-    """What is written to the agent's standard input before the first frame."""
+def opening(nonce: str, *, here: bool = False) -> bytes:
+    """What is written to the agent's standard input before the first frame; `here` it loads the modules we run from."""
+    source = _HERE.format(str(_ROOT)).encode("ascii") if here else _source()
     packed = zlib.compress(
-        _source() + f"\nsys.modules['transfers.agent.serve'].main({nonce!r})\n".encode("ascii"), 9
+        source + f"\nsys.modules['transfers.agent.serve'].main({nonce!r})\n".encode("ascii"), 9
     )
     return b"%08d" % len(packed) + packed
 

@@ -24,7 +24,7 @@ from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
 from transfers.agent.lease import seconds_of
-from transfers.arena import Arena, take_room
+from transfers.arena import arena, take_room
 from transfers.bundle import opening
 
 _CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
@@ -39,15 +39,17 @@ class Connection:
         argv: list[str],
         where: str,
         login: Login | None = None,
-        memory: Arena | None = None,
+        *,
+        here: bool = False,
         look_at: bytes | None = None,
     ) -> None:
         """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
 
-        `memory` is shared with it, where it runs on this machine. What stands at `look_at` is asked at once, see `looked`.
+        It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked at once, see `looked`.
         """
         self.where = where
-        self.memory = memory
+        self.memory = memory = arena() if here else None
+        self._here = here
         self._login = login
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
@@ -68,7 +70,7 @@ class Connection:
     def _start(self, look_at: bytes | None) -> dict[str, Any]:
         nonce = secrets.token_hex(16)
         try:
-            self._write_all(opening(nonce))
+            self._write_all(opening(nonce, here=self._here))
         except OSError:
             raise self._gone() from None
         if look_at is not None:

@@ -7,7 +7,6 @@ import sys
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.sites import Site
-from transfers.arena import arena
 from transfers.bundle import local_command
 from transfers.connection import Connection
 from transfers.entry import Proof
@@ -29,7 +28,7 @@ FACTS = Facts(
 def connect(site: Site, *, look_at: bytes | None = None, tell: Listener = ignore) -> tuple[Connection, int]:
     """An agent of this machine, and how many logins it took (none); `look_at` as Connection has it."""
     del tell
-    return Connection(local_command(sys.executable), site.name, memory=arena(), look_at=look_at), 0
+    return Connection(local_command(sys.executable), site.name, here=True, look_at=look_at), 0
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:

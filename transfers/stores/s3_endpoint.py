@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from hibali.errors import UsageError
 from hibali.sites import S3Settings
-from transfers.stores.s3_credentials import profile_session
+from transfers.stores.s3_credentials import is_environment_alone, profile_session
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -31,14 +32,22 @@ class Endpoint:
 
 def find_endpoint(settings: S3Settings, about: str) -> Endpoint:
     """The site's endpoint, checked: https, or http to this very machine (S15). Raises `UsageError`."""
-    session = profile_session(settings, about)
-    region = settings.region or session.get_config_variable("region") or _DEFAULT_REGION
+    region, authorities = _configured(settings, about)
     url = f"https://s3.{region}.amazonaws.com" if settings.endpoint == "aws" else settings.endpoint
     secure = check_endpoint(url, about)
-    authorities = session.get_config_variable("ca_bundle")
     if authorities and not Path(authorities).is_file():
         raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is no file", about=authorities)
     return Endpoint(url.rstrip("/"), region, secure, authorities)
+
+
+def _configured(settings: S3Settings, about: str) -> tuple[str, str | None]:
+    """The region and the CA bundle."""
+    if is_environment_alone(settings):
+        region, authorities = os.environ.get("AWS_DEFAULT_REGION"), os.environ.get("AWS_CA_BUNDLE")
+    else:
+        session = profile_session(settings, about)
+        region, authorities = (session.get_config_variable(name) for name in ("region", "ca_bundle"))
+    return settings.region or region or _DEFAULT_REGION, authorities or None
 
 
 def check_endpoint(url: str, about: str) -> bool:
