@@ -73,8 +73,7 @@ def begin(there: Transfers, host: Host) -> Any:
     ("word", "apart"),
     [
         ("ssh", TEN_MINUTES),
-        ("s3", TEN_MINUTES),
-        pytest.param("sftp", TEN_MINUTES, marks=pytest.mark.heavy),
+        *(pytest.param(word, TEN_MINUTES, marks=pytest.mark.heavy) for word in ("s3", "sftp")),
         *(pytest.param(word, -TEN_MINUTES, marks=pytest.mark.heavy) for word in ("ssh", "s3", "sftp")),
     ],
 )
