@@ -141,12 +141,14 @@ class Connection:
         self.send(frames.REQUEST, {"do": word, **details})
         self._posted.append(word)
 
-    def answers(self) -> list[frames.Frame]:
-        """The answers to all that was posted, in order; raises the error of any."""
+    def answers(self, asked_at: float | None = None) -> list[frames.Frame]:
+        """The answers to all that was posted, the first of it `asked_at` on the monotonic clock; raises the error of any."""
         posted, self._posted = self._posted, []
         found = []
         for word in posted:
             found.append(self.receive())
+            if asked_at is not None and len(found) == 1:
+                self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
             if found[-1].kind != frames.END:
                 raise self.broken(f"answered {word} with {found[-1].kind!r}")
         return found
@@ -161,9 +163,7 @@ class Connection:
         before = len(self._posted)
         for word, details in questions:
             self.post(word, **details)
-        found = self.answers()[before:]
-        self.round_trip = min(self.round_trip, time.monotonic() - began)
-        return found
+        return self.answers(None if before else began)[before:]
 
     def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
         """One request with several answers; the last one is END."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -103,7 +104,8 @@ def walk_paths(root: Path | bytes) -> Iterable[tuple[bytes, os.stat_result]]:
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             full = os.path.join(folder, name)
-            yield os.path.relpath(full, top), os.lstat(full)
+            with contextlib.suppress(FileNotFoundError):  # somebody is at work there
+                yield os.path.relpath(full, top), os.lstat(full)
 
 
 def read_tree(root: Path | bytes) -> dict[bytes, Leaf]:
@@ -118,7 +120,7 @@ def read_tree(root: Path | bytes) -> dict[bytes, Leaf]:
             if not os.listdir(full):
                 found[path] = Folder()
         elif stat.S_ISREG(status.st_mode):
-            with open(full, "rb") as stream:
+            with contextlib.suppress(FileNotFoundError), open(full, "rb") as stream:
                 found[path] = stream.read()
         else:
             raise AssertionError(f"{path!r} is a device, FIFO or socket")

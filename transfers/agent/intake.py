@@ -1,5 +1,6 @@
 """Taking in what arrives for a target: one thread writes partial files, another makes them durable and names them."""
 
+import contextlib
 import os
 import queue
 import threading
@@ -78,7 +79,9 @@ class Packs(object):
                 first = self._failure is None
                 self._failure = self._failure or problem
                 if first and isinstance(problem, LostLeaseError):
-                    self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+                    # The client may be gone, and what is still to come is to be discarded all the same.
+                    with contextlib.suppress(OSError):
+                        self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
 
     @property
     def left(self) -> bool:
