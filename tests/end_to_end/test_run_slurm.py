@@ -137,12 +137,13 @@ def test_a_requeued_job_does_nothing_and_is_never_called_a_success(bench: Bench,
     wait_until((folder / "exit.json").exists)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
 
-    def begins_again() -> bool:
+    def is_let_begin() -> bool:
         """Slurm holds a requeued job back for two minutes, and hears of another time only once it has ended."""
-        subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], env=environment, check=False)
-        return (folder / "again").exists()
+        words = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+        return subprocess.run(words, env=environment, check=False).returncode == 0
 
-    wait_until(begins_again, 150.0)
+    wait_until(is_let_begin)
+    wait_until((folder / "again").exists, 150.0)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
 
 
