@@ -45,7 +45,8 @@ class Connection:
     ) -> None:
         """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
 
-        It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked at once, see `looked`.
+        It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked
+        at once: the first of `answers` tells it.
         """
         self.where = where
         self.memory = memory = arena() if here else None

@@ -166,6 +166,7 @@ class Hand(Sender):
             if self.ready:  # else there is one line less
                 self.lost(problem)
             self._ended.set()
+        finally:
             self._joined.set()
 
     def lost(self, problem: BaseException) -> None:

@@ -68,6 +68,7 @@ class LandingStream:
         try:
             ticket = self._begin()
             self._lines.watch(lambda line: self._take_line(line, ticket))
+            self._told.set()
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self.end(problem)
         else:
@@ -81,9 +82,7 @@ class LandingStream:
         with self._control.understanding():
             for path, size, mtime_ns, tag, there in told.header["begun"]:
                 self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
-            ticket = told.header["ticket"]
-        self._told.set()
-        return ticket
+            return told.header["ticket"]
 
     def begun(self, item: Item) -> int:
         """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
@@ -100,6 +99,7 @@ class LandingStream:
                 if not self._pass_on(number * 2, payload):
                     return
             self._window.wait_empty()
+            self._told.wait()  # else lines could be taken after all have ended
             if not self._window.stopped:
                 self._lines.unwatch()
                 for hand in self._hands:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, Any, Generic, TypeVar
 
@@ -61,14 +62,16 @@ class Blocks:
         self._file.close()
 
 
-class Spooled(Blocks, Generic[_Value]):
+class Spooled(Blocks, ABC, Generic[_Value]):
     """Values in the order they were added, each as JSON."""
 
+    @abstractmethod
     def _pack(self, value: _Value) -> list[Any]:
-        raise NotImplementedError
+        """As JSON can carry it."""
 
+    @abstractmethod
     def _unpack(self, fields: list[Any]) -> _Value:
-        raise NotImplementedError
+        """What `_pack` was given."""
 
     def add(self, value: _Value) -> None:
         """Append one."""

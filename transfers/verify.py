@@ -43,6 +43,9 @@ class Question:
     resume: bool = False
 
 
+_NO_FACTS = [None, None, None]
+
+
 class Verification:
     """One verification; `receipt` is true at any moment, so that one that was stopped can say how far it came."""
 
@@ -54,6 +57,7 @@ class Verification:
         self._takes: Selector = selector(
             Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
         )
+        self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
         self._tell_others = tell
         self._trees: list[Tree] = []
         self._began = time.monotonic()
@@ -98,10 +102,10 @@ class Verification:
             other = self._open(question.second, stack)
             self._leave_out(lambda _: None)
             found = match_trees(tree, other, self._tell)
-            missing = unmet_names(self._trees, ())
+            missing = list(unmet_names(self._trees, ()))
         else:
             expected = self._expected(tree)
-            missing = iter(list(unmet_names(self._trees, expected)))
+            missing = list(unmet_names(self._trees, expected))
             self._leave_out(lambda path: expected.pop(path, None))
             below = question.manifest.below if question.manifest is not None else b""
             found = match_digests(tree, expected, self._tell, exact=question.exact, below=below)
@@ -110,8 +114,7 @@ class Verification:
         return found
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
-        rules = self._question.rules
-        if any(fact is not None for fact in (rules.newer_ns, rules.min_size, rules.max_size)):
+        if self._facts != _NO_FACTS:
             leave_out(self._trees, self._takes, left)
 
     def _expected(self, tree: Tree) -> dict[bytes, str]:
@@ -194,8 +197,7 @@ class Verification:
         question_of = [places, against, list(rules.include), list(rules.exclude), sample]
         if rules.files_from is not None:
             question_of.append(hashlib.sha256(b"\0".join(sorted(rules.files_from))).hexdigest())
-        facts = [rules.newer_ns, rules.min_size, rules.max_size]
-        return [*question_of, facts] if any(fact is not None for fact in facts) else question_of
+        return [*question_of, self._facts] if self._facts != _NO_FACTS else question_of
 
     def _chosen(self, pairs: Pairs, book: DigestBook) -> Iterable[Pair]:
         """All, or those drawn by the seed: the one given, else that of the call that is gone on with, else a new one."""

@@ -12,6 +12,7 @@ import pytest
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.generate import generated_files, stale_files, write_files
 from hibali_cli.manual import escape
+from tests.support.lacking import lacks
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = sorted(name for name in generated_files() if name.startswith("man/"))
@@ -52,7 +53,7 @@ def test_every_page_has_its_sections_and_codes(page: str) -> None:
 def test_groff_has_nothing_to_warn_of(page: str) -> None:
     groff = shutil.which("groff")
     if groff is None:
-        pytest.skip("groff is not installed")
+        lacks("groff is not installed")
     words = [groff, "-ww", "-man", "-Tutf8", "-z"]
     done = subprocess.run(words, input=generated_files()[page].encode(), capture_output=True, check=True)
     assert done.stderr == b""
@@ -68,7 +69,7 @@ def test_roff_is_escaped() -> None:
 )
 def test_shells_can_read_their_completions(shell: str, name: str) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        lacks(f"{shell} is not installed")
     done = subprocess.run([shell, "-n", str(CLONE / "completions" / name)], check=False)
     assert done.returncode == 0
 

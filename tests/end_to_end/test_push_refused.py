@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.services.processes import free_port
+from tests.support.lacking import lacks
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed, path_of
 from tests.support.trees import File
@@ -235,7 +236,7 @@ def as_nobody(local_there: Transfers) -> Any:
     if os.geteuid() != 0:
         return local_there.hibali
     if shutil.which("setpriv") is None:
-        pytest.skip("setpriv is missing")
+        lacks("setpriv is missing")
     none = ("--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--securebits=+noroot")
 
     def run(*words: Any, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it

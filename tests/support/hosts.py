@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_proxy import CuttingProxy
+from tests.support.lacking import lacks
 
 _CLONE_NEWNET = 0x40000000  # setns(2)
 _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41  # netdevice(7)
@@ -68,7 +69,7 @@ class Host:
 def _with_clock(seconds: int) -> list[str]:
     """Words before a command whose clock shall differ by so much; libfaketime breaks waiting in Python 3.11."""
     if shutil.which("datefudge") is None:
-        pytest.skip("datefudge is missing")
+        lacks("datefudge is missing")
     return ["datefudge", f"{abs(seconds)} seconds {'ago' if seconds < 0 else ''}"]
 
 

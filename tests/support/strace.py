@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-import pytest
+from tests.support.lacking import lacks
 
 # All the ways a kernel and a libc know to say the same thing.
 RENAME = "rename,renameat,renameat2"
@@ -18,7 +18,7 @@ TIMES = "utimensat,fchmod,fchmodat"
 
 def require_strace() -> None:
     if shutil.which("strace") is None:
-        pytest.skip("strace is missing")
+        lacks("strace is missing")
 
 
 def kill_at(calls: str, number: int) -> list[str]:
