@@ -1,0 +1,25 @@
+#!/bin/sh
+# Runs the few tests that failed once more, by themselves, and names them: `sh tests/second_try.sh FOLDER [PYTEST WORDS]`.
+# Why, and what it does not excuse: docs/decisions/0006-a-second-try.md.
+set -eu
+cd "$(dirname "$0")/.."
+folder=$1
+shift
+
+failed=$(.venv/bin/python -c '
+import json, pathlib
+seen = pathlib.Path(".pytest_cache/v/cache/lastfailed")
+print("\n".join(json.loads(seen.read_text()) if seen.is_file() else []))
+')
+count=$(printf '%s\n' "$failed" | grep -c .) || true
+if [ "$count" -lt 1 ] || [ "$count" -gt 5 ]; then
+    exit 1
+fi
+printf 'a second try, one at a time, of what failed:\n%s\n' "$failed"
+status=0
+.venv/bin/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none --basetemp="$folder" "$@" </dev/null ||
+    status=$?
+if [ "$status" = 0 ]; then
+    printf 'PASSED ONLY AT THE SECOND TRY, look after them:\n%s\n' "$failed"
+fi
+exit "$status"
