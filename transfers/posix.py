@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -23,6 +21,7 @@ from transfers.entry import Entry, Kind
 from transfers.growing import Growing
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
+from transfers.lock_record import this_client
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
@@ -297,8 +296,7 @@ class PosixStore:
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-        asked = [("lock", {"operation": operation, "client": client, "lease": self._lease})]
+        asked = [("lock", {"operation": operation, "client": this_client(), "lease": self._lease})]
         if not self._opened:
             asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": make}))
             self._seen = None
