@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
@@ -96,7 +97,7 @@ class Files:
                 raise error_of(answer.status, self.about)
             if (counted["itself"], counted["wrong"]) != (1, 0):
                 raise self._violation(folder)
-            return Children(_sorted(spools.pop(), self.about), own=counted["own"] > 0)
+            return Children(_sorted(spools[-1], self.about), own=counted["own"] > 0)
         finally:
             for spooled in spools:
                 spooled.close()
@@ -298,19 +299,14 @@ def _listed_of(line: bytes) -> Listed:
 
 
 def _sorted(spooled: Blocks, about: str) -> Iterator[tuple[bytes, Found]]:
-    try:
-        for path, size, tag, told in in_order(map(_listed_of, spooled.blocks()), about):
-            mtime_ns, mode, digest = told.split(" ")
-            yield (
-                path,
-                Found(
-                    size == _FOLDER,
-                    0 if size == _FOLDER else size,
-                    int(mtime_ns),
-                    tag,
-                    digest or None,
-                    int(mode),
-                ),
-            )
-    finally:
-        spooled.close()
+    """In order; all of `spooled` is read when this returns."""
+    ordered = in_order(map(_listed_of, spooled.blocks()), about)
+    first = next(ordered, None)
+    return (_found_in(listed) for listed in chain([] if first is None else [first], ordered))
+
+
+def _found_in(listed: Listed) -> tuple[bytes, Found]:
+    path, size, tag, told = listed
+    mtime_ns, mode, digest = told.split(" ")
+    folder = size == _FOLDER
+    return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))

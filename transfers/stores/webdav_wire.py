@@ -109,7 +109,7 @@ class Wire:
             raise elsewhere(self.about)
         return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)
 
-    def put(self, path: bytes, pieces: Iterator[Bytes], size: int) -> Answer:
+    def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
         """PUT what comes in pieces, `size` bytes in all, once: what was taken from `pieces` is gone.
 
         An error of `pieces` is raised, and the server is left with an upload that broke off.
@@ -118,7 +118,7 @@ class Wire:
         try:
             with _told(self.about):
                 connection.putrequest("PUT", self.target(path), skip_accept_encoding=True)
-                for name, value in {**self._login, "Content-Length": str(size)}.items():
+                for name, value in {**self._login, **headers, "Content-Length": str(size)}.items():
                     connection.putheader(name, value)
                 connection.endheaders()
             for piece in pieces:
