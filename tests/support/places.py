@@ -18,6 +18,7 @@ from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, re
 from tests.support.web_server import WebServer
 
 OWN_KEYS = ".hibali/"
+_APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
 _SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
@@ -147,7 +148,7 @@ class WebPlace(FolderPlace):
 
 
 class DavPlace(FolderPlace):
-    """A fresh folder of what a WebDAV server serves. Apache keeps properties in folders `.DAV` that it shows to nobody."""
+    """A fresh folder of what a WebDAV server serves. Apache keeps properties and what it receives under names that it shows to nobody."""
 
     holds_links = False
 
@@ -165,19 +166,14 @@ class DavPlace(FolderPlace):
         return f'kind = "url"\nurl = "{self.url}"\ncredentials_command = {words}\n'
 
     def names(self, path: str) -> set[bytes]:
-        return {name for name in super().names(path) if b"/.DAV/" not in b"/" + name + b"/"}
+        return {name for name in super().names(path) if not _APACHES.search(name)}
 
     def tree(self, path: str) -> dict[bytes, Leaf]:
-        return {
-            name: leaf for name, leaf in super().tree(path).items() if b"/.DAV/" not in b"/" + name + b"/"
-        }
+        return {name: leaf for name, leaf in super().tree(path).items() if not _APACHES.search(name)}
 
     def versions(self, path: str) -> dict[bytes, object]:
-        return {
-            name: version
-            for name, version in super().versions(path).items()
-            if b"/.DAV/" not in b"/" + name + b"/"
-        }
+        found = super().versions(path)
+        return {name: version for name, version in found.items() if not _APACHES.search(name)}
 
 
 class BucketPlace:

@@ -24,6 +24,8 @@ from transfers.stores.webdav_xml import FIND, FIND_ROOM, MultiStatus, Told, set_
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
 _FOLDER, _UNKNOWN = -1, -2  # as sizes, while names are sorted
+_TRIES = 5
+_OWN_FILE = Found(folder=False, size=0, mtime_ns=0, tag="")
 _ABSENT = frozenset({404, 410})
 
 
@@ -76,18 +78,23 @@ class Files:
         """
         spools: list[Blocks] = []  # one an attempt
         counted = {"itself": 0, "wrong": 0, "own": 0}
+        inside_own = folder.rpartition(b"/")[2] == own_names.FOLDER
+        own: set[bytes] = set()  # Apache tells a lock that is just being taken twice
 
         def take(one: Told) -> None:
             name = self.wire.name_in(one.href, folder)
-            if name:
+            if name and not (inside_own and name in own_names.OWN):
                 spools[-1].append(_line_of(name, found_of(one), one.status))
                 counted["own"] += name == own_names.FOLDER
+            elif name:
+                own.add(name)
             else:
                 counted["wrong" if name is None else "itself"] += 1
 
         def begin() -> None:
             spools.append(Blocks())
             counted.update(itself=0, wrong=0, own=0)
+            own.clear()
 
         try:
             answer = self._find(folder, "1", take, begin)
@@ -97,6 +104,8 @@ class Files:
                 raise error_of(answer.status, self.about)
             if (counted["itself"], counted["wrong"]) != (1, 0):
                 raise self._violation(folder)
+            for name in own:
+                spools[-1].append(_line_of(name, _OWN_FILE, ""))
             return Children(_sorted(spools[-1], self.about), own=counted["own"] > 0)
         finally:
             for spooled in spools:
@@ -226,16 +235,17 @@ class Files:
 
     def make_folder(self, path: bytes) -> None:
         """Make one folder, above which all stand; one that is there already is fine. Raises for a file of that name."""
-        answer = self.wire.ask("MKCOL", path, folder=True, accept=(400, 405, 409))
-        if answer.status < 300:
-            return
-        found = self.look(path)
-        if found is None:
-            raise error_of(answer.status, self.about)
-        if not found.folder:
-            raise IncompleteError(
-                "not-a-folder", "a file stands where its folder should be", about=self.about
-            )
+        status = 0
+        for _ in range(_TRIES):
+            status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 405, 409)).status
+            found = None if status < 300 else self.look(path)
+            if status < 300 or (found is not None and found.folder):
+                return
+            if found is not None:
+                break
+            if status != 405:  # else it went between the two questions
+                raise error_of(status, self.about)
+        raise IncompleteError("not-a-folder", "a file stands where its folder should be", about=self.about)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""

@@ -60,22 +60,27 @@ class _Large:
                 continue
 
     def pieces(self, stopped: Callable[[], bool]) -> Iterator[Bytes]:
-        """Raises `_GivenUpError` where it is not to be completed."""
-        while True:
-            try:
-                piece = self._pieces.get(timeout=_WAIT_SECONDS)
-            except queue.Empty:
-                if stopped():
-                    raise _GivenUpError from None
-                continue
-            if piece is None:
-                break
-            yield piece
+        """Raises `_GivenUpError` where it is not to be completed: the last piece comes out only once all of them are right."""
+        held: Bytes | None = None
+        while (piece := self._next(stopped)) is not None:
+            if held is not None:
+                yield held
+            held = piece
         if self.digest is None or self.offset != self.item.entry.size:
             raise _GivenUpError
         if self._summed.hexdigest() != self.digest:
             self.problem = _DIFFERS
             raise _GivenUpError
+        if held is not None:
+            yield held
+
+    def _next(self, stopped: Callable[[], bool]) -> Bytes | None:
+        while True:
+            try:
+                return self._pieces.get(timeout=_WAIT_SECONDS)
+            except queue.Empty:
+                if stopped():
+                    raise _GivenUpError from None
 
 
 class Writing:
