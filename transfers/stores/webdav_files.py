@@ -19,7 +19,16 @@ from transfers.stores.s3_requests import Answer, Bytes
 from transfers.stores.webdav_errors import error_of
 from transfers.stores.webdav_known import Found, found_of, tag_of
 from transfers.stores.webdav_wire import Wire
-from transfers.stores.webdav_xml import FIND, FIND_ROOM, MultiStatus, Told, set_property
+from transfers.stores.webdav_xml import (
+    FIND,
+    FIND_LOCK,
+    FIND_ROOM,
+    LOCK_OWNER,
+    LOCK_TOKEN,
+    MultiStatus,
+    Told,
+    set_property,
+)
 
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
@@ -154,21 +163,29 @@ class Files:
 
     def room(self, path: bytes) -> int | None:
         """How many bytes may still be put there, as far as the server tells (RFC 4331)."""
+        word = self._properties(path, FIND_ROOM).get("DAV: quota-available-bytes", "")
+        return int(word) if word.isdigit() and len(word) < 20 else None
+
+    def lock_at(self, path: bytes) -> tuple[str, str]:
+        """Owner and token of the lock on a path, as the server tells them; empty where there is none."""
+        found = self._properties(path, FIND_LOCK)
+        return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
+
+    def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
         told: list[Told] = []
         answer = self.wire.ask(
             "PROPFIND",
             path,
             headers={"Depth": "0", "Content-Type": "application/xml"},
-            body=FIND_ROOM,
+            body=asked,
             accept=range(400, 500),
         )
         if answer.status != 207:
-            return None
+            return {}
         parser = MultiStatus(told.append, self.about)
         parser.feed(answer.body)
         parser.close()
-        word = told[0].properties.get("DAV: quota-available-bytes", "") if told else ""
-        return int(word) if word.isdigit() and len(word) < 20 else None
+        return told[0].properties if told else {}
 
     def get(self, path: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
         """All bytes, or `length` of them from `offset`, with the tag and whole size of what they are of."""
@@ -237,14 +254,17 @@ class Files:
         """Make one folder, above which all stand; one that is there already is fine. Raises for a file of that name."""
         status = 0
         for _ in range(_TRIES):
-            status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 405, 409)).status
+            # Apache says 403 where another makes it or takes it away at the same moment.
+            status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
             found = None if status < 300 else self.look(path)
             if status < 300 or (found is not None and found.folder):
                 return
             if found is not None:
                 break
-            if status != 405:  # else it went between the two questions
+            if status not in {403, 405}:  # else it may have gone between the two questions
                 raise error_of(status, self.about)
+        else:
+            raise error_of(status, self.about)
         raise IncompleteError("not-a-folder", "a file stands where its folder should be", about=self.about)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:

@@ -218,12 +218,12 @@ class _Probe:
     def _locks(self) -> bool:
         path = self._path(b"lock")
         try:
-            token = token_in(ask_lock(self._wire, path, 60))
+            token = token_in(ask_lock(self._wire, path, 60, "hibali"))
             mine = holding(self._wire, path, token)
             asked = {"Timeout": "Second-60"}
             return (
                 token != ""
-                and ask_lock(self._wire, path, 60).status == 423
+                and ask_lock(self._wire, path, 60, "hibali").status == 423
                 and self._status("PUT", path, {}) == 423
                 and self._status("PUT", path, mine) < 300
                 and self._status("LOCK", path, {**mine, **asked}) < 300

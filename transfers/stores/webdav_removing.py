@@ -84,7 +84,7 @@ class Removing:
             return _CHANGED
         token = ""
         if self._honours.locks:
-            token = token_in(ask_lock(self._files.wire, path, _FOLDER_SECONDS, depth="infinity"))
+            token = token_in(ask_lock(self._files.wire, path, _FOLDER_SECONDS, "hibali", depth="infinity"))
             if not token:
                 return Problem("locked-by-another", "another client has locked it")
         headers = holding(self._files.wire, path, token) if token else {}

@@ -24,10 +24,12 @@ FIND_ROOM = (
     f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}"><D:prop>'
     "<D:quota-available-bytes/></D:prop></D:propfind>"
 ).encode()
-LOCK_INFO = (
-    f'<?xml version="1.0" encoding="utf-8"?><D:lockinfo xmlns:D="{_DAV}"><D:lockscope><D:exclusive/></D:lockscope>'
-    "<D:locktype><D:write/></D:locktype><D:owner>hibali</D:owner></D:lockinfo>"
+FIND_LOCK = (
+    f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}"><D:prop>'
+    "<D:lockdiscovery/></D:prop></D:propfind>"
 ).encode()
+LOCK_OWNER, LOCK_TOKEN = "owner", "token"  # as properties: of the lock that lockdiscovery tells
+_LOCK = ["DAV: response", "DAV: propstat", "DAV: prop", "DAV: lockdiscovery", "DAV: activelock"]
 
 
 class Told(NamedTuple):
@@ -37,6 +39,14 @@ class Told(NamedTuple):
     folder: bool
     properties: dict[str, str]
     status: str
+
+
+def lock_info(owner: str) -> bytes:
+    """The body of a LOCK that nobody else shares; `owner` is how it can be told from others."""
+    return (
+        f'<?xml version="1.0" encoding="utf-8"?><D:lockinfo xmlns:D="{_DAV}"><D:lockscope><D:exclusive/></D:lockscope>'
+        f"<D:locktype><D:write/></D:locktype><D:owner>{escape(owner)}</D:owner></D:lockinfo>"
+    ).encode()
 
 
 def set_property(name: str, value: str) -> bytes:
@@ -130,6 +140,10 @@ class MultiStatus:
                 self._part_status = _code(text)
             case ["DAV: response", "DAV: propstat", "DAV: prop", "DAV: resourcetype", "DAV: collection"]:
                 self._part_folder = True
+            case [*lock, "DAV: owner"] if lock == _LOCK:
+                self._part[LOCK_OWNER] = text
+            case [*lock, "DAV: locktoken", "DAV: href"] if lock == _LOCK:
+                self._part[LOCK_TOKEN] = text
             case ["DAV: response", "DAV: propstat", "DAV: prop", _]:
                 self._part[name] = text
             case ["DAV: response", "DAV: propstat"] if self._part_status == "200":
