@@ -274,8 +274,8 @@ def make_place(word: str, folder: Path, ask: Any) -> Place:
     if word == "s3":
         store = ask("object_store")
         return BucketPlace(store, store.bucket())
-    if word == "webdav":
-        return DavPlace(word, ask("webdav_server"))
+    if word in {"webdav", "webdav-plain"}:
+        return DavPlace(word, ask("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "url":
         return WebPlace(word, folder / "web-root")
     raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")
