@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -25,9 +25,13 @@ SITE = "site"
 ROOT = "data set/target"
 
 
-def store_words() -> list[str]:
-    """Every module of the folder; one without a place in tests/support/places.py fails by its name."""
-    return built_in_words("transfers.stores")
+def store_words() -> list[Any]:
+    """Every module of the folder; one without a place in tests/support/places.py fails by its name.
+
+    WebDAV servers differ wherever the standard lets them: a second one is tried in all tests.
+    """
+    plain = pytest.param("webdav-plain", marks=pytest.mark.heavy)
+    return [*built_in_words("transfers.stores"), plain]
 
 
 @dataclass

@@ -162,8 +162,9 @@ class DavPlace(FolderPlace):
             self.env = {"TEST_DAV_SECRET": server.login[1]}
 
     def table(self) -> str:
-        words = json.dumps([sys.executable, "-c", _SAY_LOGIN, self.dav.login[0]]) if self.dav.login else "[]"
-        return f'kind = "url"\nurl = "{self.url}"\ncredentials_command = {words}\n'
+        words = json.dumps([sys.executable, "-c", _SAY_LOGIN, self.dav.login[0]]) if self.dav.login else ""
+        login = f"credentials_command = {words}\n" if words else ""
+        return f'kind = "url"\nurl = "{self.url}"\n{login}'
 
     def names(self, path: str) -> set[bytes]:
         return {name for name in super().names(path) if not _APACHES.search(name)}
