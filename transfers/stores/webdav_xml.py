@@ -29,7 +29,6 @@ FIND_LOCK = (
     "<D:lockdiscovery/></D:prop></D:propfind>"
 ).encode()
 LOCK_OWNER, LOCK_TOKEN = "owner", "token"  # as properties: of the lock that lockdiscovery tells
-_LOCK = ["DAV: response", "DAV: propstat", "DAV: prop", "DAV: lockdiscovery", "DAV: activelock"]
 
 
 class Told(NamedTuple):
@@ -106,17 +105,18 @@ class MultiStatus:
         raise self._bad()
 
     def _start(self, name: str, _: dict[str, str]) -> None:
-        self._path.append(name)
+        path = self._path
+        path.append(name)
         self._text = []
         self._seen = 0
-        if len(self._path) > _MOST_DEPTH or (len(self._path) == 1 and name != f"{_DAV} multistatus"):
+        depth = len(path)
+        if depth > _MOST_DEPTH or (depth == 1 and name != "DAV: multistatus"):
             raise self._bad()
-        match self._path:
-            case [_, response] if response == f"{_DAV} response":
-                self._href = self._status = ""
-                self._folder, self._found, self._weight = False, {}, 0
-            case [_, _, part] if part == f"{_DAV} propstat":
-                self._part_folder, self._part, self._part_status = False, {}, ""
+        if depth == 2 and name == "DAV: response":
+            self._href = self._status = ""
+            self._folder, self._found, self._weight = False, {}, 0
+        elif depth == 3 and name == "DAV: propstat":
+            self._part_folder, self._part, self._part_status = False, {}, ""
 
     def _take_text(self, text: str) -> None:
         self._seen += len(text)
@@ -126,33 +126,48 @@ class MultiStatus:
         self._text.append(text)
 
     def _end(self, name: str) -> None:
-        text = "".join(self._text).strip()
-        match self._path[1:]:
-            case ["DAV: response"]:
-                if not self._href:
-                    raise self._bad()
-                self._tell(Told(self._href, self._folder, self._found, self._status))
-            case ["DAV: response", "DAV: href"]:
-                self._href = text
-            case ["DAV: response", "DAV: status"]:
-                self._status = _code(text)
-            case ["DAV: response", "DAV: propstat", "DAV: status"]:
-                self._part_status = _code(text)
-            case ["DAV: response", "DAV: propstat", "DAV: prop", "DAV: resourcetype", "DAV: collection"]:
-                self._part_folder = True
-            case [*lock, "DAV: owner"] if lock == _LOCK:
-                self._part[LOCK_OWNER] = text
-            case [*lock, "DAV: locktoken", "DAV: href"] if lock == _LOCK:
-                self._part[LOCK_TOKEN] = text
-            case ["DAV: response", "DAV: propstat", "DAV: prop", _]:
-                self._part[name] = text
-            case ["DAV: response", "DAV: propstat"] if self._part_status == "200":
-                self._found |= self._part
-                self._folder = self._folder or self._part_folder
-            case ["DAV: response", "DAV: propstat"]:
-                self._status = self._status or ("" if self._part_status == "404" else self._part_status)
-        self._path.pop()
+        path = self._path
+        depth = len(path)
+        if depth > 1 and path[1] == "DAV: response":
+            if depth > 3 and path[2] == "DAV: propstat":
+                self._end_in_part(depth, name)
+            elif depth <= 3:
+                self._end_of_response(depth, name)
+        path.pop()
         self._text = []
+
+    def _end_of_response(self, depth: int, name: str) -> None:
+        """A response itself, or what stands right in it."""
+        if depth == 2:
+            if not self._href:
+                raise self._bad()
+            self._tell(Told(self._href, self._folder, self._found, self._status))
+        elif name == "DAV: href":
+            self._href = self._written()
+        elif name == "DAV: status":
+            self._status = _code(self._written())
+        elif name == "DAV: propstat" and self._part_status == "200":
+            self._found |= self._part
+            self._folder = self._folder or self._part_folder
+        elif name == "DAV: propstat" and self._part_status != "404":
+            self._status = self._status or self._part_status
+
+    def _end_in_part(self, depth: int, name: str) -> None:
+        """Properties, and the status that they share."""
+        path = self._path
+        if depth == 4 and name == "DAV: status":
+            self._part_status = _code(self._written())
+        elif depth == 5 and path[3] == "DAV: prop":
+            self._part[name] = self._written()
+        elif depth == 6 and path[4] == "DAV: resourcetype" and name == "DAV: collection":
+            self._part_folder = True
+        elif depth == 7 and path[4] == "DAV: lockdiscovery" and name == "DAV: owner":
+            self._part[LOCK_OWNER] = self._written()
+        elif depth == 8 and path[4] == "DAV: lockdiscovery" and path[6] == "DAV: locktoken":
+            self._part[LOCK_TOKEN] = self._written()
+
+    def _written(self) -> str:
+        return "".join(self._text).strip()
 
 
 def _code(line: str) -> str:
