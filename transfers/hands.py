@@ -10,12 +10,16 @@ from hibali.errors import HibaliError
 from transfers.agent import frames
 from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
+from transfers.flow import Flow
 from transfers.store import Item, Payload, Problem
 from transfers.units import data_header, unit_header
 
 
 class Landing(Protocol):
     """Whoever keeps the window and tells what became of each item; called from the threads of the lines."""
+
+    def joined(self) -> None:
+        """A hand can take units."""
 
     def placed(self, payload: Payload) -> None:
         """A hand wrote a piece of a large file."""
@@ -49,14 +53,14 @@ class Sender:
         self.stream = stream
         self.connection = connection
         self.under_way: dict[int, Payload | None] = {}
-        self.held = 0
+        self.flow = Flow()
         self._guard = threading.Lock()
 
     def send(self, number: int, payload: Payload) -> None:
         """Send a unit; its answer comes to `listen`."""
         with self._guard:
             self.under_way[number] = payload
-            self.held += len(payload.data)
+            self.flow.take(len(payload.data))
         self._write(number, payload)
 
     def _write(self, number: int, payload: Payload) -> None:
@@ -109,7 +113,7 @@ class Sender:
             if number not in self.under_way:
                 raise self.connection.broken("landed what was not sent")
             payload = self.under_way.pop(number)
-            self.held -= len(payload.data) if payload is not None else 0
+            self.flow.give_back(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
             self._piece_landed(payload, done, failed)
         else:
@@ -159,6 +163,7 @@ class Hand(Sender):
             threading.Thread(target=self.listen, name="answers", daemon=True).start()
             self.ready = True
             self._joined.set()
+            self.stream.joined()
             while (work := self._units.get()) is not None:
                 super()._write(*work)
             self.connection.send(frames.REQUEST, {"do": "landed"})

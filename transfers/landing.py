@@ -10,9 +10,10 @@ from typing import Any
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Proof
+from transfers.flow import first_through
 from transfers.hands import Hand, Sender
-from transfers.lines import Lines
-from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Item, Landed, Payload, Problem
+from transfers.lines import Lines, window_bytes
+from transfers.store import Item, Landed, Payload, Problem
 from transfers.units import item_header
 from transfers.window import Window
 
@@ -31,7 +32,7 @@ class LandingStream:
         self._lines = lines
         self._root = root
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        self._window = Window()
+        self._window = Window(self._window_bytes)
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
@@ -112,7 +113,9 @@ class LandingStream:
 
     def _take_line(self, connection: Connection, ticket: Any) -> None:
         self._hands = [*self._hands, Hand(self, connection, self._root, ticket)]
-        self._window.widen(min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES))
+
+    def _window_bytes(self) -> int:
+        return window_bytes(sum(hand.ready for hand in self._hands), self._lines)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
         """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
@@ -150,8 +153,12 @@ class LandingStream:
         if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
             return False
         senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
-        min(senders, key=lambda sender: sender.held).send(number, payload)
+        first_through(senders, size).send(number, payload)
         return True
+
+    def joined(self) -> None:
+        """A hand can take units, so that more may be under way."""
+        self._window.look_again()
 
     def placed(self, payload: Payload) -> None:
         """A hand wrote a piece."""

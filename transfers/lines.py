@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
 from transfers.connection import Connection
+from transfers.store import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 
 _LINE_RATE_BYTES = (
     2 * 1024 * 1024
@@ -149,6 +150,16 @@ class Lines:
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def window_bytes(ready: int, lines: Lines) -> int:
+    """How much may be under way over the first line and so many others that are up.
+
+    What the first one was given while the others come up would still be on its way when they have long been idle.
+    """
+    if not ready:
+        return FIRST_BYTES if lines.expected else WINDOW_BYTES
+    return min(MOST_BYTES, WINDOW_BYTES + ready * LINE_BYTES)
 
 
 def no_lines() -> Lines:

@@ -205,6 +205,11 @@ class PosixStore:
         """See Store."""
         self._lines.start(self._connection.round_trip, size)
 
+    @property
+    def several_lines(self) -> bool:
+        """See OverLines."""
+        return self._lines.expected
+
     def lines_up(self, seconds: float) -> int:
         """How many lines there are, once all that `expect` asked for are up or failed, or so many seconds have passed."""
         return self._lines.wait(seconds)

@@ -11,8 +11,9 @@ from transfers.agent import frames
 from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
 from transfers.entry import Kind, Proof
-from transfers.lines import Lines
-from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Payload, Unit
+from transfers.flow import Flow, first_through
+from transfers.lines import Lines, window_bytes
+from transfers.store import Payload, Unit
 from transfers.units import payload_of, problem_from, unit_header
 
 _UNITS_AHEAD = 32
@@ -81,15 +82,17 @@ class ReadingStream:
         self._further = [*self._further, _Line(connection, self._root)]
 
     def _has_room(self) -> bool:
-        window = min(MOST_BYTES, WINDOW_BYTES + len(self._further) * LINE_BYTES)
-        return self._held < window and len(self._order) < _UNITS_AHEAD * (1 + len(self._further))
+        ready = sum(line.ready for line in self._further)
+        return self._held < window_bytes(ready, self._lines) and len(self._order) < _UNITS_AHEAD * (
+            1 + len(self._further)
+        )
 
     def _ask(self, unit: Unit) -> None:
         digest = self._digest_of(unit)
         free = [self._control, *(line for line in self._further if line.ready)]
-        line = min(free, key=lambda one: one.held)
         if unit.segment and digest is None:
-            line = self._control  # it hashes on the way, from the start on
+            free = [self._control]  # it hashes on the way, from the start on
+        line = first_through(free, unit_bytes(unit))
         answer = self._send(line, unit, {"piece": True} if digest is not None else {})
         if unit.last:
             answer.digest = digest
@@ -136,7 +139,7 @@ class _Line:
         """`root` is opened first where the connection is new."""
         self.connection = connection
         self.ready = root is None
-        self.held = 0
+        self.flow = Flow()
         self._root = root
         self._guard = threading.Lock()
         self._asked: dict[int, _Answer] = {}
@@ -153,7 +156,7 @@ class _Line:
             header = header if answer.room is None else {**header, "at": memory.place_of(answer.room)}
         with self._guard:
             self._asked[number] = answer
-            self.held += answer.size
+            self.flow.take(answer.size)
         self.connection.send(frames.UNIT, header)
         self._tickets.release()
 
@@ -182,7 +185,8 @@ class _Line:
                 answer = self._asked.pop(number, None) if isinstance(number, int) else None
         if frame.kind != frames.DATA or answer is None:
             raise self.connection.broken("answered with data that was not asked for")
-        self.held -= answer.size
+        with self._guard:
+            self.flow.give_back(answer.size)
         if answer.room is not None:
             with self.connection.understanding():
                 frame = frame._replace(body=answer.room[: sum(frame.header["sizes"])])

@@ -14,6 +14,9 @@ from transfers.entry import Entry, Kind, Proof
 PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
 PACK_ITEMS = 256
 SEGMENT_BYTES = 16 * 1024 * 1024
+FIRST_BYTES = (
+    2 * 1024 * 1024
+)  # on the first of several lines, before the others are up: one round trip's worth
 WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, on one line
 LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further line,
 MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
@@ -45,6 +48,7 @@ class Facts:
     folds_case: bool = False  # takes names for one that differ in case alone
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
+    least_segment_bytes: int = 1024 * 1024  # and how small they may be
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
     holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own

@@ -12,9 +12,9 @@ from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
-from transfers.mover import Source
+from transfers.mover import OverLines, Source
 from transfers.packing import group_units
-from transfers.store import Item, Landed, Payload, Store, Unit
+from transfers.store import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
 
 _ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -55,9 +55,8 @@ class StreamMover:
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
         watched = _Watched(self._pace, self._tell)
-        units = group_units(self._while_room(items), piece, target.begun)
+        units = group_units(self._while_room(items), lambda: _piece_bytes(source, target), target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
                 if landed.problem is not None and landed.problem.code in _FULL:
@@ -71,6 +70,14 @@ class StreamMover:
             if self._full.is_set():
                 return
             yield item
+
+
+def _piece_bytes(source: Source, target: Store) -> int:
+    """How large the pieces of a large file are: small ones are shared out more evenly among several lines."""
+    facts = (source.facts, target.facts)
+    if any(isinstance(side, OverLines) and side.several_lines for side in (source, target)):
+        return max(one.least_segment_bytes for one in facts)
+    return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
 
 def _again(event: Event | Landed) -> TypeGuard[Landed]:
