@@ -6,10 +6,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import stat
-import subprocess
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -208,6 +206,8 @@ def _run(header: Dict[str, Any]) -> Answer:
     """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
     words = [frames.bytes_of(word) for word in header["words"]]
     folder = frames.bytes_of(header["folder"]) if header.get("folder") else None
+    import subprocess
+
     try:
         process = subprocess.Popen(
             words,
@@ -321,6 +321,8 @@ def _standing_folder(path: bytes) -> bytes:
 def _which(header: Dict[str, Any]) -> Answer:
     """Where the programs asked for are found there."""
     names: List[str] = header["names"]
+    import shutil
+
     return {"found": {name: shutil.which(name) for name in names}}, b""
 
 

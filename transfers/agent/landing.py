@@ -12,16 +12,12 @@ from transfers.agent.attributes import set_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
 from transfers.agent.expected import check_expected
 from transfers.agent.frontier import MismatchError
-from transfers.agent.problems import Problem, RefusedError, problem_of
+from transfers.agent.problems import LandingError, Problem, RefusedError, problem_of
 from transfers.agent.records import FILE
 from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
 _PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class LandingError(Exception):
-    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
 
 
 class Staged(object):

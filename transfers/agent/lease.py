@@ -5,7 +5,6 @@ import errno
 import hashlib
 import json
 import os
-import socket
 import stat
 import threading
 import time
@@ -66,7 +65,7 @@ def this_process() -> Dict[str, Any]:
     """What others need to tell whether this process is gone."""
     pid = os.getpid()
     return {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "boot": boot_identifier(),
         "namespace": process_namespace(),
         "pid": pid,

@@ -7,13 +7,12 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional
 
 from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import ChangedError, Problem, problem_of
 
 _CHUNK = 1024 * 1024
 _HASHERS = 2
@@ -30,12 +29,12 @@ class Reader(object):
         self._memory = memory
         self._files: Dict[int, _OpenFile] = {}
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._hashers = ThreadPoolExecutor(_HASHERS)
+        self._hashers: Any = None
 
     def take(self, unit: Dict[str, Any]) -> None:
         """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
         if unit.get("digest"):
-            self._hashers.submit(self._tell_digest, unit, self._root.clone())
+            self._hash_aside().submit(self._tell_digest, unit, self._root.clone())
             return
         length = (
             unit["length"] if unit["segment"] else sum(i["size"] for i in unit["items"] if i["kind"] == "f")
@@ -49,6 +48,14 @@ class Reader(object):
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
             self._channel.send(frames.DATA, {**header, "at": at})
+
+    def _hash_aside(self) -> Any:
+        """The threads that hash, made when there is something for them."""
+        if self._hashers is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._hashers = ThreadPoolExecutor(_HASHERS)
+        return self._hashers
 
     def _read(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
         """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
@@ -141,10 +148,6 @@ class Reader(object):
             file.close()
         self._files.clear()
         self._pieces.clear()
-
-
-class ChangedError(Exception):
-    """The source is not what was listed."""
 
 
 class _OpenFile(object):

@@ -5,25 +5,23 @@ import errno
 import mmap
 import os
 import queue
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
-from transfers.agent.adjusting import adjust_items
 from transfers.agent.attributes import packed_in, with_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
-from transfers.agent.growing import Growths, Tails
-from transfers.agent.intake import Hand, Intake
-from transfers.agent.keeping import keep_item, open_backup
-from transfers.agent.landing import LandingError
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError, boot_identifier
-from transfers.agent.problems import problem_of
-from transfers.agent.reading import ChangedError, Reader, digest_file
+from transfers.agent.problems import ChangedError, LandingError, problem_of
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
 from transfers.agent.walk import Walk
+
+if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
+    from transfers.agent.growing import Growths, Tails
+    from transfers.agent.intake import Hand, Intake
+    from transfers.agent.reading import Reader
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -36,12 +34,12 @@ class Session(object):
         self._channel = channel
         self._root: Optional[Root] = None
         self._lease: Optional[Lease] = None
-        self._reader: Optional[Reader] = None
-        self._landing: Union[Intake, Hand, None] = None
+        self._reader: "Optional[Reader]" = None
+        self._landing: "Union[Intake, Hand, None]" = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
-        self._tails: Optional[Tails] = None
-        self._growths: Optional[Growths] = None
+        self._tails: "Optional[Tails]" = None
+        self._growths: "Optional[Growths]" = None
         self._left = False
         self._walked = False
         self._memory: Optional[mmap.mmap] = None
@@ -132,6 +130,8 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
+            from transfers.agent.reading import Reader
+
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.take(header)
 
@@ -148,6 +148,8 @@ class Session(object):
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
+        from transfers.agent.intake import Intake
+
         if not isinstance(self._landing, Intake):
             raise LandingError("a file that nobody planned")
         _unpack(header["item"])
@@ -155,11 +157,15 @@ class Session(object):
 
     def take_placed(self, header: Dict[str, Any]) -> None:
         """A piece of a large file lies where another agent wrote it, or the file is given up."""
+        from transfers.agent.intake import Intake
+
         if not isinstance(self._landing, Intake):
             raise LandingError("a piece that nobody planned")
         self._landing.place(header)
 
     def _land(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.intake import Intake
+
         del header
         # What earlier listings and landings had open may have been moved aside since.
         root = self._opened()
@@ -177,6 +183,8 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
+        from transfers.agent.intake import Hand
+
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
         lease = Borrowed(self._opened(), str(ticket["token"]))
@@ -208,6 +216,10 @@ class Session(object):
 
     def _digest(self, header: Dict[str, Any]) -> None:
         """One REPLY an item, in the order asked; files are hashed by several threads."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from transfers.agent.reading import digest_file
+
         paths = [frames.bytes_of(text) for text in header["paths"]]
         root = self._opened()
         roots: queue.Queue[Root] = queue.Queue()
@@ -244,6 +256,8 @@ class Session(object):
         self._channel.send(frames.END, {"problems": problems})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.adjusting import adjust_items
+
         root = self._opened()
         self._check_lease()
         for item in header["items"]:
@@ -255,6 +269,8 @@ class Session(object):
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
+        from transfers.agent.keeping import keep_item, open_backup
+
         root = self._opened()
         self._check_lease()
         if self._backup is None:
@@ -279,6 +295,8 @@ class Session(object):
         """What came behind a place in a file that grows."""
         header["path"] = frames.bytes_of(header["path"])
         if self._tails is None:
+            from transfers.agent.growing import Tails
+
             self._tails = Tails(self._opened(), self._check_client)
         self._channel.send(frames.END, *self._tails.read(header))
 
@@ -286,6 +304,8 @@ class Session(object):
         """Make a file longer at its end."""
         header["path"] = frames.bytes_of(header["path"])
         if self._growths is None:
+            from transfers.agent.growing import Growths
+
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
         self._channel.send(frames.END, self._growths.append(header, content))
