@@ -105,9 +105,10 @@ class LandingStream:
                 self._lines.unwatch()
                 for hand in self._hands:
                     hand.let_go()
+                # Nothing is under way: all lines end within one round trip.
+                self._control.send(frames.REQUEST, {"do": "landed"})
                 for hand in self._hands:
                     self.left = hand.finish() or self.left
-                self._control.send(frames.REQUEST, {"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._answers.put(problem)
 

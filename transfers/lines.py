@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -40,12 +41,15 @@ class Lines:
         logins: Callable[[], int] = int,
         most_logins: int = 1,
         rate: int = 0,
+        early: bool = False,
     ) -> None:
         """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
 
-        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit.
+        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
+        `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
         """
         self._rate = rate
+        self._early = early
         self._logins = logins
         self._most_logins = most_logins
         self._open_line = open_line
@@ -71,7 +75,14 @@ class Lines:
         if not self._most:
             return
         self._wanted = count_lines(round_trip, size, size, self._rate)
-        count = min(self._wanted, self._most)
+        self._open_up_to(min(self._wanted, self._most))
+
+    def start_early(self, round_trip: float) -> None:
+        """Open as many as the link can use, where that may be done before it is known what there is to carry."""
+        if self._early:
+            self._open_up_to(count_lines(round_trip, sys.maxsize, self._most, self._rate))
+
+    def _open_up_to(self, count: int) -> None:
         while self._started < count and count > 1:
             self._started += 1
             name = f"line {self._started}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -123,6 +124,7 @@ class PosixStore:
         if not self._opened:
             self._connection.ask("open", path=frames.text_of(self.where), make=make)
             self._opened = True
+            self._lines.start_early(self._connection.round_trip)
 
     def _open_folder(self) -> bool:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
@@ -304,11 +306,13 @@ class PosixStore:
         """See Store."""
         client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
         asked = [("lock", {"operation": operation, "client": client, "lease": self._lease})]
+        root = frames.text_of(self.where)
         if not self._opened:
-            asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": make}))
-            self._seen = None
-        self._connection.ask_all(asked)
+            asked.insert(0, ("open", {"path": root, "make": make}))
+        answers = self._connection.ask_all([*asked, ("look", {"path": root})])
+        self._seen = self._look_in(answers[-1])
         self._opened = True
+        self._lines.start_early(self._connection.round_trip)
         return PosixLock(self)
 
     def unlock(self) -> None:
@@ -336,8 +340,10 @@ class PosixStore:
     def close(self) -> None:
         """See Store."""
         patience = 5.0 if self._under_way else 0.1
-        self._lines.close()
+        lines = threading.Thread(target=self._lines.close, name="close")
+        lines.start()
         self._connection.close(patience)
+        lines.join()
 
 
 class PosixLock:

@@ -73,12 +73,18 @@ def _further_logins(site: Site, tell: Listener) -> list[Login]:
         Login(settings, site.limits, host=settings.data_host, tell=tell, number=number, may_ask=False)
         for number in range(settings.logins)
     ]
-    limits = site.limits
-    at_once = settings.persist_seconds and not limits.login_interval_seconds and not limits.bandwidth
-    if len(logins) > 1 and at_once and not logins[0].waits_for_the_first:
+    if _at_once(site) and not logins[0].waits_for_the_first:
         for login in logins[1:]:
             threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
     return logins
+
+
+def _at_once(site: Site) -> bool:
+    """Whether further logins begin with the first one, before it is known how much there is to carry."""
+    settings, limits = site.ssh, site.limits
+    assert settings is not None
+    unhindered = not limits.login_interval_seconds and not limits.bandwidth
+    return settings.logins > 1 and bool(settings.persist_seconds) and unhindered
 
 
 def _log_in_quietly(login: Login) -> None:
@@ -126,5 +132,6 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         logins=lambda: first + sum(one.logins for one in further),
         most_logins=settings.logins,
         rate=site.limits.bandwidth,
+        early=_at_once(site),
     )
     return PosixStore(connection, FACTS, lines, lease=site.limits.lease_seconds)
