@@ -82,6 +82,11 @@ class Connection:
             raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
         return greeting
 
+    @property
+    def process(self) -> dict[str, Any]:
+        """The agent as it named itself, for another one that is to end it."""
+        return {name: self.greeting.get(name) for name in ("host", "boot", "namespace", "pid", "start")}
+
     def _write_all(self, content: bytes) -> None:
         view = memoryview(content)
         while view:

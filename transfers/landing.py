@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
+from hibali.errors import HibaliError
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Proof
@@ -36,6 +37,7 @@ class LandingStream:
         self._ended: set[int] = set()
         self._guard = threading.Lock()
         self._hands: list[Hand] = []
+        self._lost = 0
         self._own = Sender(self, control)
         self._told = threading.Event()
         self._begun: dict[bytes, tuple[int, int, str, int]] = {}
@@ -149,9 +151,37 @@ class LandingStream:
         size = len(payload.data)
         if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
             return False
-        senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
-        min(senders, key=lambda sender: sender.held).send(number, payload)
+        self._hand_out(number, payload)
         return True
+
+    def _hand_out(self, number: int, payload: Payload) -> None:
+        """Give a unit to the line that has least under way; one that is lost just now takes none."""
+        sent = False
+        while not sent:
+            senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+            sent = min(senders, key=lambda sender: sender.held).send(number, payload)
+
+    def hand_lost(self, hand: Hand) -> None:
+        """Its agent is ended before others get what it had under way: it must not write when they do."""
+        self._lines.replace(hand.connection)
+        with self._guard:
+            self._lost += 1
+            number = -self._lost
+        if hand.under_way and self._window.open(number, 0):
+            threading.Thread(
+                target=self._take_over, args=(hand, number), name="take over", daemon=True
+            ).start()
+
+    def _take_over(self, hand: Hand, number: int) -> None:
+        try:
+            self._own.under_way[number] = None
+            told = {"do": "end_formers", "unit": number, "formers": [hand.connection.process]}
+            self._control.send(frames.REQUEST, told)
+            if self._window.wait_closed(number):
+                for unit in hand.take_back():
+                    self._hand_out(*unit)
+        except HibaliError as problem:
+            self.end(problem)
 
     def placed(self, payload: Payload) -> None:
         """A hand wrote a piece."""

@@ -89,6 +89,11 @@ class PosixStore:
         return self._lines.limit(self._connection.round_trip)
 
     @property
+    def reconnects(self) -> int:
+        """See Survivor."""
+        return self._lines.lost
+
+    @property
     def logins(self) -> int:
         """See Store."""
         return self._lines.logins

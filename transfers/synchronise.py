@@ -35,6 +35,7 @@ from transfers.fidelity import (
     permissions_of,
     take_attributes,
 )
+from transfers.going_on import Survivor
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import ListsAhead, Mover, Side, Source
@@ -462,6 +463,7 @@ class Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
+        receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)

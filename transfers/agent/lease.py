@@ -300,15 +300,21 @@ def is_gone(holder: Dict[str, Any]) -> bool:
 
     Where we cannot see it (another container, a /proc that hides what others run) nothing is proven.
     """
+    if not is_seen_here(holder):
+        return False
+    pid, start = holder["pid"], holder["start"]
+    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+
+
+def is_seen_here(holder: Dict[str, Any]) -> bool:
+    """Whether a process that told what `this_process` tells would be seen from here, if it ran."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
         # The same name after another boot: two machines can share a name, so let the lease decide.
         if not here[name] or holder.get(name) != here[name]:
             return False
     pid, start = holder.get("pid"), holder.get("start")
-    if not isinstance(pid, int) or pid < 1 or not start:
-        return False
-    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+    return isinstance(pid, int) and pid >= 1 and bool(start)
 
 
 def _answers(pid: int) -> bool:

@@ -3,7 +3,6 @@
 import os
 import platform
 import resource
-import socket
 import sys
 import time
 from typing import Any, Dict
@@ -13,7 +12,7 @@ from transfers.agent.beneath import UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.commands import COMMANDS
 from transfers.agent.landing import LandingError
-from transfers.agent.lease import LockedError, LostLeaseError, boot_identifier
+from transfers.agent.lease import LockedError, LostLeaseError, this_process
 from transfers.agent.problems import RefusedError, code_of
 from transfers.agent.reading import ChangedError
 from transfers.agent.session import Session
@@ -37,16 +36,15 @@ def main(nonce: str) -> None:
 
 
 def _greeting() -> Dict[str, Any]:
-    return {
+    greeting = {
         "protocol": frames.PROTOCOL,
         "python": platform.python_version(),
-        "host": socket.gethostname(),
-        "boot": boot_identifier(),
-        "pid": os.getpid(),
         "user": os.geteuid(),
         "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
         "clock": time.time(),
-    }
+    }  # type: Dict[str, Any]
+    greeting.update(this_process())
+    return greeting
 
 
 def _raise_file_limit() -> None:

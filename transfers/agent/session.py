@@ -13,6 +13,7 @@ from transfers.agent.adjusting import adjust_items
 from transfers.agent.attributes import packed_in, with_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
+from transfers.agent.former import GONE, end_formers
 from transfers.agent.growing import Growths, Tails
 from transfers.agent.intake import Hand, Intake
 from transfers.agent.keeping import keep_item, open_backup
@@ -61,6 +62,7 @@ class Session(object):
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
+            "end_formers": self._end_formers,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -183,6 +185,16 @@ class Session(object):
         lease.check()
         self._landing = Hand(self._channel, self._opened(), lease, seed)
         self._channel.send(frames.END, {"boot": boot_identifier()})
+
+    def _end_formers(self, header: Dict[str, Any]) -> None:
+        """Agents of lost lines write nothing more; while something lands, only where that is known, as an answer to a `unit`."""
+        found = end_formers(header["formers"])
+        if "unit" not in header:
+            self._channel.send(frames.END, {"found": found})
+            return
+        if any(one != GONE for one in found):
+            raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
+        self._channel.send(frames.LANDED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _landed(self, header: Dict[str, Any]) -> None:
         del header
