@@ -9,6 +9,8 @@ from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.agent.landing import aside_path
+from transfers.agent.large import partial_path
 from transfers.connection import Connection
 from transfers.entry import Proof
 from transfers.hands import Hand, Sender
@@ -41,6 +43,9 @@ class LandingStream:
         self._own = Sender(self, control)
         self._told = threading.Event()
         self._begun: dict[bytes, tuple[int, int, str, int]] = {}
+        self._seed: bytes | None = None
+        self._made_room: list[bytes] = []
+        self.walked = False  # the agent knows of everything that may be left there
         self.left = False
         self.over = False  # the lock's holder has said its last word, and can be asked other things
 
@@ -84,7 +89,25 @@ class LandingStream:
         with self._control.understanding():
             for path, size, mtime_ns, tag, there in told.header["begun"]:
                 self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
-            return told.header["ticket"]
+            ticket = told.header["ticket"]
+            self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(told.header["walked"])
+            return ticket
+
+    @property
+    def begun_bytes(self) -> int:
+        """How much of large files was there at the beginning."""
+        return sum(there for _, _, _, there in self._begun.values())
+
+    def partials(self) -> list[bytes]:
+        """What agents that were interrupted may have left, under the names of this landing; large files are in their own journal."""
+        if self._seed is None:
+            return []
+        waiting = [
+            payload for sender in (self._own, *self._hands) for payload in [*sender.under_way.values()]
+        ]
+        packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
+        left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
+        return left + [aside_path(self._seed, path) for path in self._made_room]
 
     def begun(self, item: Item) -> int:
         """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
@@ -121,7 +144,9 @@ class LandingStream:
         unit = payload.unit
         item = unit.items[0]
         if not unit.segment:
-            alone = any(one.clear for one in unit.items)
+            clear = [one.entry.path for one in unit.items if one.clear]
+            self._made_room += clear
+            alone = bool(clear)
             if alone and not self._window.wait_empty():
                 return False
             return self._give(number, payload) and not (alone and not self._window.wait_empty())

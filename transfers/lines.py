@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
@@ -60,6 +61,7 @@ class Lines:
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
         self._numbers: dict[Connection, int] = {}
+        self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
         self._lost_bytes = 0
         self.lost = 0  # lines that broke, while others went on
         self._failed = False
@@ -100,6 +102,7 @@ class Lines:
             if kept:
                 self._all.append(connection)
                 self._numbers[connection] = number
+                self.processes.append(connection.process)
                 if self._watcher is not None:
                     self._watcher(connection)
             lines = 1 + len(self._all)

@@ -64,3 +64,20 @@ def test_one_of_several_lines_is_lost_and_others_do_its_work(
     assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == TREE
     there.nothing_of_ours_there()
     assert not proxy.losses
+
+
+@pytest.mark.parametrize("way", ["push", "pull"])
+def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_path: Path, way: str) -> None:
+    there, proxy = losing({0: 12 * MIB}, "channels = 3")
+    there.make(TREE)
+    if way == "pull":
+        there.place.plant("data", TREE)
+    answer = there.push() if way == "push" else there.pull(tmp_path / "back")
+    assert counts(answer)["files_moved"] == counts(answer)["files"] == len(TREE)
+    assert answer.last["proof_moved"] == "digest"
+    assert answer.last["reconnects"] >= 1
+    assert answer.last["logins"] == proxy.connections == 2
+    assert size_of(TREE) <= answer.last["bytes_sent"] <= size_of(TREE) + IN_FLIGHT
+    assert "trying again in 3 s" in answer.err.decode()
+    assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == TREE
+    there.nothing_of_ours_there()

@@ -233,6 +233,13 @@ def remove_partial(parent: int, name: bytes) -> None:
         os.unlink(name, dir_fd=parent)
 
 
+def aside_path(seed: bytes, path: bytes) -> bytes:
+    """Where a folder goes that stands in the way of a file at `path`."""
+    folder = path.rpartition(b"/")[0]
+    name = own_names.partial_name(seed, b"aside/" + path)
+    return folder + b"/" + name if folder else name
+
+
 def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
     """Whether two names in an open folder are of one file; absent is none."""
     try:
@@ -327,11 +334,10 @@ class Committer(object):
             return
         if not stat.S_ISDIR(mode):
             return
-        aside = own_names.partial_name(self._seed, b"aside/" + path)
+        aside = aside_path(self._seed, path)
         self._root.forget(path)
-        os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
-        folder = path.rpartition(b"/")[0]
-        self.aside.append(folder + b"/" + aside if folder else aside)
+        os.rename(name, aside.rpartition(b"/")[2], src_dir_fd=parent, dst_dir_fd=parent)
+        self.aside.append(aside)
 
     def _discard(self, one: Staged, path: bytes) -> None:
         if one.partial is not None:

@@ -77,8 +77,10 @@ def this_process() -> Dict[str, Any]:
 class Lease(object):
     """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
 
-    def __init__(self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError."""
+    def __init__(
+        self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
+    ) -> None:
+        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError. `call` is the client's own mark."""
         self._root = root.clone()
         self._seconds = seconds
         self.token = os.urandom(16).hex()
@@ -90,6 +92,7 @@ class Lease(object):
             "client": client,
             "token": self.token,
             "lease": seconds,
+            "call": call,
         }
         record.update(this_process())
         try:
