@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
@@ -17,6 +18,8 @@ _LINE_RATE_BYTES = (
 _RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
 _LONG_SECONDS = 0.01
 _WORTH_BYTES = 8 * 1024 * 1024  # a line is worth its opening for this much
+_MOST_LOST = 8  # so many lost lines are replaced, and no more
+_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first line is lost, too
 
 
 def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
@@ -62,6 +65,10 @@ class Lines:
         self._wanted = 0
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
+        self._numbers: dict[Connection, int] = {}
+        self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
+        self._lost_bytes = 0
+        self.lost = 0  # lines that broke, while others went on
         self._failed = False
         self._closed = False
 
@@ -106,6 +113,8 @@ class Lines:
             self._settled.notify_all()
             if kept:
                 self._all.append(connection)
+                self._numbers[connection] = number
+                self.processes.append(connection.process)
                 if self._watcher is not None:
                     self._watcher(connection)
             lines = 1 + len(self._all)
@@ -113,6 +122,29 @@ class Lines:
             self._tell(Connected(connection.where, lines, self._logins()))
         else:
             connection.close()
+
+    def replace(self, lost: Connection) -> None:
+        """A line is lost: after a while another one is opened in its place, unless too many were; returns at once."""
+        with self._guard:
+            if self._closed or lost not in self._all:
+                return
+            self._all.remove(lost)
+            self._lost_bytes += lost.data_bytes
+            self.lost += 1
+            again = self.lost <= _MOST_LOST
+            self._started += again
+            number = self._numbers.pop(lost)  # over the same login
+        lost.close(0.1)
+        if again:
+            threading.Thread(
+                target=self._run_later, args=(number,), name=f"line {number}", daemon=True
+            ).start()
+
+    def _run_later(self, number: int) -> None:
+        with self._guard:
+            if self._settled.wait_for(lambda: self._closed, _REPLACED_AFTER_SECONDS):
+                return
+        self._run(number)
 
     def wait(self, seconds: float) -> int:
         """How many lines there are, the first one included, once all that were started are up or failed."""
@@ -149,13 +181,15 @@ class Lines:
     def data_bytes(self) -> int:
         """File bytes that went over them."""
         with self._guard:
-            return sum(connection.data_bytes for connection in self._all)
+            return self._lost_bytes + sum(connection.data_bytes for connection in self._all)
 
     def close(self) -> None:
         """End them all; safe to call twice."""
         with self._guard:
             self._closed = True
             ending, self._all = self._all, []
+            self._lost_bytes += sum(connection.data_bytes for connection in ending)
+            self._settled.notify_all()
         threads = [threading.Thread(target=connection.close, args=(0.1,)) for connection in ending]
         for thread in threads:
             thread.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections import deque
@@ -22,6 +20,7 @@ from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.entry import Entry, Kind
 from transfers.growing import Growing
+from transfers.holding import Holding
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.reading import ReadingStream
@@ -40,6 +39,8 @@ from transfers.store import (
     unsafe_component,
 )
 from transfers.units import KIND_LETTERS, attributes_text, problem_from
+
+Reopen = Callable[[bytes], tuple[Connection, Lines]]
 
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
@@ -60,11 +61,20 @@ class PosixStore:
         lines: Lines | None = None,
         *,
         lease: int = LEASE_SECONDS,
+        reopen: Reopen | None = None,
+        patience: float = 0.0,
     ) -> None:
-        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do."""
+        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
+
+        After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
+        """
         self.facts = facts
         self._lines = lines or no_lines()
-        self._lease = lease
+        self._reopen = reopen
+        self.patience = patience
+        self._holding = Holding(lease)
+        self._away = self._was_lost = self._landed = self._left = False
+        self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: LandingStream | None = None
         self._growing: Growing | None = None
         self._connection = connection
@@ -82,12 +92,19 @@ class PosixStore:
         """File bytes that crossed a network; none where the agent runs here."""
         if self.facts.kind == "local":
             return 0
-        return self._connection.data_bytes + self._lines.data_bytes
+        if self._away:
+            return self._former_bytes
+        return self._former_bytes + self._connection.data_bytes + self._lines.data_bytes
 
     @property
     def limited_by(self) -> str | None:
         """See Store."""
         return self._lines.limit(self._connection.round_trip)
+
+    @property
+    def reconnects(self) -> int:
+        """See Survivor."""
+        return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
 
     @property
     def logins(self) -> int:
@@ -200,7 +217,7 @@ class PosixStore:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing = LandingStream(self._connection, self._lines, self.where)
+        self._landing, self._landed = LandingStream(self._connection, self._lines, self.where), True
         return self._landing.run(payloads)
 
     def expect(self, size: int) -> None:
@@ -304,8 +321,7 @@ class PosixStore:
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-        asked = [("lock", {"operation": operation, "client": client, "lease": self._lease})]
+        asked = [self._holding.question(operation)]
         root = frames.text_of(self.where)
         if not self._opened:
             asked.insert(0, ("open", {"path": root, "make": make}))
@@ -319,8 +335,10 @@ class PosixStore:
         """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
         if self._under_way:
             return
+        self._holding.given_back()
         self._purge()
-        self._connection.ask("unlock", clean=self._landing is None or not self._landing.left)
+        left = self._left or (self._landing is not None and self._landing.left)
+        self._connection.ask("unlock", clean=not left)
 
     @property
     def _under_way(self) -> bool:
@@ -344,6 +362,51 @@ class PosixStore:
         lines.start()
         self._connection.close(patience)
         lines.join()
+
+    @property
+    def lost(self) -> bool:
+        """See Survivor."""
+        return self._connection.lost
+
+    @property
+    def landed_before(self) -> int:
+        """See Survivor."""
+        return self._landing.begun_bytes if self._landing is not None else 0
+
+    def can_come_back(self, *, anew: bool) -> bool:
+        """See Survivor. Where this call never landed, nothing there would tell whether another one did since."""
+        return self._reopen is not None and (anew or not self._holding.held or self._landed)
+
+    def leave(self) -> None:
+        """See Survivor."""
+        if self._away:
+            return
+        self._former_bytes, self._away = self.wire_bytes, True
+        self._was_lost = self._was_lost or self.lost
+        self.close()
+        self._holding.leave(self._connection.process, *self._lines.processes)
+        landing, self._landing, self._growing = self._landing, None, None
+        if landing is not None:
+            self._left = self._left or landing.left
+            self._orphans += landing.partials()
+            self._holding.walked = landing.walked
+        self._lines_lost += self._lines.lost
+
+    def come_back(self, *, anew: bool) -> None:
+        """See Survivor."""
+        assert self._reopen is not None
+        connection, lines = self._reopen(self.where)
+        self._away, self._connection, self._lines = False, connection, lines
+        self._opened = self._listing_ahead = False
+        looked = connection.answers()[0]
+        if connection.path_in(looked) != self.where:
+            raise connection.broken("looked elsewhere")
+        self._seen = self._look_in(looked)
+        if self._holding.held:
+            self._holding.take_back(connection, self.where, anew=anew)
+            self._opened = True
+        self._returns += self._was_lost
+        self._was_lost = False
 
 
 class PosixLock:

@@ -43,6 +43,7 @@ class Receipt:
     checked_by: str = "hibali"
     seconds: float = 0.0
     logins: int = 0
+    reconnects: int = 0
     limited_by: str | None = None
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
@@ -96,6 +97,7 @@ class Receipt:
             "checked_by": self.checked_by,
             "seconds": round(self.seconds, 3),
             "logins": self.logins,
+            "reconnects": self.reconnects,
             "limited_by": self.limited_by,
             **(asdict(self.coverage) if self.coverage is not None else {}),
             "exit": int(self.exit),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from hibali.errors import Exit, HibaliError, RefusedError, UsageError
@@ -25,9 +26,10 @@ from hibali.events import (
 from hibali.ledger import Journal, ledger_folder, new_identifier, now
 from hibali.locations import Location, check_writable
 from hibali.text import path_fields, printable
+from transfers.answered import Answered
 from transfers.backup import check_backup, doomed
 from transfers.copying import Copier, Origin
-from transfers.entry import Kind, Proof, weakest
+from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.fidelity import (
     adjustments,
     attributes_of,
@@ -35,6 +37,7 @@ from transfers.fidelity import (
     permissions_of,
     take_attributes,
 )
+from transfers.going_on import GoingOn, Survivor
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import ListsAhead, Mover, Side, Source
@@ -48,7 +51,7 @@ from transfers.receipt import Receipt
 from transfers.recheck import check_same_ends, drift, recheck
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
-from transfers.store import Item, Landed, Lock, Store
+from transfers.store import Adjustment, Item, Landed, Lock, Problem, Store
 from transfers.survey import Survey, check_plan, check_space, missing_source, survey
 
 
@@ -137,6 +140,8 @@ class Operation:
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
         self._stream = StreamMover(request.lowest_rate, tell)
+        self._answered = Answered()
+        self._going_on = GoingOn(self._stores, self._done, self.tell)
         self._source: Source
         self._target: Store
 
@@ -161,6 +166,10 @@ class Operation:
         if self._journal is not None and line is not None:
             self._journal.append(line)
         self._tell_others(event)
+
+    def _done(self) -> object:
+        """Differs whenever the call got on."""
+        return len(self._answered), self.receipt.files_deleted, self.receipt.files_adjusted
 
     def _open(self, location: Location) -> Store:
         store = open_store(self._request.paced(location), tell=self._tell_others)
@@ -308,7 +317,7 @@ class Operation:
         # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
         if self._target.facts.locks and (existed or not self._target.facts.folders):
             lock = self._lock()
-        found = self.look()
+        found = self._going_on.until_done(self.look, anew=True)
         check_plan(found, rules, about)
         if (
             self._journal is not None
@@ -363,17 +372,22 @@ class Operation:
 
         def items() -> Iterator[Item]:
             nonlocal asked
+            asked = len(self._answered)
             for number, action in enumerate(found.moves):
-                if bool(action.entry.same_as) is names and (kept or action.target is None):
+                wanted = bool(action.entry.same_as) is names and (kept or action.target is None)
+                if wanted and number not in self._answered:
                     asked += 1
                     yield self._item(number, action)
 
-        coming = items()
-        answered = self._move(coming, 0 if names else found.bytes_to_move)
-        for _ in coming:  # a full target is not tried for each of them
-            pass
-        if answered < asked:
-            self.tell(Failed(b"", "not-tried", f"{asked - answered} entries were not tried"))
+        def carry() -> None:
+            coming = items()
+            self._move(coming, 0 if names else found.bytes_to_move)
+            for _ in coming:  # a full target is not tried for each of them
+                pass
+
+        self._going_on.until_done(carry)
+        if len(self._answered) < asked:
+            self.tell(Failed(b"", "not-tried", f"{asked - len(self._answered)} entries were not tried"))
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
@@ -385,6 +399,7 @@ class Operation:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
+                    self._answered.add(event.item.number)
                     self._landed(event)
                 else:
                     self.tell(event)
@@ -431,11 +446,15 @@ class Operation:
                 Failed(b"", "deletions-left", "nothing was deleted, because not everything else succeeded")
             )
             return
-        own = (action.entry for action in found.deletions if not action.implied)
+
+        def remove(done: int) -> Iterator[tuple[Entry, Problem | None]]:
+            own = (action.entry for action in found.deletions if not action.implied)
+            return self._target.remove(islice(own, done, None))
+
         for action in found.deletions:
             if action.implied:
                 self.tell(Deleted(action.entry.path, action.entry.kind))
-        for entry, problem in self._target.remove(own):
+        for entry, problem in self._going_on.each(remove):
             if problem is None:
                 self.tell(Deleted(entry.path, entry.kind))
             else:
@@ -448,7 +467,11 @@ class Operation:
         """
         if not self._target.facts.adjusts:
             return
-        for adjustment, problem in self._target.adjust(adjustments(found, self._request.rules)):
+
+        def adjust(done: int) -> Iterator[tuple[Adjustment, Problem | None]]:
+            return self._target.adjust(islice(adjustments(found, self._request.rules), done, None))
+
+        for adjustment, problem in self._going_on.each(adjust):
             entry = adjustment.entry
             if problem is None:
                 self.tell(Adjusted(entry.path, entry.kind))
@@ -462,6 +485,7 @@ class Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
+        receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)

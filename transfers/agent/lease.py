@@ -76,8 +76,10 @@ def this_process() -> Dict[str, Any]:
 class Lease(object):
     """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
 
-    def __init__(self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError."""
+    def __init__(
+        self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
+    ) -> None:
+        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError. `call` is the client's own mark."""
         self._root = root.clone()
         self._seconds = seconds
         self.token = os.urandom(16).hex()
@@ -89,6 +91,7 @@ class Lease(object):
             "client": client,
             "token": self.token,
             "lease": seconds,
+            "call": call,
         }
         record.update(this_process())
         try:
@@ -299,15 +302,21 @@ def is_gone(holder: Dict[str, Any]) -> bool:
 
     Where we cannot see it (another container, a /proc that hides what others run) nothing is proven.
     """
+    if not is_seen_here(holder):
+        return False
+    pid, start = holder["pid"], holder["start"]
+    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+
+
+def is_seen_here(holder: Dict[str, Any]) -> bool:
+    """Whether a process that told what `this_process` tells would be seen from here, if it ran."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
         # The same name after another boot: two machines can share a name, so let the lease decide.
         if not here[name] or holder.get(name) != here[name]:
             return False
     pid, start = holder.get("pid"), holder.get("start")
-    if not isinstance(pid, int) or pid < 1 or not start:
-        return False
-    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+    return isinstance(pid, int) and pid >= 1 and bool(start)
 
 
 def _answers(pid: int) -> bool:

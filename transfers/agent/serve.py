@@ -10,7 +10,7 @@ from transfers.agent import frames
 from transfers.agent.beneath import UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.commands import COMMANDS
-from transfers.agent.lease import LockedError, LostLeaseError, boot_identifier
+from transfers.agent.lease import LockedError, LostLeaseError, this_process
 from transfers.agent.problems import ChangedError, LandingError, RefusedError, code_of
 from transfers.agent.session import Session
 
@@ -33,16 +33,15 @@ def main(nonce: str) -> None:
 
 
 def _greeting() -> Dict[str, Any]:
-    return {
+    greeting = {
         "protocol": frames.PROTOCOL,
         "python": "{}.{}.{}".format(*sys.version_info),
-        "host": os.uname().nodename,
-        "boot": boot_identifier(),
-        "pid": os.getpid(),
         "user": os.geteuid(),
         "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
         "clock": time.time(),
-    }
+    }  # type: Dict[str, Any]
+    greeting.update(this_process())
+    return greeting
 
 
 def _raise_file_limit() -> None:

@@ -11,8 +11,9 @@ from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.attributes import packed_in, with_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
-from transfers.agent.lease import Borrowed, Lease, LostLeaseError, boot_identifier
-from transfers.agent.problems import ChangedError, LandingError, problem_of
+from transfers.agent.former import GONE, end_formers
+from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
+from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
@@ -42,6 +43,7 @@ class Session(object):
         self._growths: "Optional[Growths]" = None
         self._left = False
         self._walked = False
+        self._call = ""
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
             "share": self._share,
@@ -59,6 +61,7 @@ class Session(object):
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
+            "end_formers": self._end_formers,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -105,9 +108,28 @@ class Session(object):
         self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
+        """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
+        root = self._opened()
         # The folder went with the lock before this one, whoever held that.
-        self._opened().forget(own_names.FOLDER)
-        self._lease = Lease(self._opened(), header["operation"], header["client"], header["lease"])
+        root.forget(own_names.FOLDER)
+        call = str(header.get("call", ""))
+        try:
+            self._lease = Lease(root, header["operation"], header["client"], header["lease"], call)
+        except LockedError as problem:
+            if call and problem.holder.get("call") == call:
+                raise RefusedError(
+                    "former-holds", "the agent of a lost line still holds the target"
+                ) from None
+            raise
+        self._call = call
+        if header.get("back"):
+            if journal.last_call(root) != call:
+                self._lease.release()
+                self._lease = None
+                raise RefusedError(
+                    "overtaken", "somebody else may have written there since the line was lost"
+                )
+            self._walked = bool(header.get("walked"))
         self._channel.send(frames.END, {})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
@@ -172,13 +194,17 @@ class Session(object):
         root.forget_all()
         if self._lease is None:
             raise LostLeaseError("the target is not locked")
-        seed, after_others = journal.open_seed(root)
+        seed, after_others = journal.open_seed(root, self._call)
         self._walked = self._walked or not after_others
         intake = Intake(self._channel, root, self._lease, seed)
         self._landing = intake
         self._channel.send(
             frames.REPLY,
-            {"begun": intake.begun_parts(), "ticket": {"seed": seed.hex(), "token": self._lease.token}},
+            {
+                "begun": intake.begun_parts(),
+                "ticket": {"seed": seed.hex(), "token": self._lease.token},
+                "walked": self._walked,
+            },
         )
 
     def _join(self, header: Dict[str, Any]) -> None:
@@ -191,6 +217,16 @@ class Session(object):
         lease.check()
         self._landing = Hand(self._channel, self._opened(), lease, seed)
         self._channel.send(frames.END, {"boot": boot_identifier()})
+
+    def _end_formers(self, header: Dict[str, Any]) -> None:
+        """Agents of lost lines write nothing more; while something lands, only where that is known, as an answer to a `unit`."""
+        found = end_formers(header["formers"])
+        if "unit" not in header:
+            self._channel.send(frames.END, {"found": found})
+            return
+        if any(one != GONE for one in found):
+            raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
+        self._channel.send(frames.LANDED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _landed(self, header: Dict[str, Any]) -> None:
         del header
