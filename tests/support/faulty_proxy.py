@@ -213,13 +213,23 @@ class LosingProxy(LongProxy):
     ) -> None:
         self.losses = losses
         self.rate = rate
+        self.down = False  # nobody gets through, and `tried` counts who would
+        self.tried = 0
         self._others: dict[socket.socket, tuple[socket.socket, list[int]]] = {}
         super().__init__(port, seconds)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
+        if self.down:
+            self.tried += 1
+            return
         left = [self.losses.pop(self.connections, sys.maxsize)]
         self._others[client], self._others[server] = (server, left), (client, left)
         super().relay(client, server)
+
+    def lose_all(self) -> None:
+        """Every line is lost, and none comes up until `down` is False again."""
+        self.down = True
+        self.cut()
 
     def carry(self, source: socket.socket, content: bytes) -> bytes:
         other, left = self._others[source]
