@@ -16,8 +16,8 @@ SHORTEST_LEASE, LONGEST_LEASE = (
     10,
     3600,
 )  # a holder needs time to renew it; others wait for that of a dead one
-URL_PROTOCOLS_BUILT = ("https", "http")
-URL_PROTOCOLS = ("https", "http", "sftp", "ftp", "smb", "webhdfs", "gs", "abfs")
+URL_PROTOCOLS_BUILT = ("https", "http", "davs", "dav")
+URL_PROTOCOLS = (*URL_PROTOCOLS_BUILT, "sftp", "ftp", "smb", "webhdfs", "gs", "gcs", "abfs", "abfss", "swift")
 
 
 def read_ssh(site: Table) -> SshSettings | None:
@@ -115,7 +115,29 @@ def read_url(site: Table) -> str | None:
         site.note("must not hold a password", "url")
     if parts.query or parts.fragment:
         site.note("must not hold a query or a fragment", "url")
+    if parts.scheme in {"davs", "dav"}:
+        problem = _webdav_problem(url)
+        if problem:
+            site.note(problem, "url")
     return url
+
+
+def _webdav_problem(url: str) -> str | None:
+    """Why this cannot be a WebDAV server's URL: a login goes with each request, in clear only on this machine (S15)."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL"
+    checks = [
+        (host, "must name a host"),
+        ("@" not in parts.netloc, "must not hold a login: name a credentials_command"),
+        (
+            parts.scheme == "davs" or _loopback(host or ""),
+            "must begin with davs:// except on this machine itself",
+        ),
+    ]
+    return next((problem for passed, problem in checks if not passed), None)
 
 
 def read_globus(table: Table | None) -> GlobusSettings | None:

@@ -99,6 +99,7 @@ class Site:
     s3: S3Settings | None = None
     url: str | None = None
     credentials_command: tuple[str, ...] = ()  # of a site of kind url
+    read_back: bool = True  # over WebDAV: whether what was written is read back as its proof
     globus: GlobusSettings | None = None
     scheduler: SchedulerSettings | None = None
     container: str = "bare"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 from typing import Any
 
 from hibali.errors import TryLaterError
 from transfers.agent import frames
 from transfers.agent.former import THERE
 from transfers.connection import Connection
+from transfers.lock_record import this_client
 
 
 class Holding:
@@ -32,8 +31,7 @@ class Holding:
     def question(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
         """What takes the lock for the first time."""
         self._operation = operation
-        client = f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-        told = {"operation": operation, "client": client, "lease": self._lease, "call": self._call}
+        told = {"operation": operation, "client": this_client(), "lease": self._lease, "call": self._call}
         return "lock", {**told, **more}
 
     def given_back(self) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import secrets
-import socket
 import threading
 import time
 from typing import Any, NoReturn
@@ -16,8 +14,9 @@ from hibali.errors import HibaliError, RefusedError, TryLaterError
 from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent import own_names
-from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
+from transfers.agent.lease import LEASE_SECONDS, seconds_of
 from transfers.entry import Kind
+from transfers.lock_record import is_free, own_record, record_of
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, kind_of, listed_names
@@ -46,7 +45,7 @@ class SftpLock:
         self._seconds = seconds
         self._token = secrets.token_hex(16)
         self._part = OWN + b"/lock." + self._token.encode("ascii")
-        self._record = json.dumps(_own_record(operation, self._token, seconds)).encode("ascii") + b"\n"
+        self._record = json.dumps(own_record(operation, self._token, seconds)).encode("ascii") + b"\n"
         self._renewed = time.monotonic()
         self._ended = threading.Event()
         self._unmade: StatusError | None = None
@@ -132,9 +131,9 @@ class SftpLock:
         found = self._own.read(_LOCK)
         if found is None:
             return False
-        holder = _record_of(found[0])
+        holder = record_of(found[0])
         age = (mine.seconds or 0) - (found[1].seconds or 0) - _GRAIN
-        if not (is_gone(holder) or age > seconds_of(holder)):
+        if not is_free(holder, age):
             self._locked(holder)
         token = str(holder.get("token")).encode("utf-8", "replace")
         marker = OWN + b"/broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
@@ -147,7 +146,7 @@ class SftpLock:
             self._locked(holder)
         try:
             again = self._own.read(_LOCK)
-            if again is None or _record_of(again[0]).get("token") != holder.get("token"):
+            if again is None or record_of(again[0]).get("token") != holder.get("token"):
                 return False
             if not self._client.offers(b"posix-rename@openssh.com"):
                 self._own.remove(_LOCK)
@@ -192,7 +191,7 @@ class SftpLock:
             found = self._own.read(_LOCK)
         except StatusError:
             return False
-        return found is not None and _record_of(found[0]).get("token") == self._token
+        return found is not None and record_of(found[0]).get("token") == self._token
 
     def _renew(self) -> None:
         """Writing the record again moves its time by the far clock, ours may differ from it."""
@@ -220,22 +219,3 @@ class SftpLock:
                 # A journal for the next run, or a user's own files, may stay.
                 self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
         self.stop()
-
-
-def _own_record(operation: str, token: str, seconds: int) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "operation": operation,
-        "client": f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}",
-        "token": token,
-        "lease": seconds,
-        **this_process(),
-    }
-
-
-def _record_of(content: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}

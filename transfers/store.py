@@ -43,6 +43,7 @@ class Facts:
     mtimes: bool = True  # holds modification times
     mtime_unit_ns: int = 1  # how fine they are kept
     locks: bool = True  # can hold a lease lock
+    swaps: bool = True  # a file is replaced in one step; False where for a moment neither stands there
     name_bytes: int = 255  # longest single component; 0: no limit
     path_bytes: int = 4096  # longest whole relative path
     folds_case: bool = False  # takes names for one that differ in case alone

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,7 @@ from hibali.locations import Location, read_location
 from hibali.plugins import built_in_words
 from hibali.settings import load_sites
 from tests.services.processes import free_port
-from tests.support.places import FolderPlace, Place, WebPlace, add_site, make_place
+from tests.support.places import DavPlace, FolderPlace, Place, WebPlace, add_site, make_place
 from tests.support.trees import Tree
 from transfers.entry import Entry
 from transfers.places import open_store
@@ -25,9 +25,13 @@ SITE = "site"
 ROOT = "data set/target"
 
 
-def store_words() -> list[str]:
-    """Every module of the folder; one without a place in tests/support/places.py fails by its name."""
-    return built_in_words("transfers.stores")
+def store_words() -> list[Any]:
+    """Every module of the folder; one without a place in tests/support/places.py fails by its name.
+
+    WebDAV servers differ wherever the standard lets them: a second one is tried in all tests.
+    """
+    plain = pytest.param("webdav-plain", marks=pytest.mark.heavy)
+    return [*built_in_words("transfers.stores"), plain]
 
 
 @dataclass
@@ -75,7 +79,7 @@ class Subject:
 
     def _by_path(self) -> bool:
         """Whether the place is a folder to its store, too."""
-        return isinstance(self.place, FolderPlace) and not isinstance(self.place, WebPlace)
+        return isinstance(self.place, FolderPlace) and not isinstance(self.place, (DavPlace, WebPlace))
 
     def plant(self, tree: Tree) -> None:
         """Put it there, not by hibali."""
@@ -101,7 +105,8 @@ class Subject:
         """The same kind of store where nothing answers; None where that cannot be."""
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
-        return self._added("unreachable", self.place.table().replace(self._endpoint(), _nobody()))
+        nobody = _nobody().replace("http", "dav") if isinstance(self.place, DavPlace) else _nobody()
+        return self._added("unreachable", self.place.table().replace(self._endpoint(), nobody))
 
     def denied(self) -> Location | None:
         """The same store by a login that is refused; the caller spoils the key of an object store."""
@@ -109,6 +114,9 @@ class Subject:
             return self._by_ssh("denied", "PubkeyAuthentication=no")
         if isinstance(self.place, WebPlace):
             self.place.server.wanted = "a login that nobody has"
+        if isinstance(self.place, DavPlace):
+            table = self.place.table().replace("'password': ", "'password': 'planted-secret' + ")
+            return self._added("denied", table)
         return self.location()
 
     def secrets(self) -> list[str]:

@@ -16,7 +16,7 @@ from transfers.store import Landed, Store
 LARGE = b"1" * 9_000_000
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "s3"])
+@pytest.fixture(params=["local", "ssh", "sftp", "s3", "webdav"])
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

@@ -22,6 +22,7 @@ from tests.services.processes import MARK, MissingPackageError, ServiceError, en
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
+from tests.services.webdav import DavServer
 from tests.support.lacking import lacks
 
 SESSION = "HIBALI_TEST_SESSION"  # how the workers of one session learn of its folder
@@ -104,6 +105,18 @@ def slurm_with_accounting() -> Slurm:
 def podman() -> Podman:
     """Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
     return _server("podman")
+
+
+@pytest.fixture(scope="session")
+def webdav_server() -> DavServer:
+    """Apache with mod_dav: `.url`, `.root`, the folder it serves, and `.login`."""
+    return _server("webdav")
+
+
+@pytest.fixture(scope="session")
+def plain_webdav_server() -> DavServer:
+    """Wsgidav: other ways with locks, tags and properties, and no login."""
+    return _server("webdav-plain")
 
 
 @pytest.fixture(params=["sh", "bash", "tcsh", "fish"])

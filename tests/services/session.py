@@ -28,6 +28,7 @@ from tests.services.sshd import (
     start_sshd_with_shell,
     start_unprivileged_sftp,
 )
+from tests.services.webdav import DavServer, start_apache, start_wsgidav
 from transfers.gate import gate_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
@@ -60,6 +61,8 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
     "object-store": (ObjectStore, start_object_store),
     "podman": (Podman, start_podman),
+    "webdav": (DavServer, start_apache),
+    "webdav-plain": (DavServer, start_wsgidav),
     **{
         f"shell-{shell}": (
             SshServer,

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +18,8 @@ from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, re
 from tests.support.web_server import WebServer
 
 OWN_KEYS = ".hibali/"
+_APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
+_SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
 
@@ -144,6 +148,36 @@ class WebPlace(FolderPlace):
         return f'kind = "url"\nurl = "{self.endpoint}"\n'
 
 
+class DavPlace(FolderPlace):
+    """A fresh folder of what a WebDAV server serves. Apache keeps properties and what it receives under names that it shows to nobody."""
+
+    holds_links = False
+
+    def __init__(self, word: str, server: Any) -> None:
+        name = secrets.token_hex(8)
+        super().__init__(word, Path(server.root) / name)
+        self.dav = server
+        self.endpoint = server.url.replace("http:", "dav:")
+        self.url = f"{self.endpoint}/{name}"
+        if server.login is not None:
+            self.env = {"TEST_DAV_SECRET": server.login[1]}
+
+    def table(self) -> str:
+        words = json.dumps([sys.executable, "-c", _SAY_LOGIN, self.dav.login[0]]) if self.dav.login else ""
+        login = f"credentials_command = {words}\n" if words else ""
+        return f'kind = "url"\nurl = "{self.url}"\n{login}'
+
+    def names(self, path: str) -> set[bytes]:
+        return {name for name in super().names(path) if not _APACHES.search(name)}
+
+    def tree(self, path: str) -> dict[bytes, Leaf]:
+        return {name: leaf for name, leaf in super().tree(path).items() if not _APACHES.search(name)}
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        found = super().versions(path)
+        return {name: version for name, version in found.items() if not _APACHES.search(name)}
+
+
 class BucketPlace:
     """A bucket, and a prefix in it."""
 
@@ -242,6 +276,8 @@ def make_place(word: str, folder: Path, ask: Any) -> Place:
     if word == "s3":
         store = ask("object_store")
         return BucketPlace(store, store.bucket())
+    if word in {"webdav", "webdav-plain"}:
+        return DavPlace(word, ask("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "url":
         return WebPlace(word, folder / "web-root")
     raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")

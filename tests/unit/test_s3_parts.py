@@ -15,12 +15,12 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.sites import S3Settings
 from transfers.agent.lease import this_process
 from transfers.entry import Proof
+from transfers.lock_record import is_free
 from transfers.stores import s3_listing, s3_manifest
 from transfers.stores.s3_credentials import CredentialSource, parse_process_credentials
 from transfers.stores.s3_endpoint import Endpoint, check_endpoint, find_endpoint
 from transfers.stores.s3_errors import error_of, from_obstore, problem_of
 from transfers.stores.s3_listing import Listed, in_order
-from transfers.stores.s3_lock import is_free
 from transfers.stores.s3_manifest import Known, from_metadata, merge, read_lines, to_metadata, write_lines
 from transfers.stores.s3_multipart import MOST_PARTS, part_bytes
 from transfers.stores.s3_probe import Honours, facts_of, recall, remember

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import secrets
 import threading
 from collections.abc import Collection
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
-from hibali.folders import private_folder, state_folder
-from hibali.ledger import now, write_atomic
 from transfers.entry import Proof
+from transfers.seen_facts import keep_seen, read_seen
 from transfers.store import Facts
 from transfers.stores.s3_listing import pages
 from transfers.stores.s3_records import time_of
@@ -27,6 +24,7 @@ _WRONG = hashlib.sha256(b"something else").hexdigest()
 _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _LONG = 300
+_TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _LEFT_SECONDS = 3600  # a probe this old is nobody's any more
 SEGMENT_BYTES = 8 * 1024 * 1024
@@ -192,33 +190,16 @@ def _checksum(content: bytes) -> str:
 
 def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
     """What was seen of this bucket at this endpoint before; None where nothing was."""
-    found = _read(_file(site)).get("buckets", {}).get(bucket)
-    if not isinstance(found, dict) or found.get("endpoint") != endpoint:
+    found = read_seen(site, _TABLE, bucket, endpoint)
+    if found is None:
         return None
     try:
-        seen = Honours(**found["honours"])
+        seen = Honours(**found)
         return replace(seen, refuses=tuple(seen.refuses))
-    except (KeyError, TypeError):
+    except TypeError:
         return None
 
 
 def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
-    """Keep it in the state folder, beside what else is known of the site."""
-    path = _file(site)
-    record = _read(path)
-    buckets = record.setdefault("buckets", {})
-    buckets[bucket] = {"endpoint": endpoint, "at": now(), "honours": asdict(honours)}
-    with contextlib.suppress(OSError):  # it is asked again then
-        write_atomic(path, json.dumps({**record, "schema": 1}, indent=1).encode("ascii") + b"\n")
-
-
-def _file(site: str) -> Path:
-    return private_folder(state_folder() / "sites") / f"{site}.json"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) and isinstance(record.get("buckets", {}), dict) else {}
+    """Keep it for the next call."""
+    keep_seen(site, _TABLE, bucket, endpoint, asdict(honours))

@@ -15,6 +15,7 @@ from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.copying import Origin
 from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.kept_lease import NoLock
 from transfers.plan import unholdable
 from transfers.store import (
     Facts,
@@ -27,7 +28,7 @@ from transfers.store import (
     is_own_name,
     unsafe_component,
 )
-from transfers.stores import s3_lock, s3_manifest
+from transfers.stores import s3_manifest
 from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
 from transfers.stores.s3_copying import Copying, From, patient
@@ -35,6 +36,8 @@ from transfers.stores.s3_expected import Expected
 from transfers.stores.s3_keeping import Keeping
 from transfers.stores.s3_large import Place
 from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
+from transfers.stores.s3_lock import NAME as LOCK
+from transfers.stores.s3_lock import S3Lock
 from transfers.stores.s3_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.s3_reading import Reading
 from transfers.stores.s3_records import Records
@@ -84,7 +87,7 @@ class S3Store:
         self._removing = Removing(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
         self._proof_read = Proof.RECORDED
-        self._holder: s3_lock.S3Lock | s3_lock.NoLock = s3_lock.NoLock()
+        self._holder: S3Lock | NoLock = NoLock()
         self._streams: _Streams = []
         self._made = False
         self._cleared: _Paths = []
@@ -306,15 +309,15 @@ class S3Store:
         self.probe()
         self._made = True
 
-    def lock(self, operation: str, *, make: bool = False) -> s3_lock.S3Lock | s3_lock.NoLock:
+    def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLock:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
         self._made = self._made or make
         if self.probe().writable is False:
             self.probe(again=True)
         if self.facts.locks:
-            self._holder = s3_lock.S3Lock(self._requests, self._key(s3_lock.NAME), operation, self._lease)
+            self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
         else:
-            self._holder = s3_lock.NoLock()
+            self._holder = NoLock()
             self._tell(
                 Noted(
                     f"{self._requests.about}: this server cannot hold a lock; write to it from one place at a time."

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Generator, Iterable
 
 from hibali.errors import HibaliError
 from transfers.entry import Kind, Proof
+from transfers.jobs import Jobs
 from transfers.store import Item, Landed, Payload, Problem
 from transfers.stores.s3_errors import problem_of
 from transfers.stores.s3_large import CORRUPT, Large, Place, known_from
@@ -26,11 +24,8 @@ class Writing:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._answers: queue.SimpleQueue[Landed | BaseException | None] = queue.SimpleQueue()
-        self._room = threading.Condition()
-        self._bytes_held = 0
-        self._jobs = 0
-        self._stopped = False
+        self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self.landed: dict[bytes, Known] = {}
         self.bytes = 0
@@ -38,37 +33,22 @@ class Writing:
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store.write."""
-        feeder = threading.Thread(target=self._feed, args=(payloads,), name="put", daemon=True)
-        feeder.start()
         try:
-            while (answer := self._answers.get()) is not None:
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+            yield from self._jobs.run(lambda: self._feed(payloads))
         finally:
-            with self._room:
-                self._stopped = True
-                self._room.notify_all()
-            feeder.join()
-            self._wait_for_jobs()
             self._let_go()
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Runs in its own thread, so the source is read here too."""
-        try:
-            self._place.holder.check(now=True)
-            for payload in payloads:
-                if self._stopped:
-                    return
-                self._place.holder.check()
-                if payload.unit.segment:
-                    self._take_segment(payload)
-                else:
-                    self._take_pack(payload)
-            self._wait_for_jobs()
-            self._answers.put(None)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+        self._place.holder.check(now=True)
+        for payload in payloads:
+            if self._jobs.stopped:
+                return
+            self._place.holder.check()
+            if payload.unit.segment:
+                self._take_segment(payload)
+            else:
+                self._take_pack(payload)
 
     def _take_pack(self, payload: Payload) -> None:
         start = 0
@@ -83,43 +63,13 @@ class Writing:
             elif item.entry.kind is Kind.FOLDER:
                 self._clear(item)  # at once: what follows may lie in it
             else:
-                self._submit(len(content), self._land, item, content, digest)
+                self._jobs.submit(len(content), self._land, item, content, digest)
 
     def _unable(self, item: Item) -> Problem | None:
         return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
-
-    def _submit(self, size: int, job: Callable[..., None], *words: Any) -> Future[None] | None:
-        """Start a job once there is room for it in the window; None when all is to stop."""
-        with self._room:
-            while not self._stopped and (
-                self._jobs >= _AT_ONCE or (self._bytes_held and self._bytes_held + size > IN_FLIGHT_BYTES)
-            ):
-                self._room.wait()
-            if self._stopped:
-                return None
-            self._jobs += 1
-            self._bytes_held += size
-        return self._place.pool.submit(self._guarded, size, job, *words)
-
-    def _guarded(self, size: int, job: Callable[..., None], *words: Any) -> None:
-        try:
-            if not self._stopped:
-                job(*words)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
-        finally:
-            with self._room:
-                self._jobs -= 1
-                self._bytes_held -= size
-                self._room.notify_all()
-
-    def _wait_for_jobs(self) -> None:
-        with self._room:
-            while self._jobs:
-                self._room.wait()
+        self._jobs.tell(Landed(item, None, Proof.NONE, problem=problem))
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
         """One whole file: hashed in memory, then put."""
@@ -149,7 +99,7 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._answers.put(Landed(item, None, Proof.DIGEST))
+        self._jobs.tell(Landed(item, None, Proof.DIGEST))
 
     def _clear_first(self, item: Item) -> None:
         """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
@@ -163,24 +113,26 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._answers.put(Landed(item, known.sha256, proof, known.etag))
+        self._jobs.tell(Landed(item, known.sha256, proof, known.etag))
 
     def _take_segment(self, payload: Payload) -> None:
         """Segments of one file come in order, without gaps; parts are made of as many as it takes."""
         unit, item = payload.unit, payload.unit.items[0]
         if unit.offset == 0 and unit.last and not payload.problems:
-            self._submit(len(payload.data), self._land, item, memoryview(payload.data), payload.digests[0])
+            self._jobs.submit(
+                len(payload.data), self._land, item, memoryview(payload.data), payload.digests[0]
+            )
             return
         large = self._large.get(item.number)
         if large is None:
             large = self._large[item.number] = Large(self._place, item, unit.length)
         part = large.take(payload)
         if part is not None:
-            sent = self._submit(len(part[1]), self._send, large, *part)
+            sent = self._jobs.submit(len(part[1]), self._send, large, *part)
             if sent is not None:
                 large.sent.append(sent)
         if unit.last:
-            self._submit(0, self._complete, large, payload.digests[0])
+            self._jobs.submit(0, self._complete, large, payload.digests[0])
 
     def _send(self, large: Large, number: int, content: Bytes) -> None:
         self._count(large.send(number, content))
@@ -201,7 +153,7 @@ class Writing:
         self._large.clear()
 
     def _count(self, size: int) -> None:
-        with self._room:
+        with self._counting:
             self.bytes += size
 
 

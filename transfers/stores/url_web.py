@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
@@ -12,24 +11,13 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.retry import with_retries
 from transfers.stores.s3_bulk import Got
+from transfers.stores.url_login import Login
 
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A name and a password, or a token; never shown."""
-
-    name: str = ""
-    password: str = ""
-    token: str = ""
-
-    def __repr__(self) -> str:
-        return "Login(...)"
 
 
 class Page(NamedTuple):

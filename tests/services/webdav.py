@@ -1,0 +1,151 @@
+"""WebDAV servers: Apache's mod_dav, and wsgidav, which differs from it wherever the standard lets it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.processes import MissingPackageError, free_port, program, start, wait_until
+
+_MODULES = (
+    "mpm_event",
+    "authn_core",
+    "authn_file",
+    "authz_core",
+    "authz_user",
+    "auth_basic",
+    "dav",
+    "dav_fs",
+)
+_FOLDER = "/usr/lib/apache2/modules"
+# Apache will not run as root; this account still has to reach what root's tests make.
+_CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
+_NOBODY = "65534"
+
+
+@dataclass(frozen=True)
+class DavServer:
+    """A running server of `root`; `login` is what it wants to hear, name and password, or nothing."""
+
+    url: str
+    root: str
+    login: tuple[str, str] | None = None
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header of a request by hand."""
+        if self.login is None:
+            return {}
+        return {"Authorization": "Basic " + base64.b64encode(":".join(self.login).encode()).decode()}
+
+
+def start_apache(session: Path, folder: Path) -> DavServer:
+    """Start Apache with mod_dav, mod_dav_fs and a login; raises `MissingPackageError` without its program."""
+    apache = program("apache2", "apache2-bin")
+    data, run = folder / "data", folder / "run"
+    for made in (data, run):
+        made.mkdir(parents=True)
+    login = ("me", f"planted-{secrets.token_hex(8)}")
+    port = free_port()
+    users = folder / "users"
+    # RFC 7617 has the password in the request; what the server keeps of it is plain SHA-1 here.
+    users.write_text(f"{login[0]}:{{SHA}}{_sha1(login[1])}\n")
+    config = folder / "apache.conf"
+    config.write_text(_apache(folder, data, run, port))
+    words = [apache, "-f", str(config), "-DFOREGROUND"]
+    if os.geteuid() == 0:
+        for path in (folder, data, run):
+            os.chown(path, int(_NOBODY), int(_NOBODY))
+        words = [
+            program("setpriv", "util-linux"),
+            f"--reuid={_NOBODY}",
+            f"--regid={_NOBODY}",
+            "--clear-groups",
+            f"--inh-caps={_CAPABILITIES}",
+            f"--ambient-caps={_CAPABILITIES}",
+            *words,
+        ]
+    log = folder / "apache.log"
+    pid = start(session, words, log)
+    server = DavServer(f"http://127.0.0.1:{port}", str(data), login)
+    wait_until(lambda: _speaks(server), pid, log)
+    return server
+
+
+def _apache(folder: Path, data: Path, run: Path, port: int) -> str:
+    loaded = "\n".join(f"LoadModule {name}_module {_FOLDER}/mod_{name}.so" for name in _MODULES)
+    return f"""ServerRoot "{folder}"
+ServerName localhost
+Listen 127.0.0.1:{port}
+PidFile {run}/pid
+ErrorLog {folder}/error.log
+DefaultRuntimeDir {run}
+Mutex file:{run}
+{loaded}
+ServerLimit 2
+StartServers 1
+ThreadsPerChild 32
+MaxRequestWorkers 64
+MinSpareThreads 8
+MaxSpareThreads 64
+DavLockDB {run}/locks
+DocumentRoot {data}
+KeepAlive On
+MaxKeepAliveRequests 0
+<Directory {data}>
+    Dav On
+    DavMinTimeout 1
+    AuthType Basic
+    AuthName hibali
+    AuthBasicProvider file
+    AuthUserFile {folder}/users
+    Require valid-user
+</Directory>
+"""
+
+
+def start_wsgidav(session: Path, folder: Path) -> DavServer:
+    """Start wsgidav, without a login and with locks in its memory; raises `MissingPackageError` without it."""
+    command = Path(sys.executable).parent / "wsgidav"
+    if not command.exists():
+        raise MissingPackageError("wsgidav is missing: install the Python packages wsgidav and cheroot")
+    data = folder / "data"
+    data.mkdir(parents=True)
+    port = free_port()
+    log = folder / "wsgidav.log"
+    words = [
+        command,
+        "--host=127.0.0.1",
+        f"--port={port}",
+        f"--root={data}",
+        "--auth=anonymous",
+        "--no-config",
+    ]
+    pid = start(session, words, log, {"HOME": str(folder)})
+    server = DavServer(f"http://127.0.0.1:{port}", str(data))
+    wait_until(lambda: _speaks(server), pid, log)
+    return server
+
+
+def _sha1(password: str) -> str:
+    import hashlib
+
+    return base64.b64encode(hashlib.sha1(password.encode(), usedforsecurity=False).digest()).decode()
+
+
+def _speaks(server: DavServer) -> bool:
+    asked = urllib.request.Request(server.url + "/", method="OPTIONS", headers=server.authorization)  # noqa: S310
+    try:
+        with urllib.request.urlopen(asked, timeout=2) as answer:  # noqa: S310 - our own loopback address
+            return "1" in answer.headers.get("DAV", "")
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return False
+    except OSError:
+        return False

@@ -1,0 +1,310 @@
+"""What a WebDAV server says is data: read within limits, believed only about what was asked, and followed nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
+from transfers.entry import Entry, Kind, Proof
+from transfers.stores.url_login import Login
+from transfers.stores.webdav_files import Files
+from transfers.stores.webdav_known import found_of, known_word, tag_of
+from transfers.stores.webdav_probe import Honours, facts_of, probe_server, recall, remember
+from transfers.stores.webdav_wire import Wire
+from transfers.stores.webdav_xml import KNOWN, MultiStatus, Told, lock_info, set_property
+
+FILE = (
+    "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
+    '<D:getetag>W/"e"</D:getetag></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>'
+)
+FOLDER = (
+    "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype></D:prop>"
+    "<D:status>HTTP/1.1 200 OK</D:status></D:propstat><D:propstat><D:prop><D:getetag/></D:prop>"
+    "<D:status>HTTP/1.1 404 Not Found</D:status></D:propstat></D:response>"
+)
+
+
+def multistatus(*responses: str) -> bytes:
+    return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{"".join(responses)}</D:multistatus>'.encode()
+
+
+def parsed(body: bytes, piece: int = 7) -> list[Told]:
+    told: list[Told] = []
+    parser = MultiStatus(told.append, "x")
+    for start in range(0, len(body), piece):
+        parser.feed(body[start : start + piece])
+    parser.close()
+    return told
+
+
+def test_answers_are_read_piece_by_piece() -> None:
+    body = multistatus(FOLDER.format(href="/d/"), FILE.format(href="/d/a%20%ff", size=3))
+    assert parsed(body, 1) == [
+        Told("/d/", folder=True, properties={"DAV: resourcetype": ""}, status=""),
+        Told(
+            "/d/a%20%ff",
+            folder=False,
+            properties={"DAV: resourcetype": "", "DAV: getcontentlength": "3", "DAV: getetag": 'W/"e"'},
+            status="",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<!DOCTYPE x [<!ENTITY a "aaaa">]><D:multistatus xmlns:D="DAV:">&a;</D:multistatus>',
+        b'<!DOCTYPE D:multistatus SYSTEM "http://127.0.0.1:9/x"><D:multistatus xmlns:D="DAV:"/>',
+        multistatus("<a>" * 40 + "</a>" * 40),
+        multistatus(FILE.format(href="/" + "x" * 100_000, size=1)),
+        multistatus("<D:response>" + "<D:x>" * 20 + "y" * 60_000 + "</D:x>" * 20 + "</D:response>"),
+        multistatus(FILE.format(href="", size=1)),
+        multistatus(FILE.format(href="/a", size=1))[:-20],
+        b"<html>log in, please</html>",
+        b"",
+    ],
+)
+def test_what_is_not_the_answer_it_should_be_is_refused(body: bytes) -> None:
+    with pytest.raises(TryLaterError) as told:
+        parsed(body)
+    assert told.value.code == "bad-answer"
+
+
+def test_what_we_write_is_escaped() -> None:
+    assert b"&lt;&amp;" in set_property(KNOWN, "<&")
+    assert b"&lt;" in lock_info("<")
+
+
+@pytest.mark.parametrize(
+    ("href", "name"),
+    [
+        ("/base/d/a", b"a"),
+        ("/base/d/a/", b"a"),
+        ("http://elsewhere:99/base/d/a%0Ab", b"a\nb"),
+        ("/base/d", b""),
+        ("/base/d/", b""),
+        ("/ba%73e/%64/%ff%25", b"\xff%"),
+        ("/base/d/..", None),
+        ("/base/d/%2e%2e", None),
+        ("/base/d/a/../../x", None),
+        ("/base/d/a%2Fb", None),
+        ("/base/d/a%00b", None),
+        ("/base/dx", None),
+        ("/base/", None),
+        ("/etc/passwd", None),
+        ("a", None),
+        ("", None),
+    ],
+)
+def test_an_href_counts_only_right_below_what_was_asked(href: str, name: bytes | None) -> None:
+    assert Wire("https://example.org/base/", "x").name_in(href, b"d") == name
+
+
+def test_what_was_kept_counts_for_that_very_content_alone() -> None:
+    entry = Entry(b"a", Kind.FILE, 3, 1_600_000_000_123_456_789, 0o755)
+    kept = known_word(entry, "ab" * 32, 'odd "tag')
+
+    def found(size: str, etag: str, word: str) -> Any:
+        properties = {"DAV: getcontentlength": size, "DAV: getetag": etag, KNOWN: word}
+        return found_of(Told("/a", folder=False, properties=properties, status=""))
+
+    same = found("3", 'W/"odd "tag"', kept)
+    assert (same.digest, same.mtime_ns, same.mode) == ("ab" * 32, entry.mtime_ns, 0o755)
+    for size, etag, word in (
+        ("4", '"odd "tag"', kept),
+        ("3", '"other"', kept),
+        ("3", '"odd "tag"', kept + "x"),
+    ):
+        assert found(size, etag, word).digest is None
+    assert found("-1", "", "").size == found("9" * 40, "", "").size == -1
+
+
+def test_a_tag_is_the_same_however_it_is_written() -> None:
+    assert tag_of('W/"a"', "x") == tag_of('"a"', "") == tag_of("a", "") == "a"
+    assert tag_of("", "Sun, 22 Nov 2026 00:08:24 GMT") == "@1795306104000000000"
+    assert tag_of("", "") == ""
+
+
+def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> None:
+    seen = Honours(writable=True, locks=True, refuses=("\\",), times="header")
+    assert recall("lab", "https://one", "/a") is None
+    remember("lab", "https://one", "/a", seen)
+    assert recall("lab", "https://one", "/a") == seen
+    assert recall("lab", "https://two", "/a") is None
+    assert recall("lab", "https://one", "/b") is None
+    (hibali_home.state / "sites/lab.json").write_text(
+        '{"folders": {"/a": {"endpoint": "https://one", "honours": 5}}}'
+    )
+    assert recall("lab", "https://one", "/a") is None
+
+
+def test_a_server_is_believed_only_what_was_seen() -> None:
+    facts = facts_of(Honours(writable=True, times="header"), Proof.SIZE, read_back=False)
+    assert (facts.proof_write, facts.locks, facts.mtimes, facts.modes) == (Proof.SIZE, False, True, False)
+    assert facts.mtime_unit_ns == 1_000_000_000
+    facts = facts_of(Honours(writable=True, properties=True), Proof.SIZE, read_back=True)
+    assert (facts.proof_write, facts.modes, facts.mtime_unit_ns, facts.swaps) == (
+        Proof.DIGEST,
+        True,
+        1,
+        False,
+    )
+    assert not facts_of(None, Proof.SIZE, read_back=True).known
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextlib.contextmanager
+def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[str, list[str]]]:
+    """Its URL and what it was asked; every request is answered as told."""
+    seen: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("do_"):
+                return self._answer
+            raise AttributeError(name)
+
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            login = " with a login" if "Authorization" in self.headers else ""
+            seen.append(f"{self.command} {self.path}{login}")
+            status, headers, body = answer(self.command, self.path, dict(self.headers))
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = "Content-Length" in headers
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving.daemon_threads = True
+    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{serving.server_port}/", seen
+    finally:
+        serving.shutdown()
+        serving.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
+    with server(answer) as (url, seen):
+        wire = Wire(url, "lab", Login("me", "secret"))
+        yield Files(wire), seen
+        wire.close()
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        (FOLDER.format(href="/"), FILE.format(href="/../x", size=1)),
+        (FOLDER.format(href="/"), FILE.format(href="/d/below", size=1)),
+        (FOLDER.format(href="/"), FILE.format(href="/a", size=1), FILE.format(href="/%61", size=1)),
+        (FILE.format(href="/a", size=1),),
+        (FOLDER.format(href="/"), FOLDER.format(href="/")),
+    ],
+)
+def test_a_listing_that_names_something_else_is_not_believed(responses: tuple[str, ...]) -> None:
+    with files_at(lambda *_: (207, {}, multistatus(*responses))) as (files, _):
+        with pytest.raises(IncompleteError) as told:
+            list(files.children(b"").names)
+        assert told.value.code == "listing-violation"
+
+
+def test_a_listing_that_breaks_off_is_not_an_end() -> None:
+    body = multistatus(FOLDER.format(href="/"), FILE.format(href="/a", size=1))
+    cut = {"Content-Length": str(len(body) + 10)}
+    with files_at(lambda *_: (207, cut, body)) as (files, seen):
+        with pytest.raises(HibaliError) as told:
+            list(files.children(b"").names)
+        assert told.value.code == "unreachable"
+        assert len(seen) > 1, "it is asked again"
+
+
+def test_a_large_listing_is_in_order_and_told_once() -> None:
+    names = [f"/{number * 7919 % 5000:05}" for number in range(5000)]
+    body = multistatus(FOLDER.format(href="/"), *(FILE.format(href=name, size=1) for name in names))
+    with files_at(lambda *_: (207, {}, body)) as (files, _):
+        found = [name for name, _ in files.children(b"").names]
+    assert found == sorted(name[1:].encode() for name in names)
+
+
+def test_another_host_is_not_followed_and_learns_no_login() -> None:
+    with (
+        server(lambda *_: (200, {}, b"stolen")) as (other, learned),
+        files_at(lambda *_: (302, {"Location": f"{other}x"}, b"")) as (files, _),
+    ):
+        for ask in (lambda: files.get(b"x"), lambda: files.look(b"x"), lambda: files.put(b"x", b"1", {})):
+            with pytest.raises(UsageError) as told:
+                ask()
+            assert told.value.code == "wrong-endpoint"
+        assert learned == []
+
+
+def test_redirects_are_few_and_stay_on_the_host() -> None:
+    def answer(_: str, path: str, __: dict[str, str]) -> Answer:
+        number = int(path[1:])
+        return (200, {"ETag": '"e"'}, b"found") if number == 9 else (307, {"Location": f"/{number + 1}"}, b"")
+
+    with files_at(answer) as (files, seen):
+        assert bytes(files.get(b"6").content) == b"found"
+        assert seen == [f"GET /{number} with a login" for number in (6, 7, 8, 9)]
+        with pytest.raises(UsageError):
+            files.get(b"1")
+        assert len(seen) == 8
+
+
+def test_a_busy_server_is_asked_again_when_it_said() -> None:
+    times: list[float] = []
+
+    def answer(*_: object) -> Answer:
+        times.append(time.monotonic())
+        return (200, {"ETag": '"e"'}, b"1") if len(times) > 1 else (503, {"Retry-After": "2"}, b"")
+
+    with files_at(answer) as (files, _):
+        assert bytes(files.get(b"x").content) == b"1"
+    assert times[1] - times[0] >= 2
+
+
+def test_a_file_without_ranges_is_read_whole_or_not_at_all() -> None:
+    content = bytes(range(256)) * 16
+    with files_at(lambda *_: (200, {"ETag": '"e"'}, content)) as (files, _):
+        got = files.get(b"x", offset=1000, length=100)
+        assert (bytes(got.content), got.size, got.etag) == (content[1000:1100], len(content), "e")
+    huge = {"ETag": '"e"', "Content-Length": str(1 << 40)}
+    with files_at(lambda *_: (200, huge, b"1")) as (files, _), pytest.raises(IncompleteError) as told:
+        files.get(b"x", offset=1000, length=100)
+    assert told.value.code == "no-ranges"
+
+
+def test_what_speaks_no_webdav_says_so() -> None:
+    with files_at(lambda *_: (200, {}, b"<html>")) as (files, _), pytest.raises(IncompleteError) as told:
+        files.look(b"")
+    assert told.value.code == "not-webdav"
+
+
+def test_a_server_that_lets_nobody_write_is_only_read() -> None:
+    def answer(method: str, path: str, _: dict[str, str]) -> Answer:
+        if method == "PROPFIND" and path == "/":
+            return 207, {}, multistatus(FOLDER.format(href="/"))
+        return (404 if method == "PROPFIND" else 405), {}, b""
+
+    with files_at(answer) as (files, seen):
+        assert probe_server(files, b"") == Honours()
+    assert not [line for line in seen if line.startswith(("PUT", "MOVE", "LOCK"))]

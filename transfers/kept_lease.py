@@ -1,0 +1,116 @@
+"""A lock that this process holds at a server and renews by a thread of its own (S6)."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from hibali.errors import HibaliError, TryLaterError
+from hibali.text import printable
+from transfers.agent.lease import LEASE_SECONDS, seconds_of
+from transfers.lock_record import own_record
+
+_ASK_SECONDS = 1.0
+
+
+class NoLock:
+    """What `lock` gives where the server cannot hold one."""
+
+    held = False
+
+    def release(self) -> None:
+        """See Lock."""
+
+    def check(self, *, now: bool = False) -> None:
+        """Nothing is held, nothing can be lost."""
+
+
+class KeptLease(ABC):
+    """Held from construction to `release`. Whoever says how it is taken, renewed and given back ends `__init__` with `_keep`."""
+
+    def __init__(self, about: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
+        self._about = about
+        self._seconds = seconds
+        self._token = secrets.token_hex(16)
+        self._record: dict[str, Any] = own_record(operation, self._token, seconds)
+        self._renewed = time.monotonic()
+        self._asked = self._renewed
+        self._lost = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="lease", daemon=True)
+
+    @abstractmethod
+    def _renew(self) -> bool:
+        """Say that we live; False where the lock is another's now."""
+
+    @abstractmethod
+    def _is_ours(self) -> bool:
+        """Ask whether the lock that stands there is ours."""
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Take it away; it was ours a moment ago."""
+
+    def _keep(self) -> None:
+        """It is taken: renew it from now on."""
+        self._asked = time.monotonic()
+        self._thread.start()
+
+    def _locked_by(self, holder: dict[str, Any]) -> TryLaterError:
+        who = printable(str(holder.get("client", "somebody else"))[:200])
+        doing = printable(str(holder.get("operation", "an operation"))[:50])
+        return TryLaterError(
+            "locked",
+            f"{who} holds the target for {doing}",
+            about=self._about,
+            hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
+            transient=False,
+        )
+
+    def _go_on(self) -> None:
+        while not self._ended.wait(self._seconds / 4):
+            began = time.monotonic()
+            with contextlib.suppress(HibaliError):
+                if not self._renew():
+                    self._lost = True
+                    return
+                self._renewed = began
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else works on the target."""
+        return not (self._lost or self._ended.is_set())
+
+    def check(self, *, now: bool = False) -> None:
+        """Raise `TryLaterError("lock-lost")` where the lease is no longer surely ours (S6).
+
+        The server is asked `now`, or when it was last asked a while ago.
+        """
+        if self._ended.is_set():
+            return
+        if now or time.monotonic() - self._asked > _ASK_SECONDS:
+            self._asked = time.monotonic()
+            self._lost = self._lost or not self._is_ours()
+        if self._lost or time.monotonic() - self._renewed > self._seconds * 0.8:
+            raise TryLaterError(
+                "lock-lost",
+                "the lock on the target was lost; nothing more is written",
+                about=self._about,
+                hint="Type the same line again.",
+                transient=False,
+            )
+
+    def release(self) -> None:
+        """See Lock. Left to run out where it may have become another's."""
+        if self._ended.is_set():
+            return
+        sure = not self._lost and time.monotonic() - self._renewed < self._seconds * 0.8
+        self._ended.set()
+        self._thread.join(self._seconds / 4)
+        with contextlib.suppress(HibaliError):
+            if sure and self._is_ours():
+                self._give_back()

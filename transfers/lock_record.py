@@ -1,0 +1,41 @@
+"""What a lock says of its holder: written by whoever takes it, judged by whoever finds it (S6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from transfers.agent.lease import is_gone, seconds_of, this_process
+
+
+def this_client() -> str:
+    """Who we are, for people: account, host and process."""
+    return f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
+
+
+def own_record(operation: str, token: str, seconds: int) -> dict[str, Any]:
+    """The record of a lock that this process holds for `operation`; its lease lasts so many seconds."""
+    return {
+        "version": 1,
+        "operation": operation,
+        "client": this_client(),
+        "token": token,
+        "lease": seconds,
+        **this_process(),
+    }
+
+
+def record_of(content: bytes) -> dict[str, Any]:
+    """What a lock says; nothing where it cannot be understood."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def is_free(holder: dict[str, Any], age: float | None) -> bool:
+    """Whether nobody can hold this lock: its lease ran out by the server's clock, or its process is provably gone."""
+    return (age is not None and age > seconds_of(holder)) or is_gone(holder)

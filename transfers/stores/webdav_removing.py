@@ -1,0 +1,100 @@
+"""Removing at a WebDAV server, whose DELETE of a folder takes all it holds: so only what was looked at goes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from itertools import islice
+
+from hibali.errors import HibaliError
+from transfers.entry import Entry, Kind
+from transfers.store import Problem
+from transfers.stores.s3_errors import problem_of
+from transfers.stores.webdav_files import Files
+from transfers.stores.webdav_lock import ask_lock, holding, token_in, unlock
+from transfers.stores.webdav_probe import Honours
+
+_BATCH = 256
+_FOLDER_SECONDS = 60
+_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+_NOT_EMPTY = Problem("not-empty", "it holds something that was not listed, so it stays")
+
+
+class Removing:
+    """Removes files many at once, and folders one by one once nothing is in them."""
+
+    def __init__(
+        self, files: Files, pool: Executor, honours: Honours, path_of: Callable[[bytes], bytes]
+    ) -> None:
+        """`path_of` gives the whole path of one below the root."""
+        self._files = files
+        self._pool = pool
+        self._honours = honours
+        self._path_of = path_of
+
+    def remove(
+        self, entries: Iterable[Entry], check: Callable[[], None]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
+        """One answer an entry, in order; `check` raises where the target is no longer ours."""
+        coming = iter(entries)
+        while batch := list(islice(coming, _BATCH)):
+            check()
+            while batch:
+                count = next((n for n, entry in enumerate(batch) if entry.kind is Kind.FOLDER), len(batch))
+                files, batch = batch[:count], batch[count:]
+                yield from zip(files, self._pool.map(self._remove, files), strict=True)
+                for folder in batch[:1]:
+                    yield folder, self._remove(folder)
+                batch = batch[1:]
+
+    def _remove(self, entry: Entry) -> Problem | None:
+        try:
+            path = self._path_of(entry.path)
+            return self._remove_folder(path) if entry.kind is Kind.FOLDER else self.remove_file(path, entry)
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+
+    def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
+        """Remove a file that is still what was listed; an absent one is done already."""
+        found = self._files.look(path)
+        if found is None:
+            return None
+        if not found.is_still(entry):
+            return _CHANGED
+        if self._honours.if_match and not found.tag.startswith("@"):
+            status = self._files.delete(path, {"If-Match": f'"{found.tag}"'})
+            if status != 412:
+                return None
+            again = self._files.look(path)
+            if again is None:
+                return None
+            # The very same: its tag is weak in its first second, and no condition takes a weak one.
+            if again != found:
+                return _CHANGED
+        self._files.delete(path)
+        return None
+
+    def _remove_folder(self, path: bytes) -> Problem | None:
+        """Where the server locks, nobody can put anything into it between the look and the DELETE."""
+        found = self._files.look(path)
+        if found is None:
+            return None
+        if not found.folder:
+            return _CHANGED
+        token = ""
+        if self._honours.locks:
+            token = token_in(ask_lock(self._files.wire, path, _FOLDER_SECONDS, "hibali", depth="infinity"))
+            if not token:
+                return Problem("locked-by-another", "another client has locked it")
+        headers = holding(self._files.wire, path, token) if token else {}
+        gone = False
+        try:
+            if next(self._files.children(path).names, None) is not None:
+                return _NOT_EMPTY
+            gone = self._files.delete(path, headers, folder=True) < 300
+        finally:
+            if token and not gone:
+                with contextlib.suppress(HibaliError):
+                    unlock(self._files.wire, path, token)
+        return None if gone else _CHANGED
