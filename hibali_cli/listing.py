@@ -12,6 +12,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import entry_fields, moment
 from transfers.entry import Entry, Kind
+from transfers.packs.seeing import Seeing
 from transfers.places import open_store
 
 
@@ -39,7 +40,7 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
 
 
 def _entries(location: Location, tell: Listener, *, recursive: bool) -> Iterator[Entry]:
-    with closing(open_store(location, tell=tell)) as store:
+    with closing(Seeing(lambda at: open_store(at, tell=tell)).open(location)) as store:
         found = store.stat()
         if found is None:
             raise NotFoundError("no-such-place", "there is nothing there", about=location.text)

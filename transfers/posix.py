@@ -72,6 +72,7 @@ class PosixStore:
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
+        self.packed_at: bytes | None = None  # see TellsPacks
         looked = connection.answers()[0]
         self.where = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
@@ -117,6 +118,8 @@ class PosixStore:
             self._quotas = bool(room["quotas"])
             name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            packed = answer.header["packed"]
+            self.packed_at = None if packed is None else frames.bytes_of(packed)
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:

@@ -38,8 +38,11 @@ from transfers.fidelity import (
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import ListsAhead, Mover, Side, Source
+from transfers.movers.packs import PackMover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
+from transfers.packs.seeing import Seeing, refuse_packed
+from transfers.packs.target import open_target
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
 from transfers.plan_file import Header, Place, typed_anywhere, write_plan
@@ -57,7 +60,7 @@ class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
-    0 for what the sites' own limits allow.
+    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes.
     """
 
     operation: str
@@ -67,6 +70,7 @@ class Request:
     saved: SavedPlan | None = None
     backup: Location | None = None
     rate: int = 0
+    pack_bytes: int = 0
 
     @property
     def lowest_rate(self) -> int:
@@ -136,7 +140,11 @@ class Operation:
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
-        self._stream = StreamMover(request.lowest_rate, tell)
+        rate = request.lowest_rate
+        self._stream = (
+            PackMover(request.pack_bytes, rate, tell) if request.pack_bytes else StreamMover(rate, tell)
+        )
+        self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
 
@@ -162,9 +170,18 @@ class Operation:
             self._journal.append(line)
         self._tell_others(event)
 
-    def _open(self, location: Location) -> Store:
-        store = open_store(self._request.paced(location), tell=self._tell_others)
+    def _open_plain(self, location: Location) -> Store:
+        return open_store(self._request.paced(location), tell=self._tell_others)
+
+    def _open(self, location: Location, *, target: bool = False) -> Store:
+        """A source is seen through its packs; a target has them only where they were asked for."""
+        store = self._open_plain(location) if target else self._seeing.open(location)
         self._stack.callback(store.close)
+        if target and self._request.pack_bytes:
+            store = open_target(store, location.text)
+            self._stack.callback(store.close)
+        elif target:
+            refuse_packed(store, location.text)
         self._stores.append(store)
         return store
 
@@ -244,7 +261,7 @@ class Operation:
             plain = self._request.saved is None and not self._request.rules.xattrs
             if plain and isinstance(store, ListsAhead):
                 store.list_ahead()
-            there = self._open(target)
+            there = self._open(target, target=True)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
@@ -254,9 +271,11 @@ class Operation:
         return self._open_file_ends(source, target)
 
     def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
+        if self._request.pack_bytes:
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
-        there = self._open(folder)
+        there = self._open(folder, target=True)
         reason = unholdable(name, there.facts)
         if reason:
             raise RefusedError(

@@ -12,6 +12,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
+from transfers.packs.seeing import Seeing
 from transfers.places import open_store
 from transfers.rules import Selector
 from transfers.selection import unmet
@@ -92,9 +93,10 @@ def open_tree(
 
     What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
     """
+    seeing = Seeing(lambda at: open_store(at, tell=tell))
 
     def opened(at: Location) -> Store:
-        store = open_store(at, tell=tell)
+        store = seeing.open(at)
         stack.callback(store.close)
         return store
 
