@@ -40,8 +40,8 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
 
 
 def _entries(location: Location, tell: Listener, *, recursive: bool) -> Iterator[Entry]:
-    with closing(Seeing(lambda at: open_store(at, tell=tell)).open(location)) as store:
-        found = store.stat()
+    store, found = Seeing(lambda at: open_store(at, tell=tell)).find(location)
+    with closing(store):
         if found is None:
             raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
         if found.kind is Kind.FOLDER:

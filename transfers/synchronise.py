@@ -173,17 +173,19 @@ class Operation:
     def _open_plain(self, location: Location) -> Store:
         return open_store(self._request.paced(location), tell=self._tell_others)
 
-    def _open(self, location: Location, *, target: bool = False) -> Store:
-        """A source is seen through its packs; a target has them only where they were asked for."""
-        store = self._open_plain(location) if target else self._seeing.open(location)
+    def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
-        if target and self._request.pack_bytes:
-            store = open_target(store, location.text)
-            self._stack.callback(store.close)
-        elif target:
-            refuse_packed(store, location.text)
         self._stores.append(store)
         return store
+
+    def _open_target(self, location: Location) -> Store:
+        """Packs go only where there are some or nothing else is, and nothing else where there are some."""
+        store = self._open_plain(location)
+        self._stack.callback(store.close)
+        if self._request.pack_bytes:
+            return self._take(open_target(store, location.text))
+        refuse_packed(store, location.text)
+        return self._take(store)
 
     def open_ends(self) -> None:
         """Reach both sides."""
@@ -250,8 +252,8 @@ class Operation:
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
         source, target = self._request.source, self._request.target
-        store = self._open(source)
-        found = store.stat()
+        store, found = self._seeing.find(source)
+        self._take(store)
         if found is None:
             raise missing_source(source.text)
         if found.kind is Kind.FILE and source.slash:
@@ -261,7 +263,7 @@ class Operation:
             plain = self._request.saved is None and not self._request.rules.xattrs
             if plain and isinstance(store, ListsAhead):
                 store.list_ahead()
-            there = self._open(target, target=True)
+            there = self._open_target(target)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
@@ -275,7 +277,7 @@ class Operation:
             raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
-        there = self._open(folder, target=True)
+        there = self._open_target(folder)
         reason = unholdable(name, there.facts)
         if reason:
             raise RefusedError(
@@ -296,7 +298,9 @@ class Operation:
             raise UsageError(
                 "delete-one-file", "--delete has no meaning for a single file", about=source.text
             )
-        return SingleSource(self._open(source.parent), source.name, name), there
+        return SingleSource(
+            self._take(self._seeing.parent(self._stores[0], source)), source.name, name
+        ), there
 
     def look(self) -> Survey:
         """List and plan."""

@@ -95,13 +95,8 @@ def open_tree(
     """
     seeing = Seeing(lambda at: open_store(at, tell=tell))
 
-    def opened(at: Location) -> Store:
-        store = seeing.open(at)
-        stack.callback(store.close)
-        return store
-
-    store = opened(location)
-    found = store.stat()
+    store, found = seeing.find(location)
+    stack.callback(store.close)
     if found is None:
         raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
     if found.kind is not Kind.FILE:
@@ -109,7 +104,8 @@ def open_tree(
         stack.callback(tree.close)
         tree.list(selected, names)
         return tree
-    folder = opened(location.parent)
+    folder = seeing.parent(store, location)
+    stack.callback(folder.close)
     tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
     tree.list(_take_all)

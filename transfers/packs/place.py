@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
@@ -25,6 +25,16 @@ class Range(NamedTuple):
     pack: str
     offset: int
     length: int
+
+
+@runtime_checkable
+class HashesRanges(Protocol):
+    """A store that can be asked for the digest of a part of a file without its bytes coming here."""
+
+    def digest_ranges(
+        self, ranges: Iterable[tuple[Entry, int, int]]
+    ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
+        """The sha256 of so many bytes from an offset on, as they are now, in the order asked."""
 
 
 class MemberSpool(Spooled[Member]):
@@ -136,12 +146,10 @@ class PackedPlace:
 
         def units() -> Iterator[Unit]:
             for wanted in ranges:
-                number, tar = self._tars.get(wanted.pack, (0, None))
-                pack = self._packs.get(wanted.pack)
-                if tar is None or pack is None or tar.size != pack.size:
-                    asked.append(_LOST)
+                number, tar = self._tar_of(wanted)
+                asked.append(None if tar else _LOST)
+                if tar is None:
                     continue
-                asked.append(None)
                 items = (Item(number, tar),)
                 yield Unit(items, wanted.offset, wanted.length, segment=True, piece=True)
 
@@ -153,6 +161,33 @@ class PackedPlace:
             if payload is None:
                 return
             yield payload.problems.get(0) or payload
+
+    def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
+        """The tar file of a range with its number; None where it is lost or another."""
+        number, tar = self._tars.get(wanted.pack, (0, None))
+        pack = self._packs.get(wanted.pack)
+        return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
+
+    def digests(self, hashing: HashesRanges, ranges: Iterable[Range]) -> Iterator[str | Problem]:
+        """The sha256 of each, computed where the tar files are."""
+        self.load()
+        asked: deque[Problem | None] = deque()
+
+        def stretches() -> Iterator[tuple[Entry, int, int]]:
+            for wanted in ranges:
+                tar = self._tar_of(wanted)[1]
+                asked.append(None if tar else _LOST)
+                if tar is not None:
+                    yield tar, wanted.offset, wanted.length
+
+        answers = hashing.digest_ranges(stretches())
+        while True:
+            answer = next(answers, None)
+            while asked and (lost := asked.popleft()) is not None:
+                yield lost
+            if answer is None:
+                return
+            yield answer[2] or answer[1] or _LOST
 
     def anything(self) -> Range | None:
         """A few bytes that can surely be read, if there are any."""

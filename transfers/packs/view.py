@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import NoReturn
 
@@ -9,7 +10,8 @@ from hibali.errors import NotFoundError, RefusedError
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Proof
 from transfers.packing import group_units
-from transfers.packs.place import PackedPlace
+from transfers.packs.index import place_of
+from transfers.packs.place import HashesRanges, PackedPlace, Range
 from transfers.packs.reading import MemberReading
 from transfers.store import (
     SEGMENT_BYTES,
@@ -58,6 +60,10 @@ class PackedStore:
         """See Store."""
         return self.place.store.limited_by
 
+    def parent(self) -> PackedStore:
+        """A view of the folder that holds this one's file; what goes over the wire is counted here."""
+        return PackedStore(self.place, self._about, self._below.rpartition(b"/")[0], counts=False)
+
     def _inside(self) -> Iterator[Entry]:
         """What lies at or below the root of this view, that itself as b""."""
         if not self._below:
@@ -96,7 +102,10 @@ class PackedStore:
         return MemberReading(self.place).run(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: the ranges of the tar files are read."""
+        """See Store: by whoever has the tar files, or else their ranges are read."""
+        if isinstance(self.place.store, HashesRanges):
+            yield from self._digest_there(self.place.store, entries)
+            return
         items = (Item(number, entry) for number, entry in enumerate(entries))
         piece = min(SEGMENT_BYTES, self.facts.segment_bytes)
         failed: dict[int, Problem] = {}
@@ -109,6 +118,22 @@ class PackedStore:
                 yield item.entry, None if problem else payload.digests[0], problem
             elif problem:
                 failed[item.number] = problem
+
+    def _digest_there(
+        self, hashing: HashesRanges, entries: Iterable[Entry]
+    ) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        asked: deque[Entry] = deque()
+
+        def ranges() -> Iterator[Range]:
+            for entry in entries:
+                asked.append(entry)
+                yield Range(*place_of(entry), entry.size)
+
+        for answer in self.place.digests(hashing, ranges()):
+            if isinstance(answer, Problem):
+                yield asked.popleft(), None, answer
+            else:
+                yield asked.popleft(), answer, None
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store: a view is only read."""
