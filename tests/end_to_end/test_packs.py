@@ -297,3 +297,30 @@ def test_one_byte_of_a_tar_file_and_a_lost_one_are_named(local_there: Transfers,
     tar.unlink()
     assert set(failed(local_there.verify(exit=6)).values()) == {"pack-missing"}
     assert set(failed(local_there.pull(tmp_path / "other", exit=6)).values()) == {"pack-missing"}
+
+
+def test_packs_on_tape_are_not_recalled_unasked(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1" * 4000, b"empty": b""})
+    local_there.push("--pack")
+    (tar,) = local_there.root.glob("*.tar")
+    size, status = tar.stat().st_size, tar.stat()
+    tar.write_bytes(b"")
+    os.truncate(tar, size)  # as a filesystem shows what is on tape: a size, and nothing on disk
+    os.utime(tar, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"a": "offline"}
+    assert failed(local_there.pull(tmp_path / "out", "--recall", exit=6)) == {b"a": "corrupt"}
+    assert local_there.push("--pack").last["files_kept"] == 2
+
+
+def test_a_saved_plan_out_of_packs_is_carried_out_or_refused(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1", b"d/b": b"2"})
+    local_there.push("--pack")
+    plan, out = tmp_path / "plan", tmp_path / "out"
+    local_there.hibali("plan", "there:data", out, "-o", plan, exit=0)
+    (local_there.source / "a").write_bytes(b"11")
+    local_there.push("--pack")
+    assert local_there.hibali("apply", plan, "--json", exit=8).last["code"] == "drift"
+    plan.unlink()
+    local_there.hibali("plan", "there:data", out, "-o", plan, exit=0)
+    local_there.hibali("apply", plan, exit=0)
+    assert read_tree(out) == {b"a": b"11", b"d/b": b"2"}

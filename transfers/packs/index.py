@@ -128,6 +128,7 @@ class IndexReader:
         self._name = name
         self._rest = b""
         self._lines = 0
+        self._bytes = 0
         self._before = b""
         self._sum = hashlib.sha256()
         self._ended = False
@@ -218,6 +219,9 @@ class IndexReader:
             size, offset = _number(line["size"]), _number(line["offset"])
             if offset + size > self.pack.size:
                 raise self._wrong("a file in it lies beyond the end of its tar file")
+            self._bytes += size
+            if self._bytes > self.pack.size:  # the same bytes a million times
+                raise self._wrong("its files are more than its tar file holds")
             entry = entry._replace(size=size, digest=_digest(line["sha256"]), etag=f"{self._name}:{offset}")
         return Member(entry, generation)
 

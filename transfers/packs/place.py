@@ -10,7 +10,7 @@ from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.packing import group_units
-from transfers.packs.index import IndexReader, Member, Pack, name_in
+from transfers.packs.index import IndexReader, Member, Pack, name_in, place_of
 from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.store import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
 
@@ -51,8 +51,9 @@ class MemberSpool(Spooled[Member]):
 class PackedPlace:
     """The packs below the root of a store, read when first asked for and then known. It belongs to one thread."""
 
-    def __init__(self, store: Store, about: str) -> None:
-        """`about` is the place as people know it."""
+    def __init__(self, store: Store, about: str, *, known: bool = True) -> None:
+        """`about` is the place as people know it; `known` tells that it was seen to be packed already."""
+        self._known = known
         self.store = store
         self._about = about
         self._members = MemberSpool(_IN_MEMORY)
@@ -81,6 +82,8 @@ class PackedPlace:
                 self._meet(entry, indexes)
         except ListingIncompleteError as problem:
             raise IncompleteError(problem.code, problem.message, about=problem.about) from None
+        if self._known and not indexes:
+            raise self._hidden()
         ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_IN_MEMORY), _RUN)
         before = b""
         for member in ordered:
@@ -118,6 +121,14 @@ class PackedPlace:
                 if payload.unit.last:
                     self._packs[name] = reader.end()
 
+    def _hidden(self) -> IncompleteError:
+        return IncompleteError(
+            "bad-index",
+            "the files at this place are packed, and it does not list the indexes of its packs",
+            about=self._about,
+            hint="Web servers often hide what begins with a dot. Read it over ssh.",
+        )
+
     def _unread(self, entry: Entry, problem: Problem) -> IncompleteError:
         about = f"{self._about}/{printable(entry.path)}"
         return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", about=about)
@@ -128,6 +139,8 @@ class PackedPlace:
         above: list[bytes] = []
         for member in self._members:
             entry = member.entry
+            if entry.kind is Kind.FILE and entry.size:
+                entry = entry._replace(offline=self._is_offline(place_of(entry)[0]))
             while above and not entry.path.startswith(above[-1]):
                 above.pop()
             start = len(above[-1]) if above else 0
@@ -138,6 +151,11 @@ class PackedPlace:
             if entry.kind is Kind.FOLDER:
                 above.append(entry.order)
             yield entry
+
+    def _is_offline(self, pack: str) -> bool:
+        """Whether reading a member would fetch its tar file from tape."""
+        _, tar = self._tars.get(pack, (0, None))
+        return tar is not None and tar.offline
 
     def read(self, ranges: Iterable[Range]) -> Iterator[Payload | Problem]:
         """The bytes of each, in the order asked; some are asked for ahead."""

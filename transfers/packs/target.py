@@ -93,7 +93,8 @@ def open_target(store: Store, about: str) -> Store:
     if isinstance(store, TellsPacks) and store.packed_at not in {None, store.where}:
         raise packed_already(about)  # above it
     standing = store.stat()
-    if standing is not None and standing.kind is Kind.FOLDER and not is_packed(store):
+    known = standing is not None and standing.kind is Kind.FOLDER and is_packed(store)
+    if standing is not None and standing.kind is Kind.FOLDER and not known:
         # a first pack that was interrupted has no index yet
         foreign = [entry for entry in store.list(shallow=True) if name_in(entry.path, index=False) is None]
         if foreign:
@@ -103,4 +104,4 @@ def open_target(store: Store, about: str) -> Store:
                 about=about,
                 hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
             )
-    return cast("Store", PackedTarget(PackedPlace(store, about), about))
+    return cast("Store", PackedTarget(PackedPlace(store, about, known=known), about))

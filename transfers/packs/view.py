@@ -37,6 +37,7 @@ class PackedStore:
         self._about = about
         self._below = below
         self._counts = counts
+        self._stats: dict[bytes, Entry | None] = {}
         where = place.store.where
         self.where = b"/".join(part for part in (where, below) if part) if below else where
 
@@ -81,7 +82,9 @@ class PackedStore:
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        return next((entry for entry in self._inside() if entry.path == path), None)
+        if path not in self._stats:
+            self._stats[path] = next((entry for entry in self._inside() if entry.path == path), None)
+        return self._stats[path]
 
     def take_attributes(self) -> bool:
         """See Store: packs hold none."""

@@ -68,6 +68,9 @@ LIES: dict[str, Callable[[list[Line]], object]] = {
     "out of order": lambda lines: lines.reverse() or lines.insert(0, lines.pop()),
     "beyond the end": lambda lines: lines[1].update(offset=10239),
     "negative": lambda lines: lines[1].update(offset=-1),
+    "the same bytes again and again": lambda lines: lines.__setitem__(
+        slice(1, None), [{**lines[1], "path": f"{n:02d}", "size": 5000, "offset": 0} for n in range(9)]
+    ),
     "no number": lambda lines: lines[1].update(size="3"),
     "a truth for a number": lambda lines: lines[1].update(size=True),
     "no digest": lambda lines: lines[1].update(sha256="x"),
