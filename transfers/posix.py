@@ -45,6 +45,7 @@ Reopen = Callable[[bytes], tuple[Connection, Lines]]
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 _Value = TypeVar("_Value")
+Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
 
 _SEEN_SECONDS = 10.0
 _BATCH = 256
@@ -83,6 +84,7 @@ class PosixStore:
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
+        self.packed_at: bytes | None = None  # see TellsPacks
         looked = connection.answers()[0]
         self.where = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
@@ -135,6 +137,8 @@ class PosixStore:
             self._quotas = bool(room["quotas"])
             name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            packed = answer.header["packed"]
+            self.packed_at = None if packed is None else frames.bytes_of(packed)
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:
@@ -245,16 +249,31 @@ class PosixStore:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; the hashing happens at the site, some batches are asked ahead."""
+        return self._digested(entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]})
+
+    def digest_ranges(
+        self, ranges: Iterable[Stretch]
+    ) -> Iterator[tuple[Stretch, str | None, Problem | None]]:
+        """See HashesRanges."""
+        return self._digested(
+            ranges,
+            lambda some: {
+                "paths": [frames.text_of(entry.path) for entry, _, _ in some],
+                "ranges": [[offset, length] for _, offset, length in some],
+            },
+        )
+
+    def _digested(
+        self, asked: Iterable[_Value], told: Callable[[tuple[_Value, ...]], dict[str, Any]]
+    ) -> Iterator[tuple[_Value, str | None, Problem | None]]:
         self._open()
-        for batch in self._ahead(
-            "digest", _batches(entries), lambda some: {"paths": [frames.text_of(e.path) for e in some]}
-        ):
-            for entry in batch:
+        for batch in self._ahead("digest", _batches(asked), told):
+            for one in batch:
                 frame = self._connection.receive()
                 if frame.kind != frames.REPLY:
                     raise self._connection.broken("ended a list of digests early")
                 found = frame.header.get("problem")
-                yield entry, frame.header.get("digest"), problem_from(found) if found else None
+                yield one, frame.header.get("digest"), problem_from(found) if found else None
             if self._connection.receive().kind != frames.END:
                 raise self._connection.broken("gave more digests than asked")
 

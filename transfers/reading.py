@@ -123,9 +123,10 @@ class ReadingStream:
     def _ask(self, unit: Unit) -> None:
         digest = self._digest_of(unit)
         free = self._free()
-        if unit.segment and digest is None:
+        piece = unit.piece or digest is not None
+        if unit.segment and not piece:
             free = [self._control]  # it hashes on the way, from the start on
-        answer = self._send(free, unit, {"piece": True} if digest is not None else {})
+        answer = self._send(free, unit, {"piece": True} if piece else {})
         if unit.last:
             answer.digest = digest
         self._order.append(answer)
@@ -133,7 +134,7 @@ class ReadingStream:
 
     def _digest_of(self, unit: Unit) -> _Answer | None:
         """The answer that will tell the digest of a file that is read in pieces; None for all else."""
-        if not unit.segment:
+        if not unit.segment or unit.piece:
             return None
         number = unit.items[0].number
         found = self._digests.get(number)

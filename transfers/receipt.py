@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.errors import Exit
-from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Planned
+from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Packed, Planned
 from transfers.entry import Proof, weakest
 
 
@@ -38,6 +38,7 @@ class Receipt:
     files_linked: int = 0
     files_deleted: int = 0
     files_failed: int = 0
+    packs_made: int = 0
     proof_moved: Proof | None = None
     proof_tree: Proof | None = None
     checked_by: str = "hibali"
@@ -66,6 +67,8 @@ class Receipt:
                 self.files_adjusted += 1
             case Linked():
                 self.files_linked += 1
+            case Packed():
+                self.packs_made += 1
             case Failed():
                 self.files_failed += 1
                 if len(self.failures) < _FAILURES_KEPT:
@@ -92,6 +95,7 @@ class Receipt:
             "files_linked": self.files_linked,
             "files_deleted": self.files_deleted,
             "files_failed": self.files_failed,
+            "packs_made": self.packs_made,
             "proof_moved": self.proof_moved,
             "proof_tree": self.proof_tree,
             "checked_by": self.checked_by,

@@ -88,17 +88,20 @@ class Unit:
 
     In a pack, `items` are whole and `offset` is 0. In a segment there is one item, and `length` bytes of it
     from `offset` are meant; segments of one file come in order, without gaps, and the last one ends it.
+    A segment that is a `piece` is only read, from anywhere and by itself: nothing is told of the whole file.
     """
 
     items: tuple[Item, ...]
     offset: int = 0
     length: int = 0
     segment: bool = False
+    piece: bool = False
 
     @property
     def last(self) -> bool:
         """Whether the file is complete with this unit (always, for a pack)."""
-        return not self.segment or self.offset + self.length >= self.items[0].entry.size
+        ends = self.offset + self.length >= self.items[0].entry.size
+        return not self.segment or (ends and not self.piece)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,11 @@ from transfers.going_on import GoingOn, Survivor
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line
 from transfers.mover import ListsAhead, Mover, Side, Source
+from transfers.movers.packs import PackMover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
+from transfers.packs.seeing import Seeing, refuse_packed
+from transfers.packs.target import open_target
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
 from transfers.plan_file import Header, Place, typed_anywhere, write_plan
@@ -60,7 +63,7 @@ class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
-    0 for what the sites' own limits allow.
+    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes.
     """
 
     operation: str
@@ -70,6 +73,7 @@ class Request:
     saved: SavedPlan | None = None
     backup: Location | None = None
     rate: int = 0
+    pack_bytes: int = 0
 
     @property
     def lowest_rate(self) -> int:
@@ -139,9 +143,13 @@ class Operation:
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else self._open_journal()
         self._stores: list[Store] = []
-        self._stream = StreamMover(request.lowest_rate, tell)
         self._answered = Answered()
         self._going_on = GoingOn(self._stores, self._done, self.tell)
+        rate = request.lowest_rate
+        self._stream = (
+            PackMover(request.pack_bytes, rate, tell) if request.pack_bytes else StreamMover(rate, tell)
+        )
+        self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
 
@@ -171,11 +179,22 @@ class Operation:
         """Differs whenever the call got on."""
         return len(self._answered), self.receipt.files_deleted, self.receipt.files_adjusted
 
-    def _open(self, location: Location) -> Store:
-        store = open_store(self._request.paced(location), tell=self._tell_others)
+    def _open_plain(self, location: Location) -> Store:
+        return open_store(self._request.paced(location), tell=self._tell_others)
+
+    def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
+
+    def _open_target(self, location: Location) -> Store:
+        """Packs go only where there are some or nothing else is, and nothing else where there are some."""
+        store = self._open_plain(location)
+        self._stack.callback(store.close)
+        if self._request.pack_bytes:
+            return self._take(open_target(store, location.text))
+        refuse_packed(store, location.text)
+        return self._take(store)
 
     def open_ends(self) -> None:
         """Reach both sides."""
@@ -242,8 +261,8 @@ class Operation:
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
         source, target = self._request.source, self._request.target
-        store = self._open(source)
-        found = store.stat()
+        store, found = self._seeing.find(source)
+        self._take(store)
         if found is None:
             raise missing_source(source.text)
         if found.kind is Kind.FILE and source.slash:
@@ -253,7 +272,7 @@ class Operation:
             plain = self._request.saved is None and not self._request.rules.xattrs
             if plain and isinstance(store, ListsAhead):
                 store.list_ahead()
-            there = self._open(target)
+            there = self._open_target(target)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
@@ -263,9 +282,11 @@ class Operation:
         return self._open_file_ends(source, target)
 
     def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
+        if self._request.pack_bytes:
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
-        there = self._open(folder)
+        there = self._open_target(folder)
         reason = unholdable(name, there.facts)
         if reason:
             raise RefusedError(
@@ -286,7 +307,9 @@ class Operation:
             raise UsageError(
                 "delete-one-file", "--delete has no meaning for a single file", about=source.text
             )
-        return SingleSource(self._open(source.parent), source.name, name), there
+        return SingleSource(
+            self._take(self._seeing.parent(self._stores[0], source)), source.name, name
+        ), there
 
     def look(self) -> Survey:
         """List and plan."""

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent import frames, quota
+from transfers.agent import frames, own_names, quota
 from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
 from transfers.agent.folding import folds_case
@@ -65,7 +65,15 @@ def _look(header: Dict[str, Any]) -> Answer:
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
-    return {**place, **found, "room": room}, record
+    return {**place, **found, "room": room, "packed": _packed_at(_path(place))}, record
+
+
+def _packed_at(path: bytes) -> Optional[str]:
+    """The path or the nearest folder above that exists, where small files are packed in it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    found = os.path.isdir(os.path.join(path, own_names.FOLDER, own_names.PACKS))
+    return frames.text_of(path) if found else None
 
 
 def _make_folder(header: Dict[str, Any]) -> Answer:

@@ -221,8 +221,10 @@ class _OpenFile(object):
         self.close()
 
 
-def digest_file(root: Root, path: bytes, gone: threading.Event) -> str:
-    """The sha256 in hexadecimal of a regular file as it is now; raises OSError, `ChangedError`.
+def digest_file(
+    root: Root, path: bytes, gone: threading.Event, offset: int = 0, length: Optional[int] = None
+) -> str:
+    """The sha256 in hexadecimal of a regular file as it is now, or of a part of it; raises OSError, `ChangedError`.
 
     Once the client is gone, a `BrokenPipeError`: nobody waits for the end of a terabyte.
     """
@@ -230,13 +232,18 @@ def digest_file(root: Root, path: bytes, gone: threading.Event) -> str:
     try:
         before = os.fstat(descriptor)
         summed = hashlib.sha256()
-        while True:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        left = length
+        while left is None or left:
             if gone.is_set():
                 raise BrokenPipeError(errno.EPIPE, "the client is gone")
-            chunk = os.read(descriptor, _CHUNK)
+            chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:
                 break
             summed.update(chunk)
+            left = None if left is None else left - len(chunk)
+        if left:
+            raise ChangedError("it is shorter than it was")
         after = os.fstat(descriptor)
     finally:
         os.close(descriptor)

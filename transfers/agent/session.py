@@ -5,7 +5,7 @@ import errno
 import mmap
 import os
 import queue
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.attributes import packed_in, with_attributes
@@ -251,21 +251,22 @@ class Session(object):
         self._channel.send(frames.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
-        """One REPLY an item, in the order asked; files are hashed by several threads."""
+        """One REPLY an item, in the order asked; files, or the `ranges` of them, are hashed by several threads."""
         from concurrent.futures import ThreadPoolExecutor
 
         from transfers.agent.reading import digest_file
 
         paths = [frames.bytes_of(text) for text in header["paths"]]
+        ranges = header.get("ranges") or [[0, None]] * len(paths)
         root = self._opened()
         roots: queue.Queue[Root] = queue.Queue()
         for _ in range(_HASHERS):
             roots.put(root.clone())
 
-        def hash_one(path: bytes) -> Dict[str, Any]:
+        def hash_one(path: bytes, part: List[Any]) -> Dict[str, Any]:
             own = roots.get()
             try:
-                return {"digest": digest_file(own, path, self._channel.gone)}
+                return {"digest": digest_file(own, path, self._channel.gone, *part)}
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
@@ -274,7 +275,7 @@ class Session(object):
                 roots.put(own)
 
         with ThreadPoolExecutor(_HASHERS) as pool:
-            for answer in pool.map(hash_one, paths):
+            for answer in pool.map(hash_one, paths, ranges):
                 self._channel.send(frames.REPLY, answer)
         while not roots.empty():
             roots.get().close()
