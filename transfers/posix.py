@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from transfers.units import KIND_LETTERS, attributes_text, problem_from
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 _Value = TypeVar("_Value")
+_Paths = list[bytes]  # inside the class `list` is a method
 
 _SEEN_SECONDS = 10.0
 _BATCH = 256
@@ -103,6 +104,16 @@ class PosixStore:
             return None
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        asked = [frames.text_of(path) for path in (self.where, *paths)]
+        answer = self._connection.ask("resolve", paths=asked)
+        with self._connection.understanding():
+            found = [frames.bytes_of(path) for path in answer.header["paths"]]
+        if len(found) != len(asked) or not all(path.startswith(b"/") for path in found):
+            raise self._connection.broken("resolved other paths than those that were asked about")
+        return found
 
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.sftp_adjusting import adjust_all
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import Pending, StatusError
-from transfers.sftp_client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
+from transfers.sftp_client import Client, entry_of, expand, is_unchanged, kind_of, listed_names, problem_of
 from transfers.sftp_landing import Landing, Place
 from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
@@ -33,6 +34,7 @@ from transfers.store import (
 _BATCH = 256
 
 _Entries = list[Entry]  # inside the class `list` is a method
+_Paths = list[bytes]
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
@@ -107,6 +109,16 @@ class SftpStore:
             raise self._client.error(problem, full) from None
         return entry_of(path, found, names[0].name if names else b"")
 
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
+
+    def _resolve(self, path: bytes) -> bytes:
+        try:
+            return self._client.real_path(path)
+        except (NotFoundError, IncompleteError):  # some servers resolve only what is there
+            return path
+
     def _open_folder(self) -> bool:
         """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
         found = self.stat()
@@ -128,8 +140,8 @@ class SftpStore:
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
-                problem = StatusError(wire.FAILURE, "")
-                raise self._client.error(problem, path)
+                about = f"{self._client.where}:{printable(path)}"
+                raise IncompleteError("not-a-folder", "Not a directory", about=about)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""

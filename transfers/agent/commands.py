@@ -52,6 +52,12 @@ def _expand(header: Dict[str, Any]) -> Answer:
     return {"path": frames.text_of(path)}, b""
 
 
+def _resolve(header: Dict[str, Any]) -> Answer:
+    """Where paths, written as for `expand`, lead without symlinks, as far as anything stands there."""
+    found = [_expand({"path": path})[0]["path"] for path in header["paths"]]
+    return {"paths": [frames.text_of(os.path.realpath(frames.bytes_of(path))) for path in found]}, b""
+
+
 def _stat(header: Dict[str, Any]) -> Answer:
     try:
         found = os.stat(_path(header))
@@ -326,6 +332,7 @@ def _which(header: Dict[str, Any]) -> Answer:
 
 COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "expand": _expand,
+    "resolve": _resolve,
     "stat": _stat,
     "make_folder": _make_folder,
     "put": _put,
