@@ -25,7 +25,7 @@ class Resolves(Protocol):
     def resolved(self, paths: Sequence[bytes] = ()) -> list[bytes]:
         """Where the root and these paths are without symlinks, as far as anything stands there.
 
-        They are absolute, or begin with `~/` or `$NAME`.
+        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
         """
 
 

@@ -45,6 +45,7 @@ _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIA
 _Value = TypeVar("_Value")
 _Paths = list[bytes]  # inside the class `list` is a method
 
+_Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
 _BATCH = 256
 _BATCHES_AHEAD = 3
@@ -111,7 +112,7 @@ class PosixStore:
         answer = self._connection.ask("resolve", paths=asked)
         with self._connection.understanding():
             found = [frames.bytes_of(path) for path in answer.header["paths"]]
-        if len(found) != len(asked) or not all(path.startswith(b"/") for path in found):
+        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
             raise self._connection.broken("resolved other paths than those that were asked about")
         return found
 
@@ -248,6 +249,24 @@ class PosixStore:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         return self._answered("remove", entries, _listed)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        self._connection.ask("vacant", where=frames.text_of(self.where), itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        answer = self._connection.ask("sweep")
+        self._orphans = []
+        with self._connection.understanding():
+            return [(frames.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]]
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        answer = self._connection.ask("vacate", where=frames.text_of(self.where))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""

@@ -19,6 +19,7 @@ from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
 from transfers.sftp_own import Own
 from transfers.sftp_reading import Files, Reading
+from transfers.sftp_vacating import Vacating
 from transfers.store import (
     Adjustment,
     Facts,
@@ -38,6 +39,7 @@ _Paths = list[bytes]
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
+_Troubles = list[tuple[bytes, Problem]]
 
 
 class SftpStore:
@@ -67,6 +69,7 @@ class SftpStore:
         self._own = Own(client, self._beneath)
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
+        self._places: list[bytes] = []
         self._tidy = False  # all orphans are known, and nothing else can be left
 
     @property
@@ -149,7 +152,7 @@ class SftpStore:
             return
         listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
         yield from listing
-        self._orphans = listing.orphans
+        self._orphans, self._places = listing.orphans, listing.places
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.where, listing.problems)
@@ -238,6 +241,26 @@ class SftpStore:
         while batch := [*islice(coming, _BATCH)]:
             lock.check()
             yield from adjust_all(self._client, self._beneath, batch)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        lock = self._held()
+        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        lock = self._held()
+        self._purge(self._orphans)
+        self._orphans = []
+        return Vacating(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        vacating = Vacating(self._client, self._beneath, self._own, self._held())
+        vacating.remove_own()
+        self._tidy = False
+        self.unlock()
+        return vacating.remove_root()
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client

@@ -53,9 +53,16 @@ def _expand(header: Dict[str, Any]) -> Answer:
 
 
 def _resolve(header: Dict[str, Any]) -> Answer:
-    """Where paths, written as for `expand`, lead without symlinks, as far as anything stands there."""
-    found = [_expand({"path": path})[0]["path"] for path in header["paths"]]
-    return {"paths": [frames.text_of(os.path.realpath(frames.bytes_of(path))) for path in found]}, b""
+    """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
+    found = []
+    for path in header["paths"]:
+        try:
+            place = frames.bytes_of(_expand({"path": path})[0]["path"])
+        except FileNotFoundError:
+            found.append("")
+        else:
+            found.append(frames.text_of(os.path.realpath(place)))
+    return {"paths": found}, b""
 
 
 def _stat(header: Dict[str, Any]) -> Answer:

@@ -6,7 +6,7 @@ import mmap
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.adjusting import adjust_items
@@ -23,6 +23,7 @@ from transfers.agent.reading import ChangedError, Reader, digest_file
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
+from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
 from transfers.agent.walk import Walk
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
@@ -44,6 +45,8 @@ class Session(object):
         self._growths: Optional[Growths] = None
         self._left = False
         self._walked = False
+        self._places: List[bytes] = []
+        self._partials: List[bytes] = []
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
             "share": self._share,
@@ -61,6 +64,9 @@ class Session(object):
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
+            "vacant": self._vacant,
+            "sweep": self._sweep,
+            "vacate": self._vacate,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -104,6 +110,7 @@ class Session(object):
         problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
         orphans = [frames.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
+        self._places, self._partials = walk.places, walk.orphans + walk.under_way
         self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
@@ -242,6 +249,34 @@ class Session(object):
             if problem is not None:
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
+
+    def _vacant(self, header: Dict[str, Any]) -> None:
+        """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
+        where = frames.bytes_of(header["where"])
+        self._check_lease()
+        if header["itself"]:
+            check_itself(self._opened(), where)
+        check_unheld(self._opened(), where, self._places)
+        self._channel.send(frames.END, {})
+
+    def _sweep(self, header: Dict[str, Any]) -> None:
+        """Remove what is ours below the root, as far as the listing before showed it."""
+        del header
+        self._check_lease()
+        found = sweep(self._opened(), self._check_lease, self._partials, self._places)
+        problems = [[frames.text_of(path), problem] for path, problem in found]
+        self._channel.send(frames.END, {"problems": problems})
+
+    def _vacate(self, header: Dict[str, Any]) -> None:
+        """Remove the root itself, and give the lock back with it."""
+        self._check_lease()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            remove_own(self._opened())
+            lease.release()
+        self._opened().forget_all()
+        problem = remove_root(self._opened(), frames.bytes_of(header["where"]))
+        self._channel.send(frames.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
         root = self._opened()

@@ -83,15 +83,7 @@ class S3Lock:
             taken = self._put({"If-Match": f'"{standing.etag}"'})
             if taken.status < 300:
                 return taken.etag
-        who = printable(str(holder.get("client", "somebody else"))[:200])
-        doing = printable(str(holder.get("operation", "an operation"))[:50])
-        raise TryLaterError(
-            "locked",
-            f"{who} holds the target for {doing}",
-            about=self._requests.about,
-            hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
-            transient=False,
-        )
+        raise locked(holder, self._requests.about)
 
     def _put(self, headers: dict[str, str]) -> Answer:
         # No two writes are alike: an ETag that a renewal left as it was would let another take over a living lock.
@@ -153,6 +145,28 @@ class S3Lock:
         with contextlib.suppress(HibaliError):
             if sure and self._is_ours():
                 self._requests.ask("DELETE", self._key, accept=_TAKEN)
+
+
+def locked(holder: dict[str, Any], about: str) -> TryLaterError:
+    """Somebody is at work there: whoever the lock names."""
+    who = printable(str(holder.get("client", "somebody else"))[:200])
+    doing = printable(str(holder.get("operation", "an operation"))[:50])
+    return TryLaterError(
+        "locked",
+        f"{who} holds the target for {doing}",
+        about=about,
+        hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
+        transient=False,
+    )
+
+
+def living_holder(requests: Requests, key: bytes) -> dict[str, Any] | None:
+    """Who holds the lock of that key; None where nobody can be at work, or nobody may look."""
+    standing = requests.ask("GET", key, accept=(403, 404))
+    if standing.status >= 300:
+        return None
+    holder = _holder(standing.body)
+    return None if is_free(holder, _age(standing)) else holder
 
 
 def is_free(holder: dict[str, Any], age: float | None) -> bool:
