@@ -36,6 +36,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # In the order in which they import one another.
 _MODULES = (
     "frames",
+    "zeros",
     "buffers",
     "records",
     "own_names",

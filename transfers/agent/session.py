@@ -25,6 +25,7 @@ from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
 from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
 from transfers.agent.walk import Walk
+from transfers.agent.zeros import put_in
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -150,8 +151,12 @@ class Session(object):
         if "at" in header and self._memory is not None:
             at = header["at"]
             body = memoryview(self._memory)[at : at + sum(header["sizes"])]
-        self._landing.take(unit, header, body)
+        length = unit["length"] if unit["segment"] else 0
+        whole = put_in(header, body, length, self._channel.buffers.take)
+        self._landing.take(unit, header, whole)
         self._channel.buffers.give(body)
+        if whole is not body:
+            self._channel.buffers.give(whole)
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
