@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.agent.zeros import leave_out
 from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
 from transfers.flow import Flow
@@ -85,7 +86,10 @@ class Sender:
             if at is not None:
                 self.connection.send(frames.DATA, {**header, "at": at})
                 return
-        self.connection.send(frames.DATA, header, payload.data)
+        segment = payload.unit.segment
+        self.connection.send(
+            frames.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
+        )
 
     def listen(self) -> None:
         """Runs in its own thread until the line's END."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -46,7 +46,9 @@ _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIA
 
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
+_Paths = list[bytes]  # inside the class `list` is a method
 
+_Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
 _BATCH = 256
 _BATCHES_AHEAD = 3
@@ -123,6 +125,16 @@ class PosixStore:
             return None
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        asked = [frames.text_of(path) for path in (self.where, *paths)]
+        answer = self._connection.ask("resolve", paths=asked)
+        with self._connection.understanding():
+            found = [frames.bytes_of(path) for path in answer.header["paths"]]
+        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
+            raise self._connection.broken("resolved other paths than those that were asked about")
+        return found
 
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
@@ -280,6 +292,24 @@ class PosixStore:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         return self._answered("remove", entries, _listed)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        self._connection.ask("vacant", where=frames.text_of(self.where), itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        answer = self._connection.ask("sweep")
+        self._orphans = []
+        with self._connection.understanding():
+            return [(frames.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]]
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        answer = self._connection.ask("vacate", where=frames.text_of(self.where))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""

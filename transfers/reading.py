@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
-from transfers.arena import BULK_BYTES
+from transfers.agent.zeros import put_in
+from transfers.arena import BULK_BYTES, take_room
 from transfers.connection import Connection
 from transfers.entry import Kind, Proof
 from transfers.flow import Flow, first_through
@@ -234,6 +235,9 @@ class _Line:
             raise self.connection.broken("answered with data that was not asked for")
         with self._guard:
             self.flow.give_back(answer.size)
+        with self.connection.understanding():
+            length = answer.size if answer.unit.segment else 0
+            frame = frame._replace(body=put_in(frame.header, frame.body, length, take_room))
         if answer.room is not None:
             with self.connection.understanding():
                 frame = frame._replace(body=answer.room[: sum(frame.header["sizes"])])

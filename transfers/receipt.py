@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hibali.errors import Exit
+from hibali.errors import Exit, HibaliError
 from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Packed, Planned
 from transfers.entry import Proof, weakest
 
@@ -106,6 +106,16 @@ class Receipt:
             **(asdict(self.coverage) if self.coverage is not None else {}),
             "exit": int(self.exit),
         }
+
+
+def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
+    """The exit code of a call that `problem` stopped, or that reached its end."""
+    if isinstance(problem, HibaliError):
+        return problem.exit
+    if problem is not None:
+        # The command line knows which interruption it was; the ledger only needs to know that it was one.
+        return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
+    return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 
 _FAILURES_KEPT = 100

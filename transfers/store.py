@@ -181,7 +181,7 @@ class ListingIncompleteError(IncompleteError):
             f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
             about=about,
         )
-        self.problems = problems
+        self.unlisted = problems
 
 
 class Lock(Protocol):

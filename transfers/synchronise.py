@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from hibali.errors import Exit, HibaliError, RefusedError, UsageError
+from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import (
     Adjusted,
     Deleted,
@@ -23,9 +23,9 @@ from hibali.events import (
     Noted,
     ignore,
 )
-from hibali.ledger import Journal, ledger_folder, new_identifier, now
+from hibali.ledger import new_identifier, now
 from hibali.locations import Location, check_writable
-from hibali.text import path_fields, printable
+from hibali.text import printable
 from transfers.answered import Answered
 from transfers.backup import check_backup, doomed
 from transfers.copying import Copier, Origin
@@ -39,7 +39,7 @@ from transfers.fidelity import (
 )
 from transfers.going_on import GoingOn, Survivor
 from transfers.guarded import check_guarded
-from transfers.journal_lines import journal_line
+from transfers.journal_lines import journal_line, open_journal, place_line
 from transfers.mover import ListsAhead, Mover, Side, Source
 from transfers.movers.packs import PackMover
 from transfers.movers.server import ServerMover
@@ -50,7 +50,7 @@ from transfers.places import open_store
 from transfers.plan import Action, unholdable
 from transfers.plan_file import Header, Place, typed_anywhere, write_plan
 from transfers.plan_reader import SavedPlan
-from transfers.receipt import Receipt
+from transfers.receipt import Receipt, exit_after
 from transfers.recheck import check_same_ends, drift, recheck
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
@@ -141,7 +141,7 @@ class Operation:
         self._stack = stack
         self._began = time.monotonic()
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
-        self._journal = None if dry else self._open_journal()
+        self._journal = None if dry else open_journal(self.receipt, stack)
         self._stores: list[Store] = []
         self._answered = Answered()
         self._going_on = GoingOn(self._stores, self._done, self.tell)
@@ -152,20 +152,6 @@ class Operation:
         self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
-
-    def _open_journal(self) -> Journal:
-        """No ledger, no start."""
-        receipt = self.receipt
-        journal = self._stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
-        record = {
-            "schema": 1,
-            "kind": "operation",
-            "id": receipt.id,
-            "operation": receipt.operation,
-            "at": now(),
-        }
-        journal.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
-        return journal
 
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
@@ -216,11 +202,7 @@ class Operation:
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
-            target = self._request.target
-            place = path_fields(self._target.where, "place")
-            self._journal.append(
-                {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
-            )
+            self._journal.append(place_line(self._request.target, self._target.where))
 
     def _check_facts(self) -> None:
         """Raise `RefusedError` for what these stores can never do together."""
@@ -520,13 +502,9 @@ class Operation:
         return receipt
 
     def _judge(self, problem: BaseException | None) -> Exit:
-        if isinstance(problem, HibaliError):
-            return problem.exit
-        if problem is not None:
-            # The command line knows which interruption it was; the ledger only needs to know that it was one.
-            return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
-        if self.receipt.files_failed:
-            return Exit.INCOMPLETE
+        code = exit_after(problem, self.receipt)
+        if code is not Exit.DONE:
+            return code
         moved = self.receipt.proof_moved
         if moved is not None and moved.strength < self._wanted().strength:
             return Exit.INCOMPLETE

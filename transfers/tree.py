@@ -75,7 +75,7 @@ class Tree:
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
-            self.unlisted = problem.problems
+            self.unlisted = problem.unlisted
 
 
 def _is_sha256(told: object) -> bool:

@@ -50,6 +50,19 @@ def _expand(header: Dict[str, Any]) -> Answer:
     return {"path": frames.text_of(path)}, b""
 
 
+def _resolve(header: Dict[str, Any]) -> Answer:
+    """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
+    found = []
+    for path in header["paths"]:
+        try:
+            place = frames.bytes_of(_expand({"path": path})[0]["path"])
+        except FileNotFoundError:
+            found.append("")
+        else:
+            found.append(frames.text_of(os.path.realpath(place)))
+    return {"paths": found}, b""
+
+
 def _stat(header: Dict[str, Any]) -> Answer:
     try:
         found = os.stat(_path(header))
@@ -336,6 +349,7 @@ def _which(header: Dict[str, Any]) -> Answer:
 
 COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "expand": _expand,
+    "resolve": _resolve,
     "stat": _stat,
     "make_folder": _make_folder,
     "put": _put,

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from transfers.agent import own_names
 from transfers.agent.beneath import Root
@@ -264,6 +264,24 @@ def check_holder(root: Root, folder: int, token: str) -> None:
         raise LostLeaseError("somebody took the lock away") from None
     if not os.path.samestat(standing, os.fstat(folder)):
         raise LostLeaseError("somebody took the lock away")
+
+
+def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:
+    """Who holds the lock in that `.hibali`, and its age by `clock`; None where nobody can be at work. Raises OSError."""
+    holder = read_record(folder, _LOCK)
+    if holder is None:
+        return None
+    age = clock - holder["mtime"]
+    return None if is_gone(holder) or age > seconds_of(holder) else (holder, age)
+
+
+def may_be_held(root: Root, place: bytes) -> bool:
+    """Whether somebody may be at work at a place below, whatever the time is there: a lock whose holder is not provably gone."""
+    try:
+        holder = read_record(root.folder(place + b"/" + own_names.FOLDER), _LOCK)
+    except OSError:
+        return False
+    return holder is not None and not is_gone(holder)
 
 
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:

@@ -13,6 +13,7 @@ from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.problems import ChangedError, Problem, problem_of
+from transfers.agent.zeros import leave_out
 
 _CHUNK = 1024 * 1024
 _HASHERS = 2
@@ -43,7 +44,10 @@ class Reader(object):
         if at is None or self._memory is None:
             room = memoryview(self._channel.buffers.take(length))
             header = self._read(unit, room)
-            self._channel.send(frames.DATA, header, room[: sum(header["sizes"])])
+            body: frames.Body = room[: sum(header["sizes"])]
+            if unit["segment"]:
+                header, body = leave_out(header, body)
+            self._channel.send(frames.DATA, header, body)
             self._channel.buffers.give(room)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])

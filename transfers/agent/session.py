@@ -17,7 +17,9 @@ from transfers.agent.problems import ChangedError, LandingError, RefusedError, p
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
+from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
 from transfers.agent.walk import Walk
+from transfers.agent.zeros import put_in
 
 if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
     from transfers.agent.growing import Growths, Tails
@@ -44,6 +46,8 @@ class Session(object):
         self._left = False
         self._walked = False
         self._call = ""
+        self._places: List[bytes] = []
+        self._partials: List[bytes] = []
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
             "share": self._share,
@@ -62,6 +66,9 @@ class Session(object):
             "keep": self._keep,
             "tail": self._tail,
             "end_formers": self._end_formers,
+            "vacant": self._vacant,
+            "sweep": self._sweep,
+            "vacate": self._vacate,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -105,6 +112,7 @@ class Session(object):
         problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
         orphans = [frames.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
+        self._places, self._partials = walk.places, walk.orphans + walk.under_way
         self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
@@ -165,8 +173,12 @@ class Session(object):
         if "at" in header and self._memory is not None:
             at = header["at"]
             body = memoryview(self._memory)[at : at + sum(header["sizes"])]
-        self._landing.take(unit, header, body)
+        length = unit["length"] if unit["segment"] else 0
+        whole = put_in(header, body, length, self._channel.buffers.take)
+        self._landing.take(unit, header, whole)
         self._channel.buffers.give(body)
+        if whole is not body:
+            self._channel.buffers.give(whole)
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
@@ -291,6 +303,34 @@ class Session(object):
             if problem is not None:
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
+
+    def _vacant(self, header: Dict[str, Any]) -> None:
+        """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
+        where = frames.bytes_of(header["where"])
+        self._check_lease()
+        if header["itself"]:
+            check_itself(self._opened(), where)
+        check_unheld(self._opened(), where, self._places)
+        self._channel.send(frames.END, {})
+
+    def _sweep(self, header: Dict[str, Any]) -> None:
+        """Remove what is ours below the root, as far as the listing before showed it."""
+        del header
+        self._check_lease()
+        found = sweep(self._opened(), self._check_lease, self._partials, self._places)
+        problems = [[frames.text_of(path), problem] for path, problem in found]
+        self._channel.send(frames.END, {"problems": problems})
+
+    def _vacate(self, header: Dict[str, Any]) -> None:
+        """Remove the root itself, and give the lock back with it."""
+        self._check_lease()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            remove_own(self._opened())
+            lease.release()
+        self._opened().forget_all()
+        problem = remove_root(self._opened(), frames.bytes_of(header["where"]))
+        self._channel.send(frames.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
         from transfers.agent.adjusting import adjust_items
