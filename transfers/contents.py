@@ -82,7 +82,7 @@ def _real_place(location: Location, store: Store) -> Location:
 def _bytes_of(source: SingleSource, entry: Entry, about: str) -> Iterator[bytes | bytearray | memoryview]:
     summed = hashlib.sha256()
     size = 0
-    for payload in source.read(group_units([Item(0, entry)], source.facts.segment_bytes)):
+    for payload in source.read(group_units([Item(0, entry)], lambda: source.facts.segment_bytes)):
         if 0 in payload.problems:
             problem = payload.problems[0]
             raise IncompleteError(problem.code, problem.message, about=about)
