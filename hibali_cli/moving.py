@@ -49,6 +49,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
     ),
+    click.option(
+        "--recorded",
+        is_flag=True,
+        help="With --checksum, take digests on record where a file is what it was, and record others.",
+    ),
     *FILTERS,
     *SELECTION,
     click.option(
@@ -178,6 +183,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     from transfers.synchronise import Request
 
     settings = common.settings()
+    recorded = take_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
     return Request(
@@ -188,6 +194,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         backup=None if backup is None else read_location(backup, settings),
         rate=rate or 0,
         pack_bytes=pack_bytes,
+        recorded=recorded,
     )
 
 
@@ -201,6 +208,16 @@ def _take_pack_bytes(options: dict[str, Any]) -> int:
     if size is not None and size < _LEAST_PACK_BYTES:
         raise UsageError("usage", "--pack-size cannot be less than 1MiB", about="--pack-size")
     return (size or _PACK_BYTES) if asked else 0
+
+
+def take_recorded(options: dict[str, Any]) -> bool:
+    """Whether digests count from the record. Raises `UsageError` where none decide."""
+    from hibali.errors import UsageError
+
+    recorded = bool(options.pop("recorded"))
+    if recorded and not options["checksum"]:
+        raise UsageError("usage", "it says which digests count for --checksum", about="--recorded")
+    return recorded
 
 
 def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:

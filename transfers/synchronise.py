@@ -52,6 +52,7 @@ from transfers.plan_file import Header, Place, typed_anywhere, write_plan
 from transfers.plan_reader import SavedPlan
 from transfers.receipt import Receipt, exit_after
 from transfers.recheck import check_same_ends, drift, recheck
+from transfers.remembering import RememberingSide
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
 from transfers.store import Adjustment, Item, Landed, Lock, Problem, Store
@@ -63,7 +64,8 @@ class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
-    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes.
+    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
+    digests that decide count from the record, too.
     """
 
     operation: str
@@ -74,6 +76,7 @@ class Request:
     backup: Location | None = None
     rate: int = 0
     pack_bytes: int = 0
+    recorded: bool = False
 
     @property
     def lowest_rate(self) -> int:
@@ -152,6 +155,7 @@ class Operation:
         self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
+        self._proof_kept = Proof.SIZE  # what is kept was compared by size and time, and no more is said of it
 
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
@@ -302,7 +306,7 @@ class Operation:
             target = SingleTarget(self._target, self._source.entry().path)
         rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
         if saved is None:
-            found = survey(self._source, target, rules, target_exists=exists)
+            found = self._survey(target, target_exists=exists)
         else:
             check_same_ends(saved.header, self.header(), about)
             found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
@@ -311,6 +315,26 @@ class Operation:
         for failure in found.failures():
             self.tell(failure)
         return found
+
+    def _survey(self, target: Side, *, target_exists: bool) -> Survey:
+        """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
+        request, used = self._request, False
+        if request.recorded:
+            ours = self._remembering(self._source, request.source, self._stores[0])
+            theirs = self._remembering(target, request.target, self._target)
+            found = survey(ours, theirs, request.rules, target_exists=target_exists)
+            used = ours.used or theirs.used
+        else:
+            found = survey(self._source, target, request.rules, target_exists=target_exists)
+        # a further name of a file is kept with that, whatever became of it
+        if request.rules.checksum and not request.rules.hard_links:
+            self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
+        return found
+
+    def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
+        remembering = RememberingSide(side, location, store.where)
+        self._stack.callback(remembering.close)
+        return remembering
 
     def run(self) -> Receipt:
         """The whole call."""
@@ -494,7 +518,7 @@ class Operation:
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)
-        receipt.proof_tree = _of_tree(receipt)
+        receipt.proof_tree = _of_tree(receipt, self._proof_kept)
         receipt.exit = self._judge(problem)
         if self._journal is not None:
             self._journal.append(receipt.to_record(), durable=True)
@@ -516,8 +540,8 @@ class Operation:
         return self._request.rules.require_proof or best
 
 
-def _of_tree(receipt: Receipt) -> Proof | None:
-    """What was kept was compared by size and time in this call, and that is all that is said of it."""
+def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
+    """What was kept was compared in this call, and `kept` is all that is said of it."""
     if receipt.files_kept:
-        return weakest(receipt.proof_moved or Proof.SIZE, Proof.SIZE)
+        return weakest(receipt.proof_moved or kept, kept)
     return receipt.proof_moved
