@@ -115,6 +115,8 @@ class Subject:
         if isinstance(self.place, WebPlace):
             self.place.server.wanted = "a login that nobody has"
         if isinstance(self.place, DavPlace):
+            if self.place.dav.login is None:
+                return None
             table = self.place.table().replace("'password': ", "'password': 'planted-secret' + ")
             return self._added("denied", table)
         return self.location()

@@ -22,7 +22,7 @@ LARGE = os.urandom(20 << 20)
 TREE: Tree = {
     b"large": LARGE,
     b"empty": b"",
-    b"sub/new\nline & more?#%": b"2",
+    b"sub/two words & more": b"2",
     b"sub/folder": Folder(),
     "ä/ö".encode(): b"umlauts",
     **{b"many/%03d" % number: b"%d" % number * 100 for number in range(100)},
@@ -74,14 +74,27 @@ def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
 
 def test_what_was_pushed_comes_back_with_its_time_and_digest(apache: Transfers) -> None:
     apache.make(TREE)
-    (apache.source / "sub/new\nline & more?#%").chmod(0o755)
+    (apache.source / "sub/two words & more").chmod(0o755)
     apache.push()
     back = apache.folder / "back"
     assert apache.pull(back).last["proof_moved"] == "recorded"
     assert read_tree(back) == TREE
-    for name in ("large", "sub/new\nline & more?#%"):
+    for name in ("large", "sub/two words & more"):
         mine, theirs = (apache.source / name).stat(), (back / name).stat()
         assert (mine.st_mtime_ns, mine.st_mode) == (theirs.st_mtime_ns, theirs.st_mode)
+
+
+def test_a_name_that_the_server_cannot_hold_is_refused_before_anything_moves(there: Transfers) -> None:
+    names = (b"a?b", b"a#b", b"new\nline", b"\xff")
+    there.make({b"plain": b"1"})
+    there.push()  # what the server can hold is known now
+    there.make(dict.fromkeys(names, b"2"))
+    if there.place.word == "webdav":
+        there.push()
+        assert there.there() == {b"plain": b"1", **dict.fromkeys(names, b"2")}
+    else:
+        assert there.push(exit=8).last["code"] == "unsafe-name"
+        assert there.there() == {b"plain": b"1"}
 
 
 def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) -> None:

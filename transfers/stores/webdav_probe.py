@@ -81,7 +81,7 @@ def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> 
         links=False,
         modes=seen.properties,
         mtimes=seen.mtimes,
-        mtime_unit_ns=1 if seen.properties else _SECOND,
+        mtime_unit_ns=1 if honours is not None and seen.properties else _SECOND,
         locks=seen.locks,
         swaps=False,
         name_bytes=seen.name_bytes,
@@ -258,7 +258,9 @@ class _Probe:
         return self._files.delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
 
     def _names(self) -> dict[str, Any]:
-        tried = {b"x" + odd + b"x": odd for odd in _ODD}
+        tried = {
+            b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD
+        }  # `%41` may become an `A`
         byte, long, upper = b"x\xff", b"l" * _LONG, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
@@ -274,8 +276,14 @@ class _Probe:
         }
 
     def _try(self, name: bytes) -> None:
-        """A name that the server may not be able to hold; some break on one."""
+        """A name that the server may not be able to hold; some break on one.
+
+        Given by MOVE, as files that land get theirs: wsgidav cuts names in Destination off at a `?` or `#`.
+        """
         if self.stopped.is_set():
             raise CancelledError
         with contextlib.suppress(HibaliError):
-            self._wire.ask("PUT", self._path(name), body=_FIRST, accept=range(400, 501), attempts=1)
+            part = self._path(b"part")
+            self._wire.ask("PUT", part, body=_FIRST, accept=range(400, 501))
+            headers = {"Destination": self._wire.address(self._path(name)), "Overwrite": "F"}
+            self._wire.ask("MOVE", part, headers=headers, accept=range(400, 600), attempts=1)
