@@ -109,6 +109,16 @@ class Linked:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """A tar file with so many members stands at the target beside its index; its sha256 is `digest`."""
+
+    path: bytes
+    size: int
+    members: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """One entry was not done, and why, in words and as a stable code."""
 
@@ -168,6 +178,7 @@ Event = (
     | Deleted
     | Adjusted
     | Linked
+    | Packed
     | Failed
     | Retried
     | Round

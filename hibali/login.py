@@ -54,15 +54,17 @@ class Login:
         tell: Listener = ignore,
         number: int = 0,
         may_ask: bool = True,
+        attempts: int = 3,
     ) -> None:
         """`number` tells several logins to one host apart; only the first one may ask a person for anything, or be tried again.
 
-        The others go to the address that the first one went to, and none is tried again once one was refused.
+        `attempts` is how often the first one is tried at a time. The others go to the address that the first one went to, and none is tried again once one was refused.
         """
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
         self._tell = tell
+        self._attempts = attempts
         self.logins = 0
         name = "\0".join([*settings.command, self.host])
         self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
@@ -96,7 +98,11 @@ class Login:
                     self._log_in_once()
                 else:
                     with_retries(
-                        self._log_in_first, about=self.host, attempts=3, first_wait=2.0, tell=self._tell
+                        self._log_in_first,
+                        about=self.host,
+                        attempts=self._attempts,
+                        first_wait=2.0,
+                        tell=self._tell,
                     )
 
     def _log_in_once(self) -> None:

@@ -60,6 +60,50 @@ def with_retries(
     return retrying(again)
 
 
+def try_again(
+    attempt: Callable[[], Result],
+    problem: HibaliError,
+    *,
+    next_pause: Callable[[], float | None],
+    tell: Callable[[HibaliError, int, float], None],
+) -> Result:
+    """Call `attempt` after something else failed with `problem`, with pauses, until it succeeds or there is no next pause.
+
+    `tell` hears before each pause what went wrong, how often by now, and how long it is. Only errors marked transient are
+    tried again; the last one is raised as it was.
+    """
+    import tenacity
+
+    failures = [problem]
+    ended = False
+
+    def again() -> Result:
+        if failures:
+            raise failures.pop()
+        return attempt()
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        nonlocal ended
+        del state
+        seconds = next_pause()
+        ended = seconds is None
+        return seconds or 0.0
+
+    def before_pause(state: tenacity.RetryCallState) -> None:
+        found = state.outcome.exception() if state.outcome else None
+        if isinstance(found, HibaliError) and state.next_action:
+            tell(found, state.attempt_number, state.next_action.sleep)
+
+    retrying = tenacity.Retrying(
+        wait=wait,
+        stop=lambda _: ended,
+        retry=tenacity.retry_if_exception(lambda found: isinstance(found, HibaliError) and found.transient),
+        before_sleep=before_pause,
+        reraise=True,
+    )
+    return retrying(again)
+
+
 def pause(seconds: float) -> None:
     """Wait, because somebody else needs time."""
     if seconds > 0:

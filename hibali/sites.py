@@ -62,7 +62,8 @@ class SchedulerSettings:
 class Limits:
     """Budgets of politeness; `bandwidth` in bytes per second, 0 for none.
 
-    `lease_seconds` is how long the lock of a holder that says nothing any more keeps others from a target.
+    `lease_seconds` is how long the lock of a holder that says nothing any more keeps others from a target,
+    `reconnect_seconds` how long a call tries to come back after a lost line, 0 for not at all.
     """
 
     queued_jobs: int = 100
@@ -71,6 +72,7 @@ class Limits:
     login_interval_seconds: float = 10.0
     bandwidth: int = 0
     lease_seconds: int = 120
+    reconnect_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

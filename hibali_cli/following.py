@@ -67,6 +67,8 @@ def take_following(options: dict[str, Any]) -> Following | None:
         return None
     if options["dry_run"]:
         raise _only_with("--follow cannot be a dry run: leave it out to see what would be sent now")
+    if options["pack"]:
+        raise _only_with("--follow cannot pack: push --pack what is finished")
     from transfers.finished import QUIET_SECONDS, Following, read_marker
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]

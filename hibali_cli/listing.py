@@ -12,6 +12,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import entry_fields, moment
 from transfers.entry import Entry, Kind
+from transfers.packs.seeing import Seeing
 from transfers.places import open_store
 
 
@@ -39,8 +40,8 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
 
 
 def _entries(location: Location, tell: Listener, *, recursive: bool) -> Iterator[Entry]:
-    with closing(open_store(location, tell=tell)) as store:
-        found = store.stat()
+    store, found = Seeing(lambda at: open_store(at, tell=tell)).find(location)
+    with closing(store):
         if found is None:
             raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
         if found.kind is Kind.FOLDER:

@@ -49,6 +49,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
     ),
+    click.option(
+        "--recorded",
+        is_flag=True,
+        help="With --checksum, take digests on record where a file is what it was, and record others.",
+    ),
     *FILTERS,
     *SELECTION,
     click.option(
@@ -117,6 +122,23 @@ _DRY: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+_PACKING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--pack",
+        is_flag=True,
+        help="Put the files into few tar files with an index each, for tape and where names are scarce.",
+    ),
+    click.option(
+        "--pack-size",
+        metavar="SIZE",
+        callback=take_size,
+        help="With --pack, how large a tar file becomes at most; 1GiB unless said.",
+    ),
+)
+_PACK_BYTES = 1024**3
+_LEAST_PACK_BYTES = 1024**2
+
+
 def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide what a plan holds."""
     return _add(_OPTIONS, function)
@@ -125,6 +147,11 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
     return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
+
+
+def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of packing."""
+    return _add(_PACKING, function)
 
 
 def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +183,9 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     from transfers.synchronise import Request
 
     settings = common.settings()
+    recorded = take_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
+    pack_bytes = _take_pack_bytes(options)
     return Request(
         operation,
         read_location(source, settings),
@@ -164,7 +193,31 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         rules_of(options),
         backup=None if backup is None else read_location(backup, settings),
         rate=rate or 0,
+        pack_bytes=pack_bytes,
+        recorded=recorded,
     )
+
+
+def _take_pack_bytes(options: dict[str, Any]) -> int:
+    """How large packs become at most; 0 where there are to be none."""
+    from hibali.errors import UsageError
+
+    asked, size = options.pop("pack", False), options.pop("pack_size", None)
+    if not asked and size is not None:
+        raise UsageError("usage", "--pack-size is for --pack", hint="See hibali push --help")
+    if size is not None and size < _LEAST_PACK_BYTES:
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", about="--pack-size")
+    return (size or _PACK_BYTES) if asked else 0
+
+
+def take_recorded(options: dict[str, Any]) -> bool:
+    """Whether digests count from the record. Raises `UsageError` where none decide."""
+    from hibali.errors import UsageError
+
+    recorded = bool(options.pop("recorded"))
+    if recorded and not options["checksum"]:
+        raise UsageError("usage", "it says which digests count for --checksum", about="--recorded")
+    return recorded
 
 
 def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
@@ -233,10 +286,11 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
         return
     proof = f", proven by {receipt.proof_moved}" if receipt.proof_moved else ""
     adjusted = f", {receipt.files_adjusted} adjusted" if receipt.files_adjusted else ""
+    packed = f" into {receipt.packs_made} packs" if receipt.packs_made else ""
     linked = f", {receipt.files_linked} linked" if receipt.files_linked else ""
     deleted = f", {receipt.files_deleted} deleted" if receipt.files_deleted else ""
     common.output.say(
-        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{proof}; {receipt.files_kept} files kept{adjusted}{linked}{deleted};"
+        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{packed}{proof}; {receipt.files_kept} files kept{adjusted}{linked}{deleted};"
         f" {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:

@@ -53,8 +53,8 @@ class Output:
         except OSError as problem:
             raise _closed(problem) from None
 
-    def raw(self, content: bytes) -> None:
-        """Bytes of somebody else's exactly as they are; never to a terminal (S17)."""
+    def raw(self, content: bytes | bytearray | memoryview) -> None:
+        """Bytes of somebody else's exactly as they are; to a terminal only where just they were asked for (S17)."""
         flush_results()
         try:
             sys.stdout.buffer.write(content)

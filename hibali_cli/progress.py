@@ -24,6 +24,7 @@ from hibali.events import (
     Listing,
     Moved,
     Noted,
+    Packed,
     Planned,
     Retried,
     Round,
@@ -166,6 +167,8 @@ def _details(event: Event) -> str | None:
             return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
         case Linked():
             return f"linked   {printable(event.path)}"
+        case Packed():
+            return f"packed   {printable(event.path)}: {event.members} in {event.size} bytes"
         case Deleted():
             return f"deleted  {printable(event.path)}"
         case Retried():

@@ -55,6 +55,7 @@ class Connection:
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self.lost = False  # it ended without a goodbye
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest that was seen
         self._posted: list[str] = []
@@ -81,6 +82,11 @@ class Connection:
         if greeting.get("protocol") != frames.PROTOCOL:
             raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
         return greeting
+
+    @property
+    def process(self) -> dict[str, Any]:
+        """The agent as it named itself, for another one that is to end it."""
+        return {name: self.greeting.get(name) for name in ("host", "boot", "namespace", "pid", "start")}
 
     def _write_all(self, content: bytes) -> None:
         view = memoryview(content)
@@ -212,6 +218,9 @@ class Connection:
         if code == "locked":
             return _locked(header, self.where)
         message = printable(str(header.get("message", "")))
+        if code == "overtaken":
+            hint = "The same line again looks at what is there now, and goes on."
+            return TryLaterError(code, message, about=about, hint=hint, transient=False)
         return _error_of(code)(code, message, about=about)
 
     def _about(self, header: dict[str, Any]) -> str:
@@ -223,6 +232,7 @@ class Connection:
 
     def _gone(self) -> HibaliError:
         """Why the agent is no longer there: ssh's own words, or python's."""
+        self.lost = self.lost or not self._closed.is_set()
         code = self._process.end(patience=2.0)
         errors = self._process.errors
         if self._login is not None and code == 255:
@@ -287,6 +297,6 @@ def _error_of(code: str) -> type[HibaliError]:
         "other-filesystem",
     }:
         return RefusedError
-    if code in {"stale", "input-output-error", "timed-out", "lease-lost", "errno-econnreset"}:
+    if code in {"stale", "input-output-error", "timed-out", "lease-lost", "former-holds", "errno-econnreset"}:
         return TryLaterError
     return IncompleteError

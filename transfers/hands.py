@@ -8,14 +8,20 @@ from typing import Any, Protocol
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.agent.zeros import leave_out
 from transfers.arena import BULK_BYTES
 from transfers.connection import Connection
+from transfers.flow import Flow
+from transfers.going_on import is_lost
 from transfers.store import Item, Payload, Problem
 from transfers.units import data_header, unit_header
 
 
 class Landing(Protocol):
     """Whoever keeps the window and tells what became of each item; called from the threads of the lines."""
+
+    def joined(self) -> None:
+        """A hand can take units."""
 
     def placed(self, payload: Payload) -> None:
         """A hand wrote a piece of a large file."""
@@ -41,6 +47,9 @@ class Landing(Protocol):
     def end(self, problem: BaseException | None) -> None:
         """The last answer came, or none will."""
 
+    def hand_lost(self, hand: Hand) -> None:
+        """The line of a hand is lost; what it had under way is still there to be taken."""
+
 
 class Sender:
     """One line: what was sent over it and not answered yet, by unit."""
@@ -49,17 +58,26 @@ class Sender:
         self.stream = stream
         self.connection = connection
         self.under_way: dict[int, Payload | None] = {}
-        self.held = 0
+        self.flow = Flow()
+        self.over = False
         self._guard = threading.Lock()
+        self._writing = threading.Lock()
 
-    def send(self, number: int, payload: Payload) -> None:
-        """Send a unit; its answer comes to `listen`."""
+    def send(self, number: int, payload: Payload) -> bool:
+        """Send a unit; its answer comes to `listen`. False where the line is lost and takes no more."""
         with self._guard:
+            if self.over:
+                return False
             self.under_way[number] = payload
-            self.held += len(payload.data)
+            self.flow.take(len(payload.data))
         self._write(number, payload)
+        return True
 
     def _write(self, number: int, payload: Payload) -> None:
+        with self._writing:  # a unit and its data belong together
+            self._write_unit(number, payload)
+
+    def _write_unit(self, number: int, payload: Payload) -> None:
         self.connection.send(frames.UNIT, unit_header(payload.unit, number))
         header, memory = data_header(payload, number), self.connection.memory
         if memory is not None and len(payload.data) >= BULK_BYTES:
@@ -68,7 +86,10 @@ class Sender:
             if at is not None:
                 self.connection.send(frames.DATA, {**header, "at": at})
                 return
-        self.connection.send(frames.DATA, header, payload.data)
+        segment = payload.unit.segment
+        self.connection.send(
+            frames.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
+        )
 
     def listen(self) -> None:
         """Runs in its own thread until the line's END."""
@@ -109,7 +130,7 @@ class Sender:
             if number not in self.under_way:
                 raise self.connection.broken("landed what was not sent")
             payload = self.under_way.pop(number)
-            self.held -= len(payload.data) if payload is not None else 0
+            self.flow.give_back(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
             self._piece_landed(payload, done, failed)
         else:
@@ -149,6 +170,7 @@ class Hand(Sender):
         self._joined = threading.Event()  # or it failed to
         self._ended = threading.Event()
         self._left = True
+        self._made_room = False
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
 
@@ -156,9 +178,10 @@ class Hand(Sender):
         try:
             there = {"path": frames.text_of(root), "make": False}
             self.connection.ask_all([("open", there), ("join", {"ticket": ticket})])
-            threading.Thread(target=self.listen, name="answers", daemon=True).start()
             self.ready = True
+            threading.Thread(target=self.listen, name="answers", daemon=True).start()
             self._joined.set()
+            self.stream.joined()
             while (work := self._units.get()) is not None:
                 super()._write(*work)
             self.connection.send(frames.REQUEST, {"do": "landed"})
@@ -170,15 +193,31 @@ class Hand(Sender):
             self._joined.set()
 
     def lost(self, problem: BaseException) -> None:
-        """See Sender; nobody is to wait for it."""
-        super().lost(problem)
+        """A line that is lost takes no more, and others do its work; nobody is to wait for it."""
+        with self._guard:
+            first, self.over = not self.over, True
+            self.ready = False
+        if first and is_lost(problem):
+            self._units.put(None)
+            self.stream.hand_lost(self)
+        elif first:
+            super().lost(problem)
         self._ended.set()
+
+    def take_back(self) -> list[tuple[int, Payload]]:
+        """What was sent over a line that is lost, and was not answered; once."""
+        with self._guard:
+            units = [(number, payload) for number, payload in self.under_way.items() if payload is not None]
+            self.under_way.clear()
+            self.flow = Flow()
+        return units
 
     def let_go(self) -> None:
         """Nothing more comes."""
         self._units.put(None)
 
     def _write(self, number: int, payload: Payload) -> None:
+        self._made_room = self._made_room or any(item.clear for item in payload.unit.items)
         self._units.put((number, payload))
 
     def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
@@ -196,7 +235,8 @@ class Hand(Sender):
     def finish(self) -> bool:
         """Wait for its end, after `let_go`; whether it left something."""
         self._joined.wait()
-        if not self.ready:
-            return False
-        self._ended.wait()
-        return self._left
+        if self.ready:
+            self._ended.wait()
+        if self.over:  # what others landed in its place left nothing, but for what had to make room
+            return self._made_room
+        return self.ready and self._left

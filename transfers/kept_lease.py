@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hibali.errors import HibaliError, TryLaterError
-from hibali.text import printable
-from transfers.agent.lease import LEASE_SECONDS, seconds_of
+from transfers.agent.lease import LEASE_SECONDS
 from transfers.lock_record import own_record
 
 _ASK_SECONDS = 1.0
@@ -59,17 +58,6 @@ class KeptLease(ABC):
         """It is taken: renew it from now on."""
         self._asked = time.monotonic()
         self._thread.start()
-
-    def _locked_by(self, holder: dict[str, Any]) -> TryLaterError:
-        who = printable(str(holder.get("client", "somebody else"))[:200])
-        doing = printable(str(holder.get("operation", "an operation"))[:50])
-        return TryLaterError(
-            "locked",
-            f"{who} holds the target for {doing}",
-            about=self._about,
-            hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
-            transient=False,
-        )
 
     def _go_on(self) -> None:
         while not self._ended.wait(self._seconds / 4):

@@ -7,12 +7,16 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
+from hibali.errors import HibaliError
 from transfers.agent import frames
+from transfers.agent.landing import aside_path
+from transfers.agent.large import partial_path
 from transfers.connection import Connection
 from transfers.entry import Proof
+from transfers.flow import first_through
 from transfers.hands import Hand, Sender
-from transfers.lines import Lines
-from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Item, Landed, Payload, Problem
+from transfers.lines import Lines, window_bytes
+from transfers.store import Item, Landed, Payload, Problem
 from transfers.units import item_header
 from transfers.window import Window
 
@@ -31,14 +35,18 @@ class LandingStream:
         self._lines = lines
         self._root = root
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        self._window = Window()
+        self._window = Window(self._window_bytes)
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
         self._hands: list[Hand] = []
+        self._lost = 0
         self._own = Sender(self, control)
         self._told = threading.Event()
         self._begun: dict[bytes, tuple[int, int, str, int]] = {}
+        self._seed: bytes | None = None
+        self._made_room: list[bytes] = []
+        self.walked = False  # the agent knows of everything that may be left there
         self.left = False
         self.over = False  # the lock's holder has said its last word, and can be asked other things
 
@@ -82,7 +90,25 @@ class LandingStream:
         with self._control.understanding():
             for path, size, mtime_ns, tag, there in told.header["begun"]:
                 self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
-            return told.header["ticket"]
+            ticket = told.header["ticket"]
+            self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(told.header["walked"])
+            return ticket
+
+    @property
+    def begun_bytes(self) -> int:
+        """How much of large files was there at the beginning."""
+        return sum(there for _, _, _, there in self._begun.values())
+
+    def partials(self) -> list[bytes]:
+        """What agents that were interrupted may have left, under the names of this landing; large files are in their own journal."""
+        if self._seed is None:
+            return []
+        waiting = [
+            payload for sender in (self._own, *self._hands) for payload in [*sender.under_way.values()]
+        ]
+        packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
+        left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
+        return left + [aside_path(self._seed, path) for path in self._made_room]
 
     def begun(self, item: Item) -> int:
         """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
@@ -104,22 +130,27 @@ class LandingStream:
                 self._lines.unwatch()
                 for hand in self._hands:
                     hand.let_go()
+                # Nothing is under way: all lines end within one round trip.
+                self._control.send(frames.REQUEST, {"do": "landed"})
                 for hand in self._hands:
                     self.left = hand.finish() or self.left
-                self._control.send(frames.REQUEST, {"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._answers.put(problem)
 
     def _take_line(self, connection: Connection, ticket: Any) -> None:
         self._hands = [*self._hands, Hand(self, connection, self._root, ticket)]
-        self._window.widen(min(MOST_BYTES, WINDOW_BYTES + len(self._hands) * LINE_BYTES))
+
+    def _window_bytes(self) -> int:
+        return window_bytes(sum(hand.ready for hand in self._hands), self._lines)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
         """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
         unit = payload.unit
         item = unit.items[0]
         if not unit.segment:
-            alone = any(one.clear for one in unit.items)
+            clear = [one.entry.path for one in unit.items if one.clear]
+            self._made_room += clear
+            alone = bool(clear)
             if alone and not self._window.wait_empty():
                 return False
             return self._give(number, payload) and not (alone and not self._window.wait_empty())
@@ -149,9 +180,41 @@ class LandingStream:
         size = len(payload.data)
         if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
             return False
-        senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
-        min(senders, key=lambda sender: sender.held).send(number, payload)
+        self._hand_out(number, payload)
         return True
+
+    def _hand_out(self, number: int, payload: Payload) -> None:
+        """Give a unit to the line that would be through with it first; one that is lost just now takes none."""
+        sent = False
+        while not sent:
+            senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+            sent = first_through(senders, len(payload.data)).send(number, payload)
+
+    def joined(self) -> None:
+        """A hand can take units, so that more may be under way."""
+        self._window.look_again()
+
+    def hand_lost(self, hand: Hand) -> None:
+        """Its agent is ended before others get what it had under way: it must not write when they do."""
+        self._lines.replace(hand.connection)
+        with self._guard:
+            self._lost += 1
+            number = -self._lost
+        if hand.under_way and self._window.open(number, 0):
+            threading.Thread(
+                target=self._take_over, args=(hand, number), name="take over", daemon=True
+            ).start()
+
+    def _take_over(self, hand: Hand, number: int) -> None:
+        try:
+            self._own.under_way[number] = None
+            told = {"do": "end_formers", "unit": number, "formers": [hand.connection.process]}
+            self._control.send(frames.REQUEST, told)
+            if self._window.wait_closed(number):
+                for unit in hand.take_back():
+                    self._hand_out(*unit)
+        except HibaliError as problem:
+            self.end(problem)
 
     def placed(self, payload: Payload) -> None:
         """A hand wrote a piece."""

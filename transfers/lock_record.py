@@ -7,6 +7,8 @@ import os
 import socket
 from typing import Any
 
+from hibali.errors import TryLaterError
+from hibali.text import printable
 from transfers.agent.lease import is_gone, seconds_of, this_process
 
 
@@ -34,6 +36,19 @@ def record_of(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def locked(holder: dict[str, Any], about: str) -> TryLaterError:
+    """Somebody is at work there: whoever the lock names."""
+    who = printable(str(holder.get("client", "somebody else"))[:200])
+    doing = printable(str(holder.get("operation", "an operation"))[:50])
+    return TryLaterError(
+        "locked",
+        f"{who} holds the target for {doing}",
+        about=about,
+        hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
+        transient=False,
+    )
 
 
 def is_free(holder: dict[str, Any], age: float | None) -> bool:

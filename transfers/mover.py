@@ -39,6 +39,15 @@ class ListsAhead(Protocol):
         """Begin with the listing that `list` is going to be asked for; nothing else is asked before that."""
 
 
+@runtime_checkable
+class OverLines(Protocol):
+    """A store that may be reached over several lines at once."""
+
+    @property
+    def several_lines(self) -> bool:
+        """Whether further lines are up or on their way."""
+
+
 class Mover(Protocol):
     """A way of carrying: bytes through us, a copy by the server, a third party."""
 

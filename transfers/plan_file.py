@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import os
 import secrets
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
 from transfers.rules import Rules
-from transfers.spool import Spool
+from transfers.spool import Spool, sort_on_disk
 from transfers.survey import Survey
 
 _RUN = 20_000  # so many actions are sorted in memory at a time
@@ -228,19 +227,7 @@ def _attributes(entry: Entry) -> Line:
 
 def in_order(actions: Iterable[Action]) -> Iterator[Action]:
     """The same in canonical order: sorted runs, kept on disk, then merged."""
-    coming = iter(actions)
-    key: Callable[[Action], bytes] = _order
-    runs: list[Spool] = []
-    try:
-        while some := sorted(islice(coming, _RUN), key=key):
-            run = Spool(in_memory=_RUN)
-            runs.append(run)
-            for action in some:
-                run.add(action)
-        yield from heapq.merge(*runs, key=key)
-    finally:
-        for run in runs:
-            run.close()
+    return sort_on_disk(actions, _order, lambda: Spool(in_memory=_RUN), _RUN)
 
 
 def _order(action: Action) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -19,9 +20,9 @@ from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.entry import Entry, Kind
 from transfers.growing import Growing
+from transfers.holding import Holding
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
-from transfers.lock_record import this_client
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
@@ -39,10 +40,15 @@ from transfers.store import (
 )
 from transfers.units import KIND_LETTERS, attributes_text, problem_from
 
+Reopen = Callable[[bytes], tuple[Connection, Lines]]
+
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 _Value = TypeVar("_Value")
+Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
+_Paths = list[bytes]  # inside the class `list` is a method
 
+_Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
 _BATCH = 256
 _BATCHES_AHEAD = 3
@@ -58,11 +64,20 @@ class PosixStore:
         lines: Lines | None = None,
         *,
         lease: int = LEASE_SECONDS,
+        reopen: Reopen | None = None,
+        patience: float = 0.0,
     ) -> None:
-        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do."""
+        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
+
+        After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
+        """
         self.facts = facts
         self._lines = lines or no_lines()
-        self._lease = lease
+        self._reopen = reopen
+        self.patience = patience
+        self._holding = Holding(lease)
+        self._away = self._was_lost = self._landed = self._left = False
+        self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: LandingStream | None = None
         self._growing: Growing | None = None
         self._connection = connection
@@ -71,6 +86,7 @@ class PosixStore:
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
+        self.packed_at: bytes | None = None  # see TellsPacks
         looked = connection.answers()[0]
         self.where = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
@@ -80,12 +96,19 @@ class PosixStore:
         """File bytes that crossed a network; none where the agent runs here."""
         if self.facts.kind == "local":
             return 0
-        return self._connection.data_bytes + self._lines.data_bytes
+        if self._away:
+            return self._former_bytes
+        return self._former_bytes + self._connection.data_bytes + self._lines.data_bytes
 
     @property
     def limited_by(self) -> str | None:
         """See Store."""
         return self._lines.limit(self._connection.round_trip)
+
+    @property
+    def reconnects(self) -> int:
+        """See Survivor."""
+        return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
 
     @property
     def logins(self) -> int:
@@ -103,6 +126,16 @@ class PosixStore:
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        asked = [frames.text_of(path) for path in (self.where, *paths)]
+        answer = self._connection.ask("resolve", paths=asked)
+        with self._connection.understanding():
+            found = [frames.bytes_of(path) for path in answer.header["paths"]]
+        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
+            raise self._connection.broken("resolved other paths than those that were asked about")
+        return found
+
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
         now = time.monotonic()
@@ -116,12 +149,15 @@ class PosixStore:
             self._quotas = bool(room["quotas"])
             name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            packed = answer.header["packed"]
+            self.packed_at = None if packed is None else frames.bytes_of(packed)
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
             self._connection.ask("open", path=frames.text_of(self.where), make=make)
             self._opened = True
+            self._lines.start_early(self._connection.round_trip)
 
     def _open_folder(self) -> bool:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
@@ -197,12 +233,17 @@ class PosixStore:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing = LandingStream(self._connection, self._lines, self.where)
+        self._landing, self._landed = LandingStream(self._connection, self._lines, self.where), True
         return self._landing.run(payloads)
 
     def expect(self, size: int) -> None:
         """See Store."""
         self._lines.start(self._connection.round_trip, size)
+
+    @property
+    def several_lines(self) -> bool:
+        """See OverLines."""
+        return self._lines.expected
 
     def lines_up(self, seconds: float) -> int:
         """How many lines there are, once all that `expect` asked for are up or failed, or so many seconds have passed."""
@@ -220,22 +261,55 @@ class PosixStore:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; the hashing happens at the site, some batches are asked ahead."""
+        return self._digested(entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]})
+
+    def digest_ranges(
+        self, ranges: Iterable[Stretch]
+    ) -> Iterator[tuple[Stretch, str | None, Problem | None]]:
+        """See HashesRanges."""
+        return self._digested(
+            ranges,
+            lambda some: {
+                "paths": [frames.text_of(entry.path) for entry, _, _ in some],
+                "ranges": [[offset, length] for _, offset, length in some],
+            },
+        )
+
+    def _digested(
+        self, asked: Iterable[_Value], told: Callable[[tuple[_Value, ...]], dict[str, Any]]
+    ) -> Iterator[tuple[_Value, str | None, Problem | None]]:
         self._open()
-        for batch in self._ahead(
-            "digest", _batches(entries), lambda some: {"paths": [frames.text_of(e.path) for e in some]}
-        ):
-            for entry in batch:
+        for batch in self._ahead("digest", _batches(asked), told):
+            for one in batch:
                 frame = self._connection.receive()
                 if frame.kind != frames.REPLY:
                     raise self._connection.broken("ended a list of digests early")
                 found = frame.header.get("problem")
-                yield entry, frame.header.get("digest"), problem_from(found) if found else None
+                yield one, frame.header.get("digest"), problem_from(found) if found else None
             if self._connection.receive().kind != frames.END:
                 raise self._connection.broken("gave more digests than asked")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         return self._answered("remove", entries, _listed)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        self._connection.ask("vacant", where=frames.text_of(self.where), itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        answer = self._connection.ask("sweep")
+        self._orphans = []
+        with self._connection.understanding():
+            return [(frames.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]]
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        answer = self._connection.ask("vacate", where=frames.text_of(self.where))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
@@ -296,20 +370,24 @@ class PosixStore:
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        asked = [("lock", {"operation": operation, "client": this_client(), "lease": self._lease})]
+        asked = [self._holding.question(operation)]
+        root = frames.text_of(self.where)
         if not self._opened:
-            asked.insert(0, ("open", {"path": frames.text_of(self.where), "make": make}))
-            self._seen = None
-        self._connection.ask_all(asked)
+            asked.insert(0, ("open", {"path": root, "make": make}))
+        answers = self._connection.ask_all([*asked, ("look", {"path": root})])
+        self._seen = self._look_in(answers[-1])
         self._opened = True
+        self._lines.start_early(self._connection.round_trip)
         return PosixLock(self)
 
     def unlock(self) -> None:
         """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
         if self._under_way:
             return
+        self._holding.given_back()
         self._purge()
-        self._connection.ask("unlock", clean=self._landing is None or not self._landing.left)
+        left = self._left or (self._landing is not None and self._landing.left)
+        self._connection.ask("unlock", clean=not left)
 
     @property
     def _under_way(self) -> bool:
@@ -329,8 +407,55 @@ class PosixStore:
     def close(self) -> None:
         """See Store."""
         patience = 5.0 if self._under_way else 0.1
-        self._lines.close()
+        lines = threading.Thread(target=self._lines.close, name="close")
+        lines.start()
         self._connection.close(patience)
+        lines.join()
+
+    @property
+    def lost(self) -> bool:
+        """See Survivor."""
+        return self._connection.lost
+
+    @property
+    def landed_before(self) -> int:
+        """See Survivor."""
+        return self._landing.begun_bytes if self._landing is not None else 0
+
+    def can_come_back(self, *, anew: bool) -> bool:
+        """See Survivor. Where this call never landed, nothing there would tell whether another one did since."""
+        return self._reopen is not None and (anew or not self._holding.held or self._landed)
+
+    def leave(self) -> None:
+        """See Survivor."""
+        if self._away:
+            return
+        self._former_bytes, self._away = self.wire_bytes, True
+        self._was_lost = self._was_lost or self.lost
+        self.close()
+        self._holding.leave(self._connection.process, *self._lines.processes)
+        landing, self._landing, self._growing = self._landing, None, None
+        if landing is not None:
+            self._left = self._left or landing.left
+            self._orphans += landing.partials()
+            self._holding.walked = landing.walked
+        self._lines_lost += self._lines.lost
+
+    def come_back(self, *, anew: bool) -> None:
+        """See Survivor."""
+        assert self._reopen is not None
+        connection, lines = self._reopen(self.where)
+        self._away, self._connection, self._lines = False, connection, lines
+        self._opened = self._listing_ahead = False
+        looked = connection.answers()[0]
+        if connection.path_in(looked) != self.where:
+            raise connection.broken("looked elsewhere")
+        self._seen = self._look_in(looked)
+        if self._holding.held:
+            self._holding.take_back(connection, self.where, anew=anew)
+            self._opened = True
+        self._returns += self._was_lost
+        self._was_lost = False
 
 
 class PosixLock:

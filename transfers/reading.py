@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hibali.errors import HibaliError
 from transfers.agent import frames
-from transfers.arena import BULK_BYTES
+from transfers.agent.zeros import put_in
+from transfers.arena import BULK_BYTES, take_room
 from transfers.connection import Connection
 from transfers.entry import Kind, Proof
-from transfers.lines import Lines
-from transfers.store import LINE_BYTES, MOST_BYTES, WINDOW_BYTES, Payload, Unit
+from transfers.flow import Flow, first_through
+from transfers.going_on import is_lost
+from transfers.lines import Lines, window_bytes
+from transfers.store import Payload, Unit
 from transfers.units import payload_of, problem_from, unit_header
 
 _UNITS_AHEAD = 32
@@ -21,15 +25,22 @@ _UNITS_AHEAD = 32
 class _Answer:
     """What is awaited for one unit."""
 
-    def __init__(self, line: _Line, unit: Unit, size: int) -> None:
+    def __init__(self, line: _Line, unit: Unit, size: int, number: int, more: dict[str, bool]) -> None:
         self.line = line
         self.unit = unit
+        self.number = number
+        self.header = {**unit_header(unit, number), **more}
         self.size = size
         self.digest: _Answer | None = None  # of the whole file, asked for by itself
         self.frame: frames.Frame | None = None
         self.problem: BaseException | None = None
         self.room: memoryview | None = None  # where an agent of this machine puts the bytes
         self.came = threading.Event()
+
+    def fail(self, problem: BaseException | None) -> None:
+        """No answer comes."""
+        self.problem = problem
+        self.came.set()
 
     def wait(self) -> frames.Frame:
         """The frame, or the error that came instead."""
@@ -50,6 +61,7 @@ class ReadingStream:
         self._root = root
         self._control = _Line(control)
         self._further: list[_Line] = []
+        self._guard = threading.Lock()
         self._order: deque[_Answer] = deque()
         self._held = 0
         self._number = 0
@@ -78,19 +90,44 @@ class ReadingStream:
                 line.end()
 
     def _take_line(self, connection: Connection) -> None:
-        self._further = [*self._further, _Line(connection, self._root)]
+        line = _Line(connection, self._root, self._line_lost)
+        with self._guard:
+            self._further = [*self._further, line]
+
+    def _line_lost(self, lost: _Line, waiting: list[_Answer]) -> None:
+        """What a further line did not answer is asked of others, from the thread of that line."""
+        with self._guard:
+            self._further = [line for line in self._further if line is not lost]
+        self._lines.replace(lost.connection)
+        for answer in waiting:
+            self._give_out(answer, self._free())
+
+    def _free(self) -> list[_Line]:
+        return [self._control, *(line for line in self._further if line.ready)]
+
+    def _give_out(self, answer: _Answer, free: list[_Line]) -> None:
+        """Ask it of the line that would be through first; where the first line is lost, too, it fails as that one did."""
+        left = list(free)
+        while left:
+            answer.line = first_through(left, answer.size)
+            if answer.line.ask(answer):
+                return
+            left.remove(answer.line)
+        answer.fail(self._control.problem)
 
     def _has_room(self) -> bool:
-        window = min(MOST_BYTES, WINDOW_BYTES + len(self._further) * LINE_BYTES)
-        return self._held < window and len(self._order) < _UNITS_AHEAD * (1 + len(self._further))
+        ready = sum(line.ready for line in self._further)
+        return self._held < window_bytes(ready, self._lines) and len(self._order) < _UNITS_AHEAD * (
+            1 + len(self._further)
+        )
 
     def _ask(self, unit: Unit) -> None:
         digest = self._digest_of(unit)
-        free = [self._control, *(line for line in self._further if line.ready)]
-        line = min(free, key=lambda one: one.held)
-        if unit.segment and digest is None:
-            line = self._control  # it hashes on the way, from the start on
-        answer = self._send(line, unit, {"piece": True} if digest is not None else {})
+        free = self._free()
+        piece = unit.piece or digest is not None
+        if unit.segment and not piece:
+            free = [self._control]  # it hashes on the way, from the start on
+        answer = self._send(free, unit, {"piece": True} if piece else {})
         if unit.last:
             answer.digest = digest
         self._order.append(answer)
@@ -98,21 +135,24 @@ class ReadingStream:
 
     def _digest_of(self, unit: Unit) -> _Answer | None:
         """The answer that will tell the digest of a file that is read in pieces; None for all else."""
-        if not unit.segment:
+        if not unit.segment or unit.piece:
             return None
         number = unit.items[0].number
         found = self._digests.get(number)
         if number != self._last_file and (unit.offset or self._lines.expected):
-            found = self._digests[number] = self._send(self._control, unit, {"digest": True}, size=0)
+            found = self._digests[number] = self._send([self._control], unit, {"digest": True}, size=0)
         self._last_file = number
         if unit.last:
             self._digests.pop(number, None)
         return found
 
-    def _send(self, line: _Line, unit: Unit, more: dict[str, bool], *, size: int | None = None) -> _Answer:
+    def _send(
+        self, free: list[_Line], unit: Unit, more: dict[str, bool], *, size: int | None = None
+    ) -> _Answer:
         self._number += 1
-        answer = _Answer(line, unit, unit_bytes(unit) if size is None else size)
-        line.ask(self._number, {**unit_header(unit, self._number), **more}, answer)
+        asked = unit_bytes(unit) if size is None else size
+        answer = _Answer(free[0], unit, asked, self._number, more)
+        self._give_out(answer, free)
         return answer
 
     def _payload(self, answer: _Answer) -> Payload:
@@ -132,11 +172,18 @@ class ReadingStream:
 class _Line:
     """One agent: what it was asked, by number; a thread takes exactly as many answers."""
 
-    def __init__(self, connection: Connection, root: bytes | None = None) -> None:
-        """`root` is opened first where the connection is new."""
+    def __init__(
+        self,
+        connection: Connection,
+        root: bytes | None = None,
+        tell_lost: Callable[[_Line, list[_Answer]], None] | None = None,
+    ) -> None:
+        """`root` is opened first where the connection is new; where it is lost, `tell_lost` takes what was not answered."""
         self.connection = connection
+        self.problem: BaseException | None = None  # why it answers no more
+        self._tell_lost = tell_lost
         self.ready = root is None
-        self.held = 0
+        self.flow = Flow()
         self._root = root
         self._guard = threading.Lock()
         self._asked: dict[int, _Answer] = {}
@@ -145,17 +192,21 @@ class _Line:
         self._thread = threading.Thread(target=self._listen, name="read", daemon=True)
         self._thread.start()
 
-    def ask(self, number: int, header: dict[str, object], answer: _Answer) -> None:
-        """Send a unit."""
-        memory = self.connection.memory
+    def ask(self, answer: _Answer) -> bool:
+        """Send a unit; False where the line is lost. That it is being lost is found by whoever takes the answers."""
+        memory, header = self.connection.memory, answer.header
         if memory is not None and answer.size >= BULK_BYTES:
             answer.room = memory.take(answer.size)
             header = header if answer.room is None else {**header, "at": memory.place_of(answer.room)}
         with self._guard:
-            self._asked[number] = answer
-            self.held += answer.size
-        self.connection.send(frames.UNIT, header)
+            if self.problem is not None:
+                return False
+            self._asked[answer.number] = answer
+            self.flow.take(answer.size)
+        with contextlib.suppress(HibaliError):
+            self.connection.send(frames.UNIT, header)
         self._tickets.release()
+        return True
 
     def end(self) -> None:
         """No more is asked; what was asked and not given out is not waited for."""
@@ -182,7 +233,11 @@ class _Line:
                 answer = self._asked.pop(number, None) if isinstance(number, int) else None
         if frame.kind != frames.DATA or answer is None:
             raise self.connection.broken("answered with data that was not asked for")
-        self.held -= answer.size
+        with self._guard:
+            self.flow.give_back(answer.size)
+        with self.connection.understanding():
+            length = answer.size if answer.unit.segment else 0
+            frame = frame._replace(body=put_in(frame.header, frame.body, length, take_room))
         if answer.room is not None:
             with self.connection.understanding():
                 frame = frame._replace(body=answer.room[: sum(frame.header["sizes"])])
@@ -191,10 +246,13 @@ class _Line:
 
     def _fail(self, problem: BaseException) -> None:
         with self._guard:
+            self.problem = problem
             waiting, self._asked = list(self._asked.values()), {}
+        if self._tell_lost is not None and is_lost(problem) and not self._ending:
+            self._tell_lost(self, waiting)
+            return
         for answer in waiting:
-            answer.problem = problem
-            answer.came.set()
+            answer.fail(problem)
         if not isinstance(problem, HibaliError):
             raise problem
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hibali.errors import Exit
-from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Planned
+from hibali.errors import Exit, HibaliError
+from hibali.events import Adjusted, Carried, Deleted, Event, Failed, Linked, Moved, Packed, Planned
 from transfers.entry import Proof, weakest
 
 
@@ -38,11 +38,13 @@ class Receipt:
     files_linked: int = 0
     files_deleted: int = 0
     files_failed: int = 0
+    packs_made: int = 0
     proof_moved: Proof | None = None
     proof_tree: Proof | None = None
     checked_by: str = "hibali"
     seconds: float = 0.0
     logins: int = 0
+    reconnects: int = 0
     limited_by: str | None = None
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
@@ -65,6 +67,8 @@ class Receipt:
                 self.files_adjusted += 1
             case Linked():
                 self.files_linked += 1
+            case Packed():
+                self.packs_made += 1
             case Failed():
                 self.files_failed += 1
                 if len(self.failures) < _FAILURES_KEPT:
@@ -91,15 +95,27 @@ class Receipt:
             "files_linked": self.files_linked,
             "files_deleted": self.files_deleted,
             "files_failed": self.files_failed,
+            "packs_made": self.packs_made,
             "proof_moved": self.proof_moved,
             "proof_tree": self.proof_tree,
             "checked_by": self.checked_by,
             "seconds": round(self.seconds, 3),
             "logins": self.logins,
+            "reconnects": self.reconnects,
             "limited_by": self.limited_by,
             **(asdict(self.coverage) if self.coverage is not None else {}),
             "exit": int(self.exit),
         }
+
+
+def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
+    """The exit code of a call that `problem` stopped, or that reached its end."""
+    if isinstance(problem, HibaliError):
+        return problem.exit
+    if problem is not None:
+        # The command line knows which interruption it was; the ledger only needs to know that it was one.
+        return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
+    return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 
 _FAILURES_KEPT = 100

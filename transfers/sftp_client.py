@@ -287,6 +287,22 @@ _PROBLEMS = {
 }
 
 
+def expand(client: Client, path: bytes) -> bytes:
+    """An absolute path from one that may start with `~`; an SFTP server knows no variables."""
+    if path.startswith(b"/"):
+        return path
+    if path.startswith(b"$"):
+        raise NotFoundError(
+            "no-variables",
+            "an SFTP server cannot say what a variable means",
+            about=f"{client.where}:{path.decode('utf-8', 'replace')}",
+            hint="Write the site's root in full.",
+        )
+    home = client.real_path(b".").rstrip(b"/")
+    rest = path.removeprefix(b"~").lstrip(b"/")
+    return home + b"/" + rest if rest else home or b"/"
+
+
 def problem_of(problem: StatusError) -> Problem:
     """A no as a problem of one entry; SFTP 3 tells little more than that it failed."""
     code, message = _PROBLEMS.get(problem.code, ("failed", "the SFTP server gave no reason"))

@@ -18,9 +18,8 @@ from transfers.entry import Entry, Kind
 from transfers.far import Finished, Once
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
-from transfers.sftp_client import Client, entry_of, kind_of, listed_names
+from transfers.sftp_client import Client, entry_of, expand, kind_of, listed_names
 from transfers.sftp_reading import Files
-from transfers.stores.sftp import expand
 
 # What such a wrapper passes on as it is, and what no login shell reads as anything else (S7).
 _WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")

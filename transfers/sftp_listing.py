@@ -34,6 +34,7 @@ class Listing:
         self._ahead: dict[bytes, Future[_Found]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
+        self.places: list[bytes] = []  # folders below that were targets by themselves
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries by the bytes of the whole path, a folder's with a slash behind it."""
@@ -59,6 +60,8 @@ class Listing:
         self.problems += problems
         if any(entry.path.rpartition(b"/")[2] == own_names.FOLDER for entry in found):
             self._seeds += self._own.seeds(folder)
+            if folder:
+                self.places.append(folder)
         kept = [entry for entry in found if not self._is_own(folder, entry.path)]
         kept.sort(key=lambda entry: entry.order)
         if not self._shallow:

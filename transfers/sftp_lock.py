@@ -155,17 +155,13 @@ class SftpLock:
             self._own.remove(marker)
         return True
 
+    def clock(self) -> int:
+        """Now by the server, or not long ago: when the lock was written last. Raises `StatusError`."""
+        found = self._own.read(_LOCK)
+        return 0 if found is None else found[1].seconds or 0
+
     def _locked(self, holder: dict[str, Any]) -> NoReturn:
-        who = printable(str(holder.get("client") or "somewhere")[:200])
-        process, host = (printable(str(holder.get(word))[:200]) for word in ("pid", "host"))
-        doing = printable(str(holder.get("operation") or "an operation")[:50])
-        raise TryLaterError(
-            "locked",
-            f"the target is held by {doing} from {who} (process {process} on {host})",
-            about=self._client.where,
-            hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
-            transient=False,
-        )
+        raise locked(holder, self._client.where)
 
     def _sweep(self) -> None:
         """Remove what others left who were killed at taking the lock; who is at it now begins again."""
@@ -219,3 +215,30 @@ class SftpLock:
                 # A journal for the next run, or a user's own files, may stay.
                 self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
         self.stop()
+
+
+def locked(holder: dict[str, Any], where: str) -> TryLaterError:
+    """Somebody is at work there: whoever the lock names."""
+    who = printable(str(holder.get("client") or "somewhere")[:200])
+    process, host = (printable(str(holder.get(word))[:200]) for word in ("pid", "host"))
+    doing = printable(str(holder.get("operation") or "an operation")[:50])
+    return TryLaterError(
+        "locked",
+        f"the target is held by {doing} from {who} (process {process} on {host})",
+        about=where,
+        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
+        transient=False,
+    )
+
+
+def living_holder(own: Own, clock: int) -> dict[str, Any] | None:
+    """Who holds the lock at that root, by the server's `clock`; None where nobody can be at work, or it is another account's."""
+    try:
+        found = own.read(_LOCK)
+    except StatusError:
+        return None
+    if found is None or (found[1].user is not None and own.user not in {None, found[1].user}):
+        return None
+    holder = record_of(found[0])
+    age = clock - (found[1].seconds or 0) - _GRAIN
+    return None if is_free(holder, age) else holder

@@ -236,6 +236,8 @@ class Reading:
         """The digest of a whole file, along its segments; None before the last one."""
         if not unit.segment:
             return hashlib.sha256(content).hexdigest()
+        if unit.piece:
+            return None
         number = unit.items[0].number
         if unit.offset == 0:
             self._sums[number] = (0, hashlib.sha256())

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.sftp_adjusting import adjust_all
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import Pending, StatusError
-from transfers.sftp_client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
+from transfers.sftp_client import Client, entry_of, expand, is_unchanged, kind_of, listed_names, problem_of
 from transfers.sftp_landing import Landing, Place
 from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
 from transfers.sftp_own import Own
 from transfers.sftp_reading import Files, Reading
+from transfers.sftp_vacating import Vacating
 from transfers.store import (
     Adjustment,
     Facts,
@@ -33,9 +35,11 @@ from transfers.store import (
 _BATCH = 256
 
 _Entries = list[Entry]  # inside the class `list` is a method
+_Paths = list[bytes]
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
+_Troubles = list[tuple[bytes, Problem]]
 
 
 class SftpStore:
@@ -65,6 +69,7 @@ class SftpStore:
         self._own = Own(client, self._beneath)
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
+        self._places: list[bytes] = []
         self._tidy = False  # all orphans are known, and nothing else can be left
 
     @property
@@ -107,6 +112,16 @@ class SftpStore:
             raise self._client.error(problem, full) from None
         return entry_of(path, found, names[0].name if names else b"")
 
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
+
+    def _resolve(self, path: bytes) -> bytes:
+        try:
+            return self._client.real_path(path)
+        except (NotFoundError, IncompleteError):  # some servers resolve only what is there
+            return path
+
     def _open_folder(self) -> bool:
         """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
         found = self.stat()
@@ -128,8 +143,8 @@ class SftpStore:
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
-                problem = StatusError(wire.FAILURE, "")
-                raise self._client.error(problem, path)
+                about = f"{self._client.where}:{printable(path)}"
+                raise IncompleteError("not-a-folder", "Not a directory", about=about)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""
@@ -137,7 +152,7 @@ class SftpStore:
             return
         listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
         yield from listing
-        self._orphans = listing.orphans
+        self._orphans, self._places = listing.orphans, listing.places
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.where, listing.problems)
@@ -226,6 +241,26 @@ class SftpStore:
         while batch := [*islice(coming, _BATCH)]:
             lock.check()
             yield from adjust_all(self._client, self._beneath, batch)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        lock = self._held()
+        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        lock = self._held()
+        self._purge(self._orphans)
+        self._orphans = []
+        return Vacating(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        vacating = Vacating(self._client, self._beneath, self._own, self._held())
+        vacating.remove_own()
+        self._tidy = False
+        self.unlock()
+        return vacating.remove_root()
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client

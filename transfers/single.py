@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hibali.errors import NotFoundError
 from transfers.entry import Entry
+from transfers.mover import OverLines
 from transfers.store import Facts, Payload, Problem, Store, Unit
 
 
@@ -23,6 +24,11 @@ class SingleSource:
     def facts(self) -> Facts:
         """The store's own."""
         return self.store.facts
+
+    @property
+    def several_lines(self) -> bool:
+        """See OverLines."""
+        return isinstance(self.store, OverLines) and self.store.several_lines
 
     def entry(self) -> Entry:
         """The file under its shown name; raises `NotFoundError`."""

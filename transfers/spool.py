@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import struct
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import IO, Any, Generic, TypeVar
 
 from transfers.entry import Entry, Kind
@@ -81,6 +83,24 @@ class Spooled(Blocks, ABC, Generic[_Value]):
         """Forward, by any number of readers in turn; nothing may be added meanwhile."""
         for content in self.blocks():
             yield self._unpack(json.loads(content))
+
+
+def sort_on_disk(
+    values: Iterable[_Value], key: Callable[[_Value], Any], make: Callable[[], Spooled[_Value]], most: int
+) -> Iterator[_Value]:
+    """The same in the order of `key`, with so many in memory at once: sorted runs that `make` keeps, then merged."""
+    coming = iter(values)
+    runs: list[Spooled[_Value]] = []
+    try:
+        while some := sorted(islice(coming, most), key=key):
+            run = make()
+            runs.append(run)
+            for value in some:
+                run.add(value)
+        yield from heapq.merge(*runs, key=key)
+    finally:
+        for run in runs:
+            run.close()
 
 
 class Spool(Spooled[Action]):

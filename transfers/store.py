@@ -14,6 +14,9 @@ from transfers.entry import Entry, Kind, Proof
 PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
 PACK_ITEMS = 256
 SEGMENT_BYTES = 16 * 1024 * 1024
+FIRST_BYTES = (
+    2 * 1024 * 1024
+)  # on the first of several lines, before the others are up: one round trip's worth
 WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, on one line
 LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further line,
 MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
@@ -46,6 +49,7 @@ class Facts:
     folds_case: bool = False  # takes names for one that differ in case alone
     utf8_names: bool = False  # only UTF-8 names
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
+    least_segment_bytes: int = 1024 * 1024  # and how small they may be
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
     holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own
@@ -84,17 +88,20 @@ class Unit:
 
     In a pack, `items` are whole and `offset` is 0. In a segment there is one item, and `length` bytes of it
     from `offset` are meant; segments of one file come in order, without gaps, and the last one ends it.
+    A segment that is a `piece` is only read, from anywhere and by itself: nothing is told of the whole file.
     """
 
     items: tuple[Item, ...]
     offset: int = 0
     length: int = 0
     segment: bool = False
+    piece: bool = False
 
     @property
     def last(self) -> bool:
         """Whether the file is complete with this unit (always, for a pack)."""
-        return not self.segment or self.offset + self.length >= self.items[0].entry.size
+        ends = self.offset + self.length >= self.items[0].entry.size
+        return not self.segment or (ends and not self.piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,7 @@ class ListingIncompleteError(IncompleteError):
             f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
             about=about,
         )
-        self.problems = problems
+        self.unlisted = problems
 
 
 class Lock(Protocol):

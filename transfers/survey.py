@@ -159,7 +159,7 @@ def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
     try:
         yield from side.list()
     except ListingIncompleteError as problem:
-        unlisted.extend(problem.problems)
+        unlisted.extend(problem.unlisted)
 
 
 def settle(source: Side, target: Side, compared: Spool, rules: Rules) -> Iterator[Action]:

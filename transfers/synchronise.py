@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
-from hibali.errors import Exit, HibaliError, RefusedError, UsageError
+from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import (
     Adjusted,
     Deleted,
@@ -22,12 +23,13 @@ from hibali.events import (
     Noted,
     ignore,
 )
-from hibali.ledger import Journal, ledger_folder, new_identifier, now
+from hibali.ledger import new_identifier, now
 from hibali.locations import Location, check_writable
-from hibali.text import path_fields, printable
+from hibali.text import printable
+from transfers.answered import Answered
 from transfers.backup import check_backup, doomed
 from transfers.copying import Copier, Origin
-from transfers.entry import Kind, Proof, weakest
+from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.fidelity import (
     adjustments,
     attributes_of,
@@ -35,20 +37,25 @@ from transfers.fidelity import (
     permissions_of,
     take_attributes,
 )
+from transfers.going_on import GoingOn, Survivor
 from transfers.guarded import check_guarded
-from transfers.journal_lines import journal_line
+from transfers.journal_lines import journal_line, open_journal, place_line
 from transfers.mover import ListsAhead, Mover, Side, Source
+from transfers.movers.packs import PackMover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
+from transfers.packs.seeing import Seeing, refuse_packed
+from transfers.packs.target import open_target
 from transfers.places import open_store
 from transfers.plan import Action, unholdable
 from transfers.plan_file import Header, Place, typed_anywhere, write_plan
 from transfers.plan_reader import SavedPlan
-from transfers.receipt import Receipt
+from transfers.receipt import Receipt, exit_after
 from transfers.recheck import check_same_ends, drift, recheck
+from transfers.remembering import RememberingSide
 from transfers.rules import Rules
 from transfers.single import SingleSource, SingleTarget
-from transfers.store import Item, Landed, Lock, Store
+from transfers.store import Adjustment, Item, Landed, Lock, Problem, Store
 from transfers.survey import Survey, check_plan, check_space, missing_source, survey
 
 
@@ -57,7 +64,8 @@ class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
-    0 for what the sites' own limits allow.
+    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
+    digests that decide count from the record, too.
     """
 
     operation: str
@@ -67,6 +75,8 @@ class Request:
     saved: SavedPlan | None = None
     backup: Location | None = None
     rate: int = 0
+    pack_bytes: int = 0
+    recorded: bool = False
 
     @property
     def lowest_rate(self) -> int:
@@ -134,25 +144,18 @@ class Operation:
         self._stack = stack
         self._began = time.monotonic()
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
-        self._journal = None if dry else self._open_journal()
+        self._journal = None if dry else open_journal(self.receipt, stack)
         self._stores: list[Store] = []
-        self._stream = StreamMover(request.lowest_rate, tell)
+        self._answered = Answered()
+        self._going_on = GoingOn(self._stores, self._done, self.tell)
+        rate = request.lowest_rate
+        self._stream = (
+            PackMover(request.pack_bytes, rate, tell) if request.pack_bytes else StreamMover(rate, tell)
+        )
+        self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
-
-    def _open_journal(self) -> Journal:
-        """No ledger, no start."""
-        receipt = self.receipt
-        journal = self._stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
-        record = {
-            "schema": 1,
-            "kind": "operation",
-            "id": receipt.id,
-            "operation": receipt.operation,
-            "at": now(),
-        }
-        journal.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
-        return journal
+        self._proof_kept = Proof.SIZE  # what is kept was compared by size and time, and no more is said of it
 
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
@@ -162,11 +165,26 @@ class Operation:
             self._journal.append(line)
         self._tell_others(event)
 
-    def _open(self, location: Location) -> Store:
-        store = open_store(self._request.paced(location), tell=self._tell_others)
+    def _done(self) -> object:
+        """Differs whenever the call got on."""
+        return len(self._answered), self.receipt.files_deleted, self.receipt.files_adjusted
+
+    def _open_plain(self, location: Location) -> Store:
+        return open_store(self._request.paced(location), tell=self._tell_others)
+
+    def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
+
+    def _open_target(self, location: Location) -> Store:
+        """Packs go only where there are some or nothing else is, and nothing else where there are some."""
+        store = self._open_plain(location)
+        self._stack.callback(store.close)
+        if self._request.pack_bytes:
+            return self._take(open_target(store, location.text))
+        refuse_packed(store, location.text)
+        return self._take(store)
 
     def open_ends(self) -> None:
         """Reach both sides."""
@@ -188,11 +206,7 @@ class Operation:
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         if self._journal is not None:
-            target = self._request.target
-            place = path_fields(self._target.where, "place")
-            self._journal.append(
-                {"kind": "place", "site": target.site.name, "bucket": target.bucket, **place}
-            )
+            self._journal.append(place_line(self._request.target, self._target.where))
 
     def _check_facts(self) -> None:
         """Raise `RefusedError` for what these stores can never do together."""
@@ -233,8 +247,8 @@ class Operation:
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
         source, target = self._request.source, self._request.target
-        store = self._open(source)
-        found = store.stat()
+        store, found = self._seeing.find(source)
+        self._take(store)
         if found is None:
             raise missing_source(source.text)
         if found.kind is Kind.FILE and source.slash:
@@ -244,7 +258,7 @@ class Operation:
             plain = self._request.saved is None and not self._request.rules.xattrs
             if plain and isinstance(store, ListsAhead):
                 store.list_ahead()
-            there = self._open(target)
+            there = self._open_target(target)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
@@ -254,9 +268,11 @@ class Operation:
         return self._open_file_ends(source, target)
 
     def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
+        if self._request.pack_bytes:
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
-        there = self._open(folder)
+        there = self._open_target(folder)
         reason = unholdable(name, there.facts)
         if reason:
             raise RefusedError(
@@ -277,7 +293,9 @@ class Operation:
             raise UsageError(
                 "delete-one-file", "--delete has no meaning for a single file", about=source.text
             )
-        return SingleSource(self._open(source.parent), source.name, name), there
+        return SingleSource(
+            self._take(self._seeing.parent(self._stores[0], source)), source.name, name
+        ), there
 
     def look(self) -> Survey:
         """List and plan."""
@@ -288,7 +306,7 @@ class Operation:
             target = SingleTarget(self._target, self._source.entry().path)
         rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
         if saved is None:
-            found = survey(self._source, target, rules, target_exists=exists)
+            found = self._survey(target, target_exists=exists)
         else:
             check_same_ends(saved.header, self.header(), about)
             found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
@@ -297,6 +315,26 @@ class Operation:
         for failure in found.failures():
             self.tell(failure)
         return found
+
+    def _survey(self, target: Side, *, target_exists: bool) -> Survey:
+        """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
+        request, used = self._request, False
+        if request.recorded:
+            ours = self._remembering(self._source, request.source, self._stores[0])
+            theirs = self._remembering(target, request.target, self._target)
+            found = survey(ours, theirs, request.rules, target_exists=target_exists)
+            used = ours.used or theirs.used
+        else:
+            found = survey(self._source, target, request.rules, target_exists=target_exists)
+        # a further name of a file is kept with that, whatever became of it
+        if request.rules.checksum and not request.rules.hard_links:
+            self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
+        return found
+
+    def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
+        remembering = RememberingSide(side, location, store.where)
+        self._stack.callback(remembering.close)
+        return remembering
 
     def run(self) -> Receipt:
         """The whole call."""
@@ -308,7 +346,7 @@ class Operation:
         # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
         if self._target.facts.locks and (existed or not self._target.facts.folders):
             lock = self._lock()
-        found = self.look()
+        found = self._going_on.until_done(self.look, anew=True)
         check_plan(found, rules, about)
         if (
             self._journal is not None
@@ -363,17 +401,22 @@ class Operation:
 
         def items() -> Iterator[Item]:
             nonlocal asked
+            asked = len(self._answered)
             for number, action in enumerate(found.moves):
-                if bool(action.entry.same_as) is names and (kept or action.target is None):
+                wanted = bool(action.entry.same_as) is names and (kept or action.target is None)
+                if wanted and number not in self._answered:
                     asked += 1
                     yield self._item(number, action)
 
-        coming = items()
-        answered = self._move(coming, 0 if names else found.bytes_to_move)
-        for _ in coming:  # a full target is not tried for each of them
-            pass
-        if answered < asked:
-            self.tell(Failed(b"", "not-tried", f"{asked - answered} entries were not tried"))
+        def carry() -> None:
+            coming = items()
+            self._move(coming, 0 if names else found.bytes_to_move)
+            for _ in coming:  # a full target is not tried for each of them
+                pass
+
+        self._going_on.until_done(carry)
+        if len(self._answered) < asked:
+            self.tell(Failed(b"", "not-tried", f"{asked - len(self._answered)} entries were not tried"))
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
@@ -385,6 +428,7 @@ class Operation:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
+                    self._answered.add(event.item.number)
                     self._landed(event)
                 else:
                     self.tell(event)
@@ -431,11 +475,15 @@ class Operation:
                 Failed(b"", "deletions-left", "nothing was deleted, because not everything else succeeded")
             )
             return
-        own = (action.entry for action in found.deletions if not action.implied)
+
+        def remove(done: int) -> Iterator[tuple[Entry, Problem | None]]:
+            own = (action.entry for action in found.deletions if not action.implied)
+            return self._target.remove(islice(own, done, None))
+
         for action in found.deletions:
             if action.implied:
                 self.tell(Deleted(action.entry.path, action.entry.kind))
-        for entry, problem in self._target.remove(own):
+        for entry, problem in self._going_on.each(remove):
             if problem is None:
                 self.tell(Deleted(entry.path, entry.kind))
             else:
@@ -448,7 +496,11 @@ class Operation:
         """
         if not self._target.facts.adjusts:
             return
-        for adjustment, problem in self._target.adjust(adjustments(found, self._request.rules)):
+
+        def adjust(done: int) -> Iterator[tuple[Adjustment, Problem | None]]:
+            return self._target.adjust(islice(adjustments(found, self._request.rules), done, None))
+
+        for adjustment, problem in self._going_on.each(adjust):
             entry = adjustment.entry
             if problem is None:
                 self.tell(Adjusted(entry.path, entry.kind))
@@ -462,10 +514,11 @@ class Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
+        receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)
-        receipt.proof_tree = _of_tree(receipt)
+        receipt.proof_tree = _of_tree(receipt, self._proof_kept)
         receipt.exit = self._judge(problem)
         if self._journal is not None:
             self._journal.append(receipt.to_record(), durable=True)
@@ -473,13 +526,9 @@ class Operation:
         return receipt
 
     def _judge(self, problem: BaseException | None) -> Exit:
-        if isinstance(problem, HibaliError):
-            return problem.exit
-        if problem is not None:
-            # The command line knows which interruption it was; the ledger only needs to know that it was one.
-            return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
-        if self.receipt.files_failed:
-            return Exit.INCOMPLETE
+        code = exit_after(problem, self.receipt)
+        if code is not Exit.DONE:
+            return code
         moved = self.receipt.proof_moved
         if moved is not None and moved.strength < self._wanted().strength:
             return Exit.INCOMPLETE
@@ -491,8 +540,8 @@ class Operation:
         return self._request.rules.require_proof or best
 
 
-def _of_tree(receipt: Receipt) -> Proof | None:
-    """What was kept was compared by size and time in this call, and that is all that is said of it."""
+def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
+    """What was kept was compared in this call, and `kept` is all that is said of it."""
     if receipt.files_kept:
-        return weakest(receipt.proof_moved or Proof.SIZE, Proof.SIZE)
+        return weakest(receipt.proof_moved or kept, kept)
     return receipt.proof_moved

@@ -12,6 +12,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
+from transfers.packs.seeing import Seeing
 from transfers.places import open_store
 from transfers.rules import Selector
 from transfers.selection import unmet
@@ -74,7 +75,7 @@ class Tree:
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
-            self.unlisted = problem.problems
+            self.unlisted = problem.unlisted
 
 
 def _is_sha256(told: object) -> bool:
@@ -92,14 +93,10 @@ def open_tree(
 
     What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
     """
+    seeing = Seeing(lambda at: open_store(at, tell=tell))
 
-    def opened(at: Location) -> Store:
-        store = open_store(at, tell=tell)
-        stack.callback(store.close)
-        return store
-
-    store = opened(location)
-    found = store.stat()
+    store, found = seeing.find(location)
+    stack.callback(store.close)
     if found is None:
         raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
     if found.kind is not Kind.FILE:
@@ -107,7 +104,8 @@ def open_tree(
         stack.callback(tree.close)
         tree.list(selected, names)
         return tree
-    folder = opened(location.parent)
+    folder = seeing.parent(store, location)
+    stack.callback(folder.close)
     tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
     tree.list(_take_all)

@@ -190,7 +190,7 @@ def _fetch(store: PosixStore) -> int:
     began = time.monotonic()
     come = 0
     items = (Item(number, entry) for number, entry in enumerate(there))
-    for payload in store.read(group_units(items, PACK_BYTES)):
+    for payload in store.read(group_units(items, lambda: PACK_BYTES)):
         come += len(payload.data)
         if time.monotonic() - began > _TRIAL_SECONDS:
             break

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-
-from transfers.store import WINDOW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +20,17 @@ class Window:
     An interrupted file loses what lies behind its first gap: no piece is sent further than the limit from there.
     """
 
-    def __init__(self, limit: int = WINDOW_BYTES) -> None:
-        self.limit = limit
+    def __init__(self, limit: Callable[[], int]) -> None:
+        """`limit` tells how many bytes may be under way by now; it is asked when a unit comes or is answered."""
+        self._limit = limit
         self.stopped = False
         self._held = 0
         self._open: dict[int, _Open] = {}
         self._changed = threading.Condition()
 
-    def widen(self, limit: int) -> None:
-        """Let more be under way from now on."""
+    def look_again(self) -> None:
+        """The limit has changed."""
         with self._changed:
-            self.limit = max(self.limit, limit)
             self._changed.notify_all()
 
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
@@ -47,10 +46,11 @@ class Window:
 
     def has_room(self, size: int, of: int | None, offset: int) -> bool:
         """Whether such a unit could go now."""
-        if self._held and self._held + size > self.limit:
+        limit = self._limit()
+        if self._held and self._held + size > limit:
             return False
         first = min((one.offset for one in self._open.values() if one.of == of), default=offset)
-        return of is None or offset + size - first <= self.limit or first == offset
+        return of is None or offset + size - first <= limit or first == offset
 
     def close(self, number: int) -> None:
         """A unit was answered."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import add_planning_options, rules_of, show_plan
+from hibali_cli.moving import add_planning_options, rules_of, show_plan, take_recorded
 from hibali_cli.options import Common
 
 
@@ -48,9 +48,9 @@ def command(
     from transfers.synchronise import Request, plan_only
 
     settings = common.settings()
-    request = Request(
-        "plan", read_location(source, settings), read_location(target, settings), rules_of(options)
-    )
+    recorded = take_recorded(options)
+    ends = read_location(source, settings), read_location(target, settings)
+    request = Request("plan", *ends, rules_of(options), recorded=recorded)
 
     def show(found: Survey) -> None:
         if output is None:

@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import command as as_command
 from hibali_cli.following import add_following_options, follow, take_following
-from hibali_cli.moving import add_moving_options, move
+from hibali_cli.moving import add_moving_options, add_packing_options, move
 from hibali_cli.options import Common
 
 
@@ -19,6 +19,10 @@ from hibali_cli.options import Common
         ("hibali push -n --delete data juwels:@scratch/data", "See what would be sent and deleted."),
         ("hibali push scan.nii.gz bucket:raw/", "Put one file into a place."),
         (
+            "hibali push --pack study juwels:@archive/study",
+            "Thousands of small files as a few tar files; pull sees the files.",
+        ),
+        (
             "hibali push --follow --append '*.log' --until run7/FINISHED run7 juwels:@scratch/run7",
             "Send what a simulation writes while it writes it.",
         ),
@@ -27,6 +31,7 @@ from hibali_cli.options import Common
 @click.argument("local")
 @click.argument("target", metavar="SITE:PATH")
 @add_moving_options
+@add_packing_options
 @add_following_options
 def command(common: Common, local: str, target: str, **options: Any) -> int | None:
     """Send files to a site; nothing is deleted without --delete.

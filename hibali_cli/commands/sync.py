@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import add_moving_options, move
+from hibali_cli.moving import add_moving_options, add_packing_options, move
 from hibali_cli.options import Common
 
 
@@ -24,6 +24,7 @@ from hibali_cli.options import Common
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @add_moving_options
+@add_packing_options
 def command(common: Common, source: str, target: str, **options: Any) -> int | None:
     """Make TO hold what FROM holds; nothing is deleted without --delete.
 

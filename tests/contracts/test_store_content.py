@@ -310,7 +310,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
     subject.place.remove(ROOT, b"gone")
     problems: dict[bytes, str] = {}
     read: dict[bytes, bytes] = {}
-    for payload in store.read(group_units(items_of(entries), 4 * MIB)):
+    for payload in store.read(group_units(items_of(entries), lambda: 4 * MIB)):
         for position, item in enumerate(payload.unit.items):
             if position in payload.problems:
                 problems[item.entry.path] = payload.problems[position].code
@@ -327,7 +327,7 @@ def test_a_source_that_changes_while_it_is_read_is_a_problem(subject: Subject) -
     entry = store.stat(b"large")
     assert entry is not None
     wait_a_tick(store)
-    payloads = store.read(group_units([Item(0, entry)], 4 * MIB))
+    payloads = store.read(group_units([Item(0, entry)], lambda: 4 * MIB))
     first = next(payloads)
     assert bytes(first.data) == large[: len(first.data)]
     subject.plant({b"large": large[:-1] + b"!"})
@@ -460,7 +460,7 @@ def test_a_payload_helper_is_honest() -> None:
     """The tests' own payloads are what a source would send."""
     contents = {b"a": b"1", b"b": b"22"}
     items = items_of(file_entry(path, content) for path, content in contents.items())
-    (unit,) = group_units(items, MIB)
+    (unit,) = group_units(items, lambda: MIB)
     payload = payload_of(unit, contents)
     assert (bytes(payload.data), payload.sizes) == (b"122", [1, 2])
     assert payload.digests == [sha256(b"1"), sha256(b"22")]

@@ -139,7 +139,7 @@ def test_a_folder_that_may_not_be_read_is_named(
     found: list[Entry] = []
     with pytest.raises(ListingIncompleteError) as told:
         found.extend(store.list())
-    assert [(path, problem.code) for path, problem in told.value.problems] == [(b"closed", "denied")]
+    assert [(path, problem.code) for path, problem in told.value.unlisted] == [(b"closed", "denied")]
     secret = next(entry for entry in found if entry.path == b"secret")
     ((_, digest, problem),) = store.digest([secret])
     assert (digest, problem and problem.code) == (None, "denied")

@@ -204,7 +204,7 @@ def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) 
     assert [digest for _, digest, _ in store.digest(entries)] == [None, None]
     from transfers.packing import group_units
 
-    for payload in store.read(group_units(items_of(entries), 1 << 20)):
+    for payload in store.read(group_units(items_of(entries), lambda: 1 << 20)):
         assert set(payload.problems) == {0, 1}
         assert bytes(payload.data) == b""
     answers = put(store, {b"link/new": b"x", b"link/secret": b"y"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.lacking import lacks
 from tests.support.places import Place, add_site, make_place
 from tests.support.transfers import STORES, Transfers
 
@@ -49,3 +52,19 @@ def bucket_there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) ->
 def local_there(transfers_to: MakeTransfers) -> Transfers:
     """A local site, for what no store decides."""
     return transfers_to("local")
+
+
+@pytest.fixture
+def as_nobody(local_there: Transfers) -> Any:
+    """Run hibali as an account for which permissions hold."""
+    if os.geteuid() != 0:
+        return local_there.hibali
+    if shutil.which("setpriv") is None:
+        lacks("setpriv is missing")
+    none = ("--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--securebits=+noroot")
+
+    def run(*words: Any, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+        with local_there.under("setpriv", *none):
+            return local_there.hibali(*words, exit=exit)
+
+    return run

@@ -1,7 +1,10 @@
 """What breaks while data moves, and what is promised then: nothing lost, the right exit code, and the same line goes on.
 
+The sites of these tests do not come back after a lost line (`reconnect = "0s"`), unless a test says so.
+
 | what breaks                            | shown by                                                                 | exit    |
 |----------------------------------------|--------------------------------------------------------------------------|---------|
+| a line lost, and back; all of them     | test_lost_lines.py                                                       | 0       |
 | server stopped and started again       | here: `a_server_that_is_stopped`                                         | 5       |
 | connection reset in a segment          | here: `a_reset_line`; cut: test_faulty_lines.py                          | 0 or 5  |
 | every tenth request 503                | here: `every_tenth_request`; always: test_faulty_lines.py                | 0; 5    |

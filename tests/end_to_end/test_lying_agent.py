@@ -37,7 +37,7 @@ class World:
     def lie(self, name: str) -> None:
         words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
         self.hibali.home.config.write_text(
-            'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\n'
+            'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
             f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'
             f"python = {json.dumps(sys.executable)}\n"
         )

@@ -15,7 +15,12 @@ from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
 LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each line
-TREE = {**many_files(600, 20_000, folders=7), b"large": LARGE, b"sub/other": LARGE[:9_000_000]}
+TREE = {
+    **many_files(600, 20_000, folders=7),
+    b"large": LARGE,
+    b"sub/other": LARGE[:9_000_000],
+    b"zeros": LARGE[:99] + bytes(30_000_000) + b"x",
+}
 
 
 @pytest.fixture

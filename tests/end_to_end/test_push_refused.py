@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.services.processes import free_port
-from tests.support.lacking import lacks
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed, path_of
 from tests.support.trees import File
@@ -228,22 +225,6 @@ def test_a_stopped_push_has_its_receipt_too(folder_there: Transfers) -> None:
 
 
 # As another account: root may read everything.
-
-
-@pytest.fixture
-def as_nobody(local_there: Transfers) -> Any:
-    """Run hibali as an account for which permissions hold."""
-    if os.geteuid() != 0:
-        return local_there.hibali
-    if shutil.which("setpriv") is None:
-        lacks("setpriv is missing")
-    none = ("--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--securebits=+noroot")
-
-    def run(*words: Any, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it
-        with local_there.under("setpriv", *none):
-            return local_there.hibali(*words, exit=exit)
-
-    return run
 
 
 def test_an_unreadable_file_is_named_and_the_rest_arrives(local_there: Transfers, as_nobody: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import flip_byte
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 LARGE = random.Random(7).randbytes(96 * MIB)  # noqa: S311 - the same content each time
@@ -21,17 +22,31 @@ IN_FLIGHT = 64 * MIB  # what an interruption may cost at most
 
 
 def kill_half_way(there: Transfers, at_least: int, *words: str) -> None:
-    """`kill -9` for a push once so many bytes are noted at the target."""
-    process = there.hibali.start("push", there.source, "there:data", *words)
+    """`kill -9` for a push once so many bytes are noted at the target, and wait for the end of its agent.
+
+    It is slow enough not to be through with what is on its way by then.
+    """
+    process = there.hibali.start("push", there.source, "there:data", "--bwlimit", "40M", *words)
+    agent = 0
     try:
         deadline = time.monotonic() + 60
         while noted(there.root) < at_least:
             assert process.poll() is None, "it was too fast"
             assert time.monotonic() < deadline
             time.sleep(0.005)
+        agent = json.loads((there.root / ".hibali" / "lock").read_bytes())["pid"]
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    wait_for(lambda: _has_ended(agent))
+
+
+def _has_ended(pid: int) -> bool:
+    """A process nobody waited for is listed still, without its words."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def noted(root: Path) -> int:

@@ -7,6 +7,7 @@ import ctypes
 import queue
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,11 +179,16 @@ class LongProxy(_Listener):
         content = b"."
         while content:
             try:
-                content = source.recv(65536)
+                content = self.carry(source, source.recv(65536))
             except OSError:
                 content = b""
             self.sent += len(content) if count else 0
             waiting.put((time.monotonic() + self.seconds, content))
+
+    def carry(self, source: socket.socket, content: bytes) -> bytes:
+        """What of it is passed on."""
+        del source
+        return content
 
     @staticmethod
     def _pass_on(waiting: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
@@ -194,6 +200,47 @@ class LongProxy(_Listener):
                     target.shutdown(socket.SHUT_WR)
                     return
                 target.sendall(content)
+
+
+class LosingProxy(LongProxy):
+    """Narrow lines that are lost: `losses` tells after how many bytes, either way, by the connection's number from 0.
+
+    Each carries `rate` bytes a second, so that others come up while the first ones still have work.
+    """
+
+    def __init__(
+        self, port: int, losses: dict[int, int], *, seconds: float = 0.02, rate: int = 6_000_000
+    ) -> None:
+        self.losses = losses
+        self.rate = rate
+        self.down = False  # nobody gets through, and `tried` counts who would
+        self.tried = 0
+        self._others: dict[socket.socket, tuple[socket.socket, list[int]]] = {}
+        super().__init__(port, seconds)
+
+    def relay(self, client: socket.socket, server: socket.socket) -> None:
+        if self.down:
+            self.tried += 1
+            return
+        left = [self.losses.pop(self.connections, sys.maxsize)]
+        self._others[client], self._others[server] = (server, left), (client, left)
+        super().relay(client, server)
+
+    def lose_all(self) -> None:
+        """Every line is lost, and none comes up until `down` is False again."""
+        self.down = True
+        self.cut()
+
+    def carry(self, source: socket.socket, content: bytes) -> bytes:
+        other, left = self._others[source]
+        left[0] -= len(content)
+        time.sleep(len(content) / self.rate)
+        if left[0] > 0:
+            return content
+        for one in (source, other):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        return b""
 
 
 class FaultyHttpProxy(_Listener):

@@ -39,7 +39,7 @@ def payload_of(unit: Unit, contents: Mapping[bytes, bytes]) -> Payload:
 def payloads_of(
     items: Iterable[Item], contents: Mapping[bytes, bytes], piece: int = 4 << 20
 ) -> Iterator[Payload]:
-    for unit in group_units(items, piece):
+    for unit in group_units(items, lambda: piece):
         yield payload_of(unit, contents)
 
 
@@ -63,7 +63,7 @@ def read_back(store: Store, entries: Iterable[Entry]) -> dict[bytes, bytes]:
     """The content of files as the store reads them; any problem fails the test."""
     items = items_of(entry for entry in entries if entry.kind is Kind.FILE)
     found: dict[bytes, bytes] = {}
-    for payload in store.read(group_units(items, 4 << 20)):
+    for payload in store.read(group_units(items, lambda: 4 << 20)):
         assert not payload.problems, payload.problems
         position = 0
         for item, size in zip(payload.unit.items, payload.sizes, strict=True):

@@ -86,7 +86,8 @@ class FolderPlace:
             f'kind = "ssh"\n{roots}[sites.{{name}}.ssh]\nhost = "{self.server.host}"\n'
             f"command = {json.dumps(self.command)}\n"
             f'transport = "{"sftp" if self.word == "sftp" else "agent"}"\n'
-            '[sites.{name}.limits]\nlogin_interval = "0s"\n'
+            # what a lost line means by itself; test_lost_lines.py comes back
+            '[sites.{name}.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
         )
 
     def at(self, path: str) -> Path:

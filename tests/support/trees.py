@@ -152,6 +152,12 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """The digest of a file that is too large for memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def flip_byte(path: Path | bytes) -> None:
     """Flip one bit in the middle of a file; its size and mtime stay what they were."""
     name = os.fsencode(path)

@@ -6,15 +6,13 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import stat
-import subprocess
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent import frames, quota
+from transfers.agent import frames, own_names, quota
 from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
 from transfers.agent.folding import folds_case
@@ -52,6 +50,19 @@ def _expand(header: Dict[str, Any]) -> Answer:
     return {"path": frames.text_of(path)}, b""
 
 
+def _resolve(header: Dict[str, Any]) -> Answer:
+    """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
+    found = []
+    for path in header["paths"]:
+        try:
+            place = frames.bytes_of(_expand({"path": path})[0]["path"])
+        except FileNotFoundError:
+            found.append("")
+        else:
+            found.append(frames.text_of(os.path.realpath(place)))
+    return {"paths": found}, b""
+
+
 def _stat(header: Dict[str, Any]) -> Answer:
     try:
         found = os.stat(_path(header))
@@ -67,7 +78,15 @@ def _look(header: Dict[str, Any]) -> Answer:
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
-    return {**place, **found, "room": room}, record
+    return {**place, **found, "room": room, "packed": _packed_at(_path(place))}, record
+
+
+def _packed_at(path: bytes) -> Optional[str]:
+    """The path or the nearest folder above that exists, where small files are packed in it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    found = os.path.isdir(os.path.join(path, own_names.FOLDER, own_names.PACKS))
+    return frames.text_of(path) if found else None
 
 
 def _make_folder(header: Dict[str, Any]) -> Answer:
@@ -208,6 +227,8 @@ def _run(header: Dict[str, Any]) -> Answer:
     """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
     words = [frames.bytes_of(word) for word in header["words"]]
     folder = frames.bytes_of(header["folder"]) if header.get("folder") else None
+    import subprocess
+
     try:
         process = subprocess.Popen(
             words,
@@ -321,11 +342,14 @@ def _standing_folder(path: bytes) -> bytes:
 def _which(header: Dict[str, Any]) -> Answer:
     """Where the programs asked for are found there."""
     names: List[str] = header["names"]
+    import shutil
+
     return {"found": {name: shutil.which(name) for name in names}}, b""
 
 
 COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "expand": _expand,
+    "resolve": _resolve,
     "stat": _stat,
     "make_folder": _make_folder,
     "put": _put,

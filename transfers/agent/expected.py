@@ -1,11 +1,13 @@
 """What a saved plan says must stand at a name when it is replaced."""
 
 import os
+import threading
 from typing import Any, Dict, Optional
 
 from transfers.agent.beneath import Root
-from transfers.agent.problems import Problem
-from transfers.agent.records import FOLDER, Record
+from transfers.agent.problems import ChangedError, Problem
+from transfers.agent.reading import digest_file
+from transfers.agent.records import FILE, FOLDER, LINK, Record
 
 
 def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
@@ -29,6 +31,21 @@ def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
             False,
         ]
     )
+
+
+def stands_already(root: Root, item: Dict[str, Any], digest: Optional[str]) -> bool:
+    """Whether the name is what it is to become, proven by its content. Raises OSError, `UnsafeNameError`."""
+    found = root.lstat(item["path"])
+    if found is None or os.fsdecode(found.kind) != item["kind"]:
+        return False
+    if found.kind == LINK:
+        return bool(found.link == item["link"])
+    if found.kind != FILE or (found.size, found.mtime_ns) != (item["size"], item["mtime_ns"]):
+        return False
+    try:
+        return digest is not None and digest_file(root, item["path"], threading.Event()) == digest
+    except ChangedError:
+        return False
 
 
 def _is_same(found: Record, expected: Any) -> bool:

@@ -8,8 +8,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.problems import problem_of
-from transfers.agent.reading import ChangedError
+from transfers.agent.problems import ChangedError, problem_of
 from transfers.agent.sparse import write_piece
 
 _CHUNK = 1024 * 1024

@@ -10,7 +10,7 @@ from transfers.agent import frames
 from transfers.agent.begun import Begun
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
-from transfers.agent.landing import Committer, LandingError, Outcome, Writer
+from transfers.agent.landing import Committer, Outcome, Writer
 from transfers.agent.large import (
     GoneError,
     Large,
@@ -20,7 +20,7 @@ from transfers.agent.large import (
     partial_path,
 )
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import LandingError, Problem, problem_of
 from transfers.agent.removing import purge
 from transfers.agent.sparse import write_at
 

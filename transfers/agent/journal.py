@@ -4,7 +4,7 @@ import binascii
 import contextlib
 import json
 import os
-from typing import List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from transfers.agent import own_names
 from transfers.agent.beneath import Root
@@ -26,22 +26,34 @@ def read_seeds(root: Root, folder: bytes = b"") -> List[bytes]:
     Only a journal of our own account counts: somebody else's must not make us take files for partial ones.
     """
     try:
+        return [binascii.unhexlify(seed) for seed in _read(root, folder)["seeds"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def last_call(root: Root) -> str:
+    """Which call landed here last, as it named itself; empty where nothing says so."""
+    return str(_read(root, b"").get("call", ""))
+
+
+def _read(root: Root, folder: bytes) -> Dict[str, Any]:
+    try:
         descriptor = root.open_file(journal_path(folder))
     except OSError:
-        return []
+        return {}
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            return []
+            return {}
         record = json.loads(os.read(descriptor, _LIMIT).decode("ascii"))
-        return [binascii.unhexlify(seed) for seed in record["seeds"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    except (OSError, ValueError):
+        return {}
     finally:
         os.close(descriptor)
+    return record if isinstance(record, dict) else {}
 
 
-def open_seed(root: Root) -> Tuple[bytes, bool]:
-    """A new seed, durable beside the earlier ones when this returns, and whether there were earlier ones.
+def open_seed(root: Root, call: str = "") -> Tuple[bytes, bool]:
+    """A new seed for a landing of this `call`, durable beside the earlier ones when this returns, and whether there were earlier ones.
 
     Each holder of the lock has its own: one that slept past its lease and wakes up must not find another's
     partial files under names that it takes for its own.
@@ -50,7 +62,7 @@ def open_seed(root: Root) -> Tuple[bytes, bool]:
     seed = os.urandom(16)
     parent = root.parent(journal_path(b""), make=True)
     seeds = [one.hex() for one in [seed, *earlier][:_SEEDS]]
-    content = json.dumps({"version": 1, "seeds": seeds}).encode("ascii") + b"\n"
+    content = json.dumps({"version": 1, "seeds": seeds, "call": call}).encode("ascii") + b"\n"
     name = _JOURNAL + b"." + os.urandom(16).hex().encode("ascii")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=parent)

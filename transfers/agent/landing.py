@@ -10,18 +10,14 @@ from typing import Any, Dict, List, Optional
 from transfers.agent import frames, own_names
 from transfers.agent.attributes import set_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, split_path
-from transfers.agent.expected import check_expected
+from transfers.agent.expected import check_expected, stands_already
 from transfers.agent.frontier import MismatchError
-from transfers.agent.problems import Problem, RefusedError, problem_of
+from transfers.agent.problems import LandingError, Problem, RefusedError, problem_of
 from transfers.agent.records import FILE
 from transfers.agent.sparse import write_at
 from transfers.agent.sync import sync_files, sync_folders
 
 _PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class LandingError(Exception):
-    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
 
 
 class Staged(object):
@@ -233,6 +229,13 @@ def remove_partial(parent: int, name: bytes) -> None:
         os.unlink(name, dir_fd=parent)
 
 
+def aside_path(seed: bytes, path: bytes) -> bytes:
+    """Where a folder goes that stands in the way of a file at `path`."""
+    folder = path.rpartition(b"/")[0]
+    name = own_names.partial_name(seed, b"aside/" + path)
+    return folder + b"/" + name if folder else name
+
+
 def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
     """Whether two names in an open folder are of one file; absent is none."""
     try:
@@ -309,7 +312,8 @@ class Committer(object):
             changed = check_expected(self._root, one.item)
             if changed is not None:
                 self._discard(one, path)
-                return changed
+                # An earlier answer may have been lost with its line.
+                return None if stands_already(self._root, one.item, one.digest) else changed
             if one.item["clear"]:
                 self._make_room(path, name, parent)
             os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -326,11 +330,10 @@ class Committer(object):
             return
         if not stat.S_ISDIR(mode):
             return
-        aside = own_names.partial_name(self._seed, b"aside/" + path)
+        aside = aside_path(self._seed, path)
         self._root.forget(path)
-        os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
-        folder = path.rpartition(b"/")[0]
-        self.aside.append(folder + b"/" + aside if folder else aside)
+        os.rename(name, aside.rpartition(b"/")[2], src_dir_fd=parent, dst_dir_fd=parent)
+        self.aside.append(aside)
 
     def _discard(self, one: Staged, path: bytes) -> None:
         if one.partial is not None:

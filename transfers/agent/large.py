@@ -9,8 +9,8 @@ from transfers.agent import frames, own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
-from transfers.agent.landing import LandingError, Outcome, Staged, first_mode, keep_attributes, keep_mode
-from transfers.agent.problems import RefusedError, problem_of
+from transfers.agent.landing import Outcome, Staged, first_mode, keep_attributes, keep_mode
+from transfers.agent.problems import LandingError, RefusedError, problem_of
 from transfers.agent.sparse import write_at
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -5,11 +5,10 @@ import errno
 import hashlib
 import json
 import os
-import socket
 import stat
 import threading
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from transfers.agent import own_names
 from transfers.agent.beneath import Root
@@ -66,7 +65,7 @@ def this_process() -> Dict[str, Any]:
     """What others need to tell whether this process is gone."""
     pid = os.getpid()
     return {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "boot": boot_identifier(),
         "namespace": process_namespace(),
         "pid": pid,
@@ -77,8 +76,10 @@ def this_process() -> Dict[str, Any]:
 class Lease(object):
     """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
 
-    def __init__(self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError."""
+    def __init__(
+        self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
+    ) -> None:
+        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError. `call` is the client's own mark."""
         self._root = root.clone()
         self._seconds = seconds
         self.token = os.urandom(16).hex()
@@ -90,6 +91,7 @@ class Lease(object):
             "client": client,
             "token": self.token,
             "lease": seconds,
+            "call": call,
         }
         record.update(this_process())
         try:
@@ -264,6 +266,24 @@ def check_holder(root: Root, folder: int, token: str) -> None:
         raise LostLeaseError("somebody took the lock away")
 
 
+def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:
+    """Who holds the lock in that `.hibali`, and its age by `clock`; None where nobody can be at work. Raises OSError."""
+    holder = read_record(folder, _LOCK)
+    if holder is None:
+        return None
+    age = clock - holder["mtime"]
+    return None if is_gone(holder) or age > seconds_of(holder) else (holder, age)
+
+
+def may_be_held(root: Root, place: bytes) -> bool:
+    """Whether somebody may be at work at a place below, whatever the time is there: a lock whose holder is not provably gone."""
+    try:
+        holder = read_record(root.folder(place + b"/" + own_names.FOLDER), _LOCK)
+    except OSError:
+        return False
+    return holder is not None and not is_gone(holder)
+
+
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
     """A lock's record with its mtime, None when absent; one that cannot be understood is only its age."""
     try:
@@ -300,15 +320,21 @@ def is_gone(holder: Dict[str, Any]) -> bool:
 
     Where we cannot see it (another container, a /proc that hides what others run) nothing is proven.
     """
+    if not is_seen_here(holder):
+        return False
+    pid, start = holder["pid"], holder["start"]
+    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+
+
+def is_seen_here(holder: Dict[str, Any]) -> bool:
+    """Whether a process that told what `this_process` tells would be seen from here, if it ran."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
         # The same name after another boot: two machines can share a name, so let the lease decide.
         if not here[name] or holder.get(name) != here[name]:
             return False
     pid, start = holder.get("pid"), holder.get("start")
-    if not isinstance(pid, int) or pid < 1 or not start:
-        return False
-    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+    return isinstance(pid, int) and pid >= 1 and bool(start)
 
 
 def _answers(pid: int) -> bool:

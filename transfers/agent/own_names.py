@@ -5,6 +5,7 @@ import hmac
 import re
 
 FOLDER = b".hibali"
+PACKS = b"packs"  # in that folder, the indexes of a place whose files are packed
 OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 
 # What somebody who takes or breaks a lock, or writes a journal, has beside it for a moment.

@@ -36,6 +36,14 @@ class RefusedError(Exception):
         self.code = code
 
 
+class ChangedError(Exception):
+    """The source is not what was listed."""
+
+
+class LandingError(Exception):
+    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
+
+
 def code_of(number: int) -> str:
     """A stable word for an errno(3)."""
     return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
@@ -51,9 +59,8 @@ def problem_of(problem: Exception) -> Problem:
         ]
     if isinstance(problem, RefusedError):
         return [problem.code, str(problem), False]
-    name = type(problem).__name__
-    if name == "ChangedError":
+    if isinstance(problem, ChangedError):
         return ["source-changed", str(problem), False]
-    if name == "UnsafeNameError":
+    if type(problem).__name__ == "UnsafeNameError":  # beneath.py stands on this module
         return ["unsafe-name", "the name climbs or is empty", False]
     return ["failed", str(problem), False]

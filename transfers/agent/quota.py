@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 _SECONDS = 5
@@ -139,6 +138,8 @@ def rooms_at(path: bytes) -> List[Room]:
 
 def _answer(words: List[bytes]) -> str:
     """What a program prints; its exit status says whether somebody is over quota, too."""
+    import subprocess
+
     environment: Dict[str, str] = dict(os.environ, LC_ALL="C")
     try:
         ended = subprocess.run(

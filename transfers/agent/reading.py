@@ -7,13 +7,13 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional
 
 from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
-from transfers.agent.problems import Problem, problem_of
+from transfers.agent.problems import ChangedError, Problem, problem_of
+from transfers.agent.zeros import leave_out
 
 _CHUNK = 1024 * 1024
 _HASHERS = 2
@@ -30,12 +30,12 @@ class Reader(object):
         self._memory = memory
         self._files: Dict[int, _OpenFile] = {}
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._hashers = ThreadPoolExecutor(_HASHERS)
+        self._hashers: Any = None
 
     def take(self, unit: Dict[str, Any]) -> None:
         """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
         if unit.get("digest"):
-            self._hashers.submit(self._tell_digest, unit, self._root.clone())
+            self._hash_aside().submit(self._tell_digest, unit, self._root.clone())
             return
         length = (
             unit["length"] if unit["segment"] else sum(i["size"] for i in unit["items"] if i["kind"] == "f")
@@ -44,11 +44,22 @@ class Reader(object):
         if at is None or self._memory is None:
             room = memoryview(self._channel.buffers.take(length))
             header = self._read(unit, room)
-            self._channel.send(frames.DATA, header, room[: sum(header["sizes"])])
+            body: frames.Body = room[: sum(header["sizes"])]
+            if unit["segment"]:
+                header, body = leave_out(header, body)
+            self._channel.send(frames.DATA, header, body)
             self._channel.buffers.give(room)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
             self._channel.send(frames.DATA, {**header, "at": at})
+
+    def _hash_aside(self) -> Any:
+        """The threads that hash, made when there is something for them."""
+        if self._hashers is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._hashers = ThreadPoolExecutor(_HASHERS)
+        return self._hashers
 
     def _read(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
         """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
@@ -143,10 +154,6 @@ class Reader(object):
         self._pieces.clear()
 
 
-class ChangedError(Exception):
-    """The source is not what was listed."""
-
-
 class _OpenFile(object):
     """One source file, checked against the listing when it is opened and again when it was read."""
 
@@ -218,8 +225,10 @@ class _OpenFile(object):
         self.close()
 
 
-def digest_file(root: Root, path: bytes, gone: threading.Event) -> str:
-    """The sha256 in hexadecimal of a regular file as it is now; raises OSError, `ChangedError`.
+def digest_file(
+    root: Root, path: bytes, gone: threading.Event, offset: int = 0, length: Optional[int] = None
+) -> str:
+    """The sha256 in hexadecimal of a regular file as it is now, or of a part of it; raises OSError, `ChangedError`.
 
     Once the client is gone, a `BrokenPipeError`: nobody waits for the end of a terabyte.
     """
@@ -227,13 +236,18 @@ def digest_file(root: Root, path: bytes, gone: threading.Event) -> str:
     try:
         before = os.fstat(descriptor)
         summed = hashlib.sha256()
-        while True:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        left = length
+        while left is None or left:
             if gone.is_set():
                 raise BrokenPipeError(errno.EPIPE, "the client is gone")
-            chunk = os.read(descriptor, _CHUNK)
+            chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:
                 break
             summed.update(chunk)
+            left = None if left is None else left - len(chunk)
+        if left:
+            raise ChangedError("it is shorter than it was")
         after = os.fstat(descriptor)
     finally:
         os.close(descriptor)

@@ -1,9 +1,7 @@
 """The agent's main loop: it answers and never asks, and ends with its client."""
 
 import os
-import platform
 import resource
-import socket
 import sys
 import time
 from typing import Any, Dict
@@ -12,10 +10,8 @@ from transfers.agent import frames
 from transfers.agent.beneath import UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.commands import COMMANDS
-from transfers.agent.landing import LandingError
-from transfers.agent.lease import LockedError, LostLeaseError, boot_identifier
-from transfers.agent.problems import RefusedError, code_of
-from transfers.agent.reading import ChangedError
+from transfers.agent.lease import LockedError, LostLeaseError, this_process
+from transfers.agent.problems import ChangedError, LandingError, RefusedError, code_of
 from transfers.agent.session import Session
 
 
@@ -37,16 +33,15 @@ def main(nonce: str) -> None:
 
 
 def _greeting() -> Dict[str, Any]:
-    return {
+    greeting = {
         "protocol": frames.PROTOCOL,
-        "python": platform.python_version(),
-        "host": socket.gethostname(),
-        "boot": boot_identifier(),
-        "pid": os.getpid(),
+        "python": "{}.{}.{}".format(*sys.version_info),
         "user": os.geteuid(),
         "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
         "clock": time.time(),
-    }
+    }  # type: Dict[str, Any]
+    greeting.update(this_process())
+    return greeting
 
 
 def _raise_file_limit() -> None:

@@ -5,25 +5,26 @@ import errno
 import mmap
 import os
 import queue
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
-from transfers.agent.adjusting import adjust_items
 from transfers.agent.attributes import packed_in, with_attributes
 from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
-from transfers.agent.growing import Growths, Tails
-from transfers.agent.intake import Hand, Intake
-from transfers.agent.keeping import keep_item, open_backup
-from transfers.agent.landing import LandingError
-from transfers.agent.lease import Borrowed, Lease, LostLeaseError, boot_identifier
-from transfers.agent.problems import problem_of
-from transfers.agent.reading import ChangedError, Reader, digest_file
+from transfers.agent.former import GONE, end_formers
+from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
+from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
 from transfers.agent.sync import sync_folders
+from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
 from transfers.agent.walk import Walk
+from transfers.agent.zeros import put_in
+
+if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
+    from transfers.agent.growing import Growths, Tails
+    from transfers.agent.intake import Hand, Intake
+    from transfers.agent.reading import Reader
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -36,14 +37,17 @@ class Session(object):
         self._channel = channel
         self._root: Optional[Root] = None
         self._lease: Optional[Lease] = None
-        self._reader: Optional[Reader] = None
-        self._landing: Union[Intake, Hand, None] = None
+        self._reader: "Optional[Reader]" = None
+        self._landing: "Union[Intake, Hand, None]" = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
-        self._tails: Optional[Tails] = None
-        self._growths: Optional[Growths] = None
+        self._tails: "Optional[Tails]" = None
+        self._growths: "Optional[Growths]" = None
         self._left = False
         self._walked = False
+        self._call = ""
+        self._places: List[bytes] = []
+        self._partials: List[bytes] = []
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
             "share": self._share,
@@ -61,6 +65,10 @@ class Session(object):
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
+            "end_formers": self._end_formers,
+            "vacant": self._vacant,
+            "sweep": self._sweep,
+            "vacate": self._vacate,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -104,12 +112,32 @@ class Session(object):
         problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
         orphans = [frames.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
+        self._places, self._partials = walk.places, walk.orphans + walk.under_way
         self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
+        """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
+        root = self._opened()
         # The folder went with the lock before this one, whoever held that.
-        self._opened().forget(own_names.FOLDER)
-        self._lease = Lease(self._opened(), header["operation"], header["client"], header["lease"])
+        root.forget(own_names.FOLDER)
+        call = str(header.get("call", ""))
+        try:
+            self._lease = Lease(root, header["operation"], header["client"], header["lease"], call)
+        except LockedError as problem:
+            if call and problem.holder.get("call") == call:
+                raise RefusedError(
+                    "former-holds", "the agent of a lost line still holds the target"
+                ) from None
+            raise
+        self._call = call
+        if header.get("back"):
+            if journal.last_call(root) != call:
+                self._lease.release()
+                self._lease = None
+                raise RefusedError(
+                    "overtaken", "somebody else may have written there since the line was lost"
+                )
+            self._walked = bool(header.get("walked"))
         self._channel.send(frames.END, {})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
@@ -132,6 +160,8 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
+            from transfers.agent.reading import Reader
+
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.take(header)
 
@@ -143,11 +173,17 @@ class Session(object):
         if "at" in header and self._memory is not None:
             at = header["at"]
             body = memoryview(self._memory)[at : at + sum(header["sizes"])]
-        self._landing.take(unit, header, body)
+        length = unit["length"] if unit["segment"] else 0
+        whole = put_in(header, body, length, self._channel.buffers.take)
+        self._landing.take(unit, header, whole)
         self._channel.buffers.give(body)
+        if whole is not body:
+            self._channel.buffers.give(whole)
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
+        from transfers.agent.intake import Intake
+
         if not isinstance(self._landing, Intake):
             raise LandingError("a file that nobody planned")
         _unpack(header["item"])
@@ -155,34 +191,54 @@ class Session(object):
 
     def take_placed(self, header: Dict[str, Any]) -> None:
         """A piece of a large file lies where another agent wrote it, or the file is given up."""
+        from transfers.agent.intake import Intake
+
         if not isinstance(self._landing, Intake):
             raise LandingError("a piece that nobody planned")
         self._landing.place(header)
 
     def _land(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.intake import Intake
+
         del header
         # What earlier listings and landings had open may have been moved aside since.
         root = self._opened()
         root.forget_all()
         if self._lease is None:
             raise LostLeaseError("the target is not locked")
-        seed, after_others = journal.open_seed(root)
+        seed, after_others = journal.open_seed(root, self._call)
         self._walked = self._walked or not after_others
         intake = Intake(self._channel, root, self._lease, seed)
         self._landing = intake
         self._channel.send(
             frames.REPLY,
-            {"begun": intake.begun_parts(), "ticket": {"seed": seed.hex(), "token": self._lease.token}},
+            {
+                "begun": intake.begun_parts(),
+                "ticket": {"seed": seed.hex(), "token": self._lease.token},
+                "walked": self._walked,
+            },
         )
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
+        from transfers.agent.intake import Hand
+
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
         lease = Borrowed(self._opened(), str(ticket["token"]))
         lease.check()
         self._landing = Hand(self._channel, self._opened(), lease, seed)
         self._channel.send(frames.END, {"boot": boot_identifier()})
+
+    def _end_formers(self, header: Dict[str, Any]) -> None:
+        """Agents of lost lines write nothing more; while something lands, only where that is known, as an answer to a `unit`."""
+        found = end_formers(header["formers"])
+        if "unit" not in header:
+            self._channel.send(frames.END, {"found": found})
+            return
+        if any(one != GONE for one in found):
+            raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
+        self._channel.send(frames.LANDED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _landed(self, header: Dict[str, Any]) -> None:
         del header
@@ -207,17 +263,22 @@ class Session(object):
         self._channel.send(frames.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
-        """One REPLY an item, in the order asked; files are hashed by several threads."""
+        """One REPLY an item, in the order asked; files, or the `ranges` of them, are hashed by several threads."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from transfers.agent.reading import digest_file
+
         paths = [frames.bytes_of(text) for text in header["paths"]]
+        ranges = header.get("ranges") or [[0, None]] * len(paths)
         root = self._opened()
         roots: queue.Queue[Root] = queue.Queue()
         for _ in range(_HASHERS):
             roots.put(root.clone())
 
-        def hash_one(path: bytes) -> Dict[str, Any]:
+        def hash_one(path: bytes, part: List[Any]) -> Dict[str, Any]:
             own = roots.get()
             try:
-                return {"digest": digest_file(own, path, self._channel.gone)}
+                return {"digest": digest_file(own, path, self._channel.gone, *part)}
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
@@ -226,7 +287,7 @@ class Session(object):
                 roots.put(own)
 
         with ThreadPoolExecutor(_HASHERS) as pool:
-            for answer in pool.map(hash_one, paths):
+            for answer in pool.map(hash_one, paths, ranges):
                 self._channel.send(frames.REPLY, answer)
         while not roots.empty():
             roots.get().close()
@@ -243,7 +304,37 @@ class Session(object):
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
 
+    def _vacant(self, header: Dict[str, Any]) -> None:
+        """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
+        where = frames.bytes_of(header["where"])
+        self._check_lease()
+        if header["itself"]:
+            check_itself(self._opened(), where)
+        check_unheld(self._opened(), where, self._places)
+        self._channel.send(frames.END, {})
+
+    def _sweep(self, header: Dict[str, Any]) -> None:
+        """Remove what is ours below the root, as far as the listing before showed it."""
+        del header
+        self._check_lease()
+        found = sweep(self._opened(), self._check_lease, self._partials, self._places)
+        problems = [[frames.text_of(path), problem] for path, problem in found]
+        self._channel.send(frames.END, {"problems": problems})
+
+    def _vacate(self, header: Dict[str, Any]) -> None:
+        """Remove the root itself, and give the lock back with it."""
+        self._check_lease()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            remove_own(self._opened())
+            lease.release()
+        self._opened().forget_all()
+        problem = remove_root(self._opened(), frames.bytes_of(header["where"]))
+        self._channel.send(frames.END, {"problem": problem})
+
     def _adjust(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.adjusting import adjust_items
+
         root = self._opened()
         self._check_lease()
         for item in header["items"]:
@@ -255,6 +346,8 @@ class Session(object):
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
+        from transfers.agent.keeping import keep_item, open_backup
+
         root = self._opened()
         self._check_lease()
         if self._backup is None:
@@ -279,6 +372,8 @@ class Session(object):
         """What came behind a place in a file that grows."""
         header["path"] = frames.bytes_of(header["path"])
         if self._tails is None:
+            from transfers.agent.growing import Tails
+
             self._tails = Tails(self._opened(), self._check_client)
         self._channel.send(frames.END, *self._tails.read(header))
 
@@ -286,6 +381,8 @@ class Session(object):
         """Make a file longer at its end."""
         header["path"] = frames.bytes_of(header["path"])
         if self._growths is None:
+            from transfers.agent.growing import Growths
+
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
         self._channel.send(frames.END, self._growths.append(header, content))

@@ -1,11 +1,8 @@
 """Making many files durable at once."""
 
-import ctypes
 import errno
 import os
-import platform
-from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from transfers.agent.beneath import Root
 from transfers.agent.problems import Problem, problem_of
@@ -16,34 +13,38 @@ _WHOLE_FILESYSTEM_FROM = 64
 
 
 def _kernel() -> Tuple[int, ...]:
-    numbers = platform.release().split("-")[0].split(".")[:2]
+    numbers = os.uname().release.split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers if number.isdigit())
 
 
-def _load_syncfs() -> "ctypes._NamedFuncPointer | None":
+def _sync_filesystem(descriptor: int) -> Optional[int]:
+    """Write back all of the filesystem, 0 or what went wrong; None where the kernel cannot tell that."""
     # Before Linux 5.8 syncfs(2) did not report failed writes.
     if _kernel() < (5, 8):
         return None
+    import ctypes
+
     try:
-        return ctypes.CDLL(None, use_errno=True).syncfs
+        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
     except (OSError, AttributeError):
         return None
-
-
-_SYNCFS = _load_syncfs()
+    return 0 if syncfs(descriptor) == 0 else ctypes.get_errno() or errno.EIO
 
 
 def sync_files(descriptors: List[int]) -> Dict[int, Problem]:
     """Write everything back to disk; what failed, by descriptor."""
     if not descriptors:
         return {}
-    if _SYNCFS is not None and len(descriptors) >= _WHOLE_FILESYSTEM_FROM:
-        if _SYNCFS(descriptors[0]) == 0:
+    if len(descriptors) >= _WHOLE_FILESYSTEM_FROM:
+        number = _sync_filesystem(descriptors[0])
+        if number == 0:
             return {}
-        number = ctypes.get_errno() or errno.EIO
-        return dict.fromkeys(descriptors, problem_of(OSError(number, os.strerror(number))))
+        if number is not None:
+            return dict.fromkeys(descriptors, problem_of(OSError(number, os.strerror(number))))
     if len(descriptors) == 1:
         return _sync_each(descriptors)
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_THREADS, len(descriptors))) as pool:
         failures: Dict[int, Problem] = {}
         for part in pool.map(_sync_each, [descriptors[start::_THREADS] for start in range(_THREADS)]):

@@ -9,6 +9,7 @@ from transfers.agent import own_names
 from transfers.agent.attributes import with_attributes
 from transfers.agent.beneath import Root, record_of
 from transfers.agent.journal import read_seeds
+from transfers.agent.lease import may_be_held
 from transfers.agent.names import Names
 from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.records import FOLDER, Record
@@ -25,9 +26,12 @@ class Walk(object):
         self._shallow = shallow
         self._attributes = attributes
         self._seeds: List[bytes] = []
+        self._seeds_in_use: List[bytes] = []
         self.count = 0
         self.problems: List[Tuple[bytes, Problem]] = []
         self.orphans: List[bytes] = []
+        self.under_way: List[bytes] = []  # partial files of somebody who may be at work in a folder below
+        self.places: List[bytes] = []  # folders below that were targets by themselves
 
     def __iter__(self) -> Iterator[Record]:
         """Records in the order of the bytes of the whole path, a folder's path with a slash behind it.
@@ -55,17 +59,14 @@ class Walk(object):
                 self.problems.append((folder, problem_of(problem)))
             return
         if own_names.FOLDER + b"/" in names:
-            self._seeds += read_seeds(self._root, folder)
+            self._meet_place(folder)
         inside_own = folder.rpartition(b"/")[2] == own_names.FOLDER
         for name in names:
             bare = name.rstrip(b"/")
             if inside_own and (bare in own_names.OWN or own_names.is_lock_part(bare)):
                 continue
             path = folder + b"/" + bare if folder else bare
-            if own_names.has_partial_shape(bare) and any(
-                own_names.is_partial_of(seed, bare) for seed in self._seeds
-            ):
-                self.orphans.append(path)
+            if own_names.has_partial_shape(bare) and self._is_partial(bare, path):
                 continue
             record = self._look(folder, bare, path)
             if record is None:
@@ -76,6 +77,20 @@ class Walk(object):
                 self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
             else:
                 yield record
+
+    def _meet_place(self, folder: bytes) -> None:
+        """What a holder at a place below is just writing is nobody's leftover."""
+        if folder:
+            self.places.append(folder)
+        in_use = folder and may_be_held(self._root, folder)
+        (self._seeds_in_use if in_use else self._seeds).extend(read_seeds(self._root, folder))
+
+    def _is_partial(self, name: bytes, path: bytes) -> bool:
+        for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.under_way)):
+            if any(own_names.is_partial_of(seed, name) for seed in seeds):
+                found.append(path)
+                return True
+        return False
 
     def _look(self, folder: bytes, name: bytes, path: bytes) -> Optional[Record]:
         try:

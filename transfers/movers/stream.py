@@ -12,12 +12,12 @@ from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
-from transfers.mover import Source
+from transfers.mover import OverLines, Source
 from transfers.packing import group_units
-from transfers.store import Item, Landed, Payload, Store, Unit
+from transfers.store import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
 
-_ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
-_FULL = frozenset({"no-space", "no-quota", "read-only"})
+ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
+FULL = frozenset({"no-space", "no-quota", "read-only"})
 
 
 class StreamMover:
@@ -39,11 +39,11 @@ class StreamMover:
     ) -> Generator[Event | Landed, None, None]:
         """See Mover. What arrives corrupt is sent again a bounded number of times, then told."""
         coming = items
-        for round_number in range(1, _ROUNDS + 1):
+        for round_number in range(1, ROUNDS + 1):
             again: list[Item] = []
             with closing(self._once(source, target, coming)) as events:
                 for event in events:
-                    if _again(event) and round_number < _ROUNDS:
+                    if _again(event) and round_number < ROUNDS:
                         again.append(event.item)
                         yield _retried(event, round_number)
                     else:
@@ -55,12 +55,11 @@ class StreamMover:
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        piece = min(16 * 1024 * 1024, max(source.facts.segment_bytes, target.facts.segment_bytes))
-        watched = _Watched(self._pace, self._tell)
-        units = group_units(self._while_room(items), piece, target.begun)
+        watched = Watched(self._pace, self._tell)
+        units = group_units(self._while_room(items), lambda: _piece_bytes(source, target), target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
-                if landed.problem is not None and landed.problem.code in _FULL:
+                if landed.problem is not None and landed.problem.code in FULL:
                     self._full.set()
                 proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
                 yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
@@ -73,6 +72,14 @@ class StreamMover:
             yield item
 
 
+def _piece_bytes(source: Source, target: Store) -> int:
+    """How large the pieces of a large file are: small ones are shared out more evenly among several lines."""
+    facts = (source.facts, target.facts)
+    if any(isinstance(side, OverLines) and side.several_lines for side in (source, target)):
+        return max(one.least_segment_bytes for one in facts)
+    return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
+
+
 def _again(event: Event | Landed) -> TypeGuard[Landed]:
     """Whether this is an item that may succeed when it is sent again."""
     return isinstance(event, Landed) and event.problem is not None and event.problem.again
@@ -83,16 +90,18 @@ def _retried(landed: Landed, round_number: int) -> Retried:
     return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
 
 
-class _Watched:
+class Watched:
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
     def __init__(self, pace: Pace, tell: Listener) -> None:
+        """`tell` is called from the thread that sends."""
         self._pace = pace
         self._tell = tell
         self.proofs: dict[int, Proof] = {}
         self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
 
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """The same, no faster than the pace allows; what has left is told."""
         for payload in payloads:
             for position, item in enumerate(payload.unit.items):
                 proof = payload.proofs[position] if payload.proofs else Proof.DIGEST

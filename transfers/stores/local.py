@@ -10,6 +10,7 @@ from hibali.sites import Site
 from transfers.bundle import local_command
 from transfers.connection import Connection
 from transfers.entry import Proof
+from transfers.lines import Lines, no_lines
 from transfers.posix import PosixStore
 from transfers.store import Facts
 
@@ -33,5 +34,10 @@ def connect(site: Site, *, look_at: bytes | None = None, tell: Listener = ignore
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
-    connection, _ = connect(location.site, look_at=location.raw, tell=tell)
-    return PosixStore(connection, FACTS, lease=location.site.limits.lease_seconds)
+    site = location.site
+
+    def reopen(look_at: bytes) -> tuple[Connection, Lines]:
+        return connect(site, look_at=look_at)[0], no_lines()
+
+    connection, _ = connect(site, look_at=location.raw, tell=tell)
+    return PosixStore(connection, FACTS, lease=site.limits.lease_seconds, reopen=reopen)

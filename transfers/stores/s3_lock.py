@@ -9,7 +9,7 @@ from typing import Any
 from hibali.strict_json import line_of_json
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.kept_lease import KeptLease
-from transfers.lock_record import is_free, record_of
+from transfers.lock_record import is_free, locked, record_of
 from transfers.stores.s3_requests import Answer, Requests
 
 NAME = b".hibali/lock"
@@ -50,7 +50,7 @@ class S3Lock(KeptLease):
             taken = self._put({"If-Match": f'"{standing.etag}"'})
             if taken.status < 300:
                 return taken.etag
-        raise self._locked_by(holder)
+        raise locked(holder, self._requests.about)
 
     def _put(self, headers: dict[str, str]) -> Answer:
         # No two writes are alike: an ETag that a renewal left as it was would let another take over a living lock.
@@ -74,6 +74,15 @@ class S3Lock(KeptLease):
 
     def _give_back(self) -> None:
         self._requests.ask("DELETE", self._key, accept=_TAKEN)
+
+
+def living_holder(requests: Requests, key: bytes) -> dict[str, Any] | None:
+    """Who holds the lock of that key; None where nobody can be at work, or nobody may look."""
+    standing = requests.ask("GET", key, accept=(403, 404))
+    if standing.status >= 300:
+        return None
+    holder = record_of(standing.body)
+    return None if is_free(holder, _age(standing)) else holder
 
 
 def _age(answer: Answer) -> float | None:

@@ -76,6 +76,7 @@ def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
         path_bytes=_KEY_BYTES - len(root) - 1 if root else _KEY_BYTES,
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
+        least_segment_bytes=SEGMENT_BYTES,
         refuses=tuple(word.encode() for word in seen.refuses),
         known=honours is not None,
         keeps=True,

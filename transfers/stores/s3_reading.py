@@ -137,6 +137,8 @@ class Reading:
         known = self._files.pop(item.number, None)
         if isinstance(known, Problem):
             got = known
+        if unit.piece:
+            return got if isinstance(got, Problem) else (got.content, None, Proof.NONE)
         if isinstance(got, Problem):
             return self._remember(unit, item, got)
         if not isinstance(known, _Frontier):
@@ -197,7 +199,7 @@ def _without_gaps(units: Iterable[Unit]) -> Iterator[tuple[Unit, bool]]:
     """Each unit, and before one that leaves something out what has to be read for the digest alone, told by False."""
     reached: dict[int, int] = {}
     for unit in units:
-        item = unit.items[0] if unit.segment else None
+        item = unit.items[0] if unit.segment and not unit.piece else None
         if item is not None:
             start = reached.pop(item.number, 0)
             for offset in range(start, unit.offset if item.entry.digest is None else 0, unit.length):

@@ -28,7 +28,7 @@ from transfers.store import (
     is_own_name,
     unsafe_component,
 )
-from transfers.stores import s3_manifest
+from transfers.stores import s3_manifest, s3_vacating
 from transfers.stores.s3_bulk import Bulk
 from transfers.stores.s3_cache import Cache
 from transfers.stores.s3_copying import Copying, From, patient
@@ -47,6 +47,7 @@ from transfers.stores.s3_uploads import Uploads
 from transfers.stores.s3_writing import Writing
 
 _Paths = list[bytes]
+_Troubles = list[tuple[bytes, Problem]]
 _Streams = list[Reading | Writing]
 
 _MANIFEST = b"/" + s3_manifest.NAME
@@ -91,6 +92,7 @@ class S3Store:
         self._streams: _Streams = []
         self._made = False
         self._cleared: _Paths = []
+        self._locks_below: _Paths = []
 
     @property
     def facts(self) -> Facts:
@@ -160,6 +162,7 @@ class S3Store:
         """See Store. A key that cannot be a safe path ends it with `RefusedError("unsafe-name")`."""
         nested: _Paths = []
         self._records.begin()
+        self._locks_below = []
         # Everything is sorted before the first comes out, so by then all manifests below have been met.
         ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
         first = next(ordered, None)
@@ -176,6 +179,8 @@ class S3Store:
             for listed in page:
                 if listed.path.endswith(_MANIFEST):
                     nested.append(listed.path.removesuffix(_MANIFEST))
+                elif s3_vacating.is_lock(listed.path):
+                    self._locks_below.append(self._prefix() + listed.path)
                 yield listed
 
     def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
@@ -289,6 +294,26 @@ class S3Store:
                 yield entry, problem
         finally:
             self._records.save({}, gone, self._tell)
+            s3_vacating.around(self.where, gone, self._forget)
+
+    def _forget(self, folder: bytes, paths: _Paths) -> None:
+        """Take the lines of these out of the manifest of a prefix around this one."""
+        Records(self._requests, self._pool, self._cache, folder).save({}, paths, self._tell)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating; a prefix cannot be another."""
+        del itself
+        s3_vacating.check_unheld(self._requests, self.where, self._locks_below)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating; all of that goes at the end."""
+        return []
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        self._holder.check(now=True)
+        self._holder.release()
+        return s3_vacating.clear(self._requests, self._removing, self._prefix())
 
     def expect(self, size: int) -> None:
         """See Store: connections are opened as they are needed."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hibali.errors import NotFoundError, TryLaterError, UsageError
+from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.login import Login
 from hibali.sites import Site
 from transfers.entry import Proof
 from transfers.sftp_channel import Channel
-from transfers.sftp_client import Client
+from transfers.sftp_client import Client, expand
 from transfers.sftp_store import SftpStore
 from transfers.store import Facts
 
@@ -48,22 +48,6 @@ def subsystem(login: Login) -> list[str]:
     """The words that start the SFTP server over the kept login."""
     words = login.argv("sftp")
     return [*words[:-3], "-s", *words[-3:]]  # before `-- HOST sftp`
-
-
-def expand(client: Client, path: bytes) -> bytes:
-    """An absolute path from one that may start with `~`; an SFTP server knows no variables."""
-    if path.startswith(b"/"):
-        return path
-    if path.startswith(b"$"):
-        raise NotFoundError(
-            "no-variables",
-            "an SFTP server cannot say what a variable means",
-            about=f"{client.where}:{path.decode('utf-8', 'replace')}",
-            hint="Write the site's root in full.",
-        )
-    home = client.real_path(b".").rstrip(b"/")
-    rest = path.removeprefix(b"~").lstrip(b"/")
-    return home + b"/" + rest if rest else home or b"/"
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> SftpStore:

@@ -33,28 +33,36 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
 def connect(
-    site: Site, *, bulk: bool = False, look_at: bytes | None = None, tell: Listener = ignore
+    site: Site,
+    *,
+    bulk: bool = False,
+    look_at: bytes | None = None,
+    tell: Listener = ignore,
+    again: bool = False,
 ) -> tuple[Connection, int]:
     """An agent at the site, and how many logins it took; bulk data goes in by `data_host` where there is one.
 
-    `look_at` as Connection has it.
+    `look_at` as Connection has it. `again` is one try to come back: one login at most, which asks nothing.
     """
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
-    login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
-    return _start_agent(login, settings.python, site.name, look_at), login.logins
+    host = settings.data_host if bulk else None
+    login = Login(settings, site.limits, host=host, tell=tell, may_ask=not again, attempts=1 if again else 3)
+    return _start_agent(login, settings.python, site.name, look_at, again=again), login.logins
 
 
-def _start_agent(login: Login, python: str, where: str, look_at: bytes | None = None) -> Connection:
+def _start_agent(
+    login: Login, python: str, where: str, look_at: bytes | None = None, *, again: bool = False
+) -> Connection:
     login.ensure()
     argv = remote_command(python)
     try:
         return Connection(login.argv(argv), where, login, look_at=look_at)
     except TryLaterError:
-        if not login.shared:
+        if not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
@@ -62,23 +70,30 @@ def _start_agent(login: Login, python: str, where: str, look_at: bytes | None = 
 
 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:
-    """The site's logins by number. Where none has to wait for another, all begin at once, and nobody waits for them.
-
-    Under a limit of bytes a second they wait until it is known how far it is, and how many that takes.
-    """
+    """The site's logins by number."""
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
-    logins = [
+    return [
         Login(settings, site.limits, host=settings.data_host, tell=tell, number=number, may_ask=False)
         for number in range(settings.logins)
     ]
-    limits = site.limits
-    at_once = settings.persist_seconds and not limits.login_interval_seconds and not limits.bandwidth
-    if len(logins) > 1 and at_once and not logins[0].waits_for_the_first:
+
+
+def _begin(site: Site, logins: list[Login]) -> None:
+    """Where none has to wait for another, all begin at once, and nobody waits for them.
+
+    Under a limit of bytes a second they wait until it is known how far it is, and how many that takes.
+    """
+    if _at_once(site, logins) and not logins[0].waits_for_the_first:
         for login in logins[1:]:
             threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
-    return logins
+
+
+def _at_once(site: Site, logins: list[Login]) -> bool:
+    """Whether further logins begin with the first one, before it is known how much there is to carry."""
+    unhindered = not site.limits.login_interval_seconds and not site.limits.bandwidth
+    return len(logins) > 1 and logins[0].shared and unhindered
 
 
 def _log_in_quietly(login: Login) -> None:
@@ -101,30 +116,72 @@ def _over_any(
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` mean what they mean there."""
     site = location.site
-    further = _further_logins(site, tell)
-    settings = site.ssh
-    assert settings is not None
-    try:
-        connection, first = connect(site, bulk=True, look_at=location.raw, tell=tell)
-    except TryLaterError as problem:
-        # A further login may have taken the last connection that the site allows.
-        connection, first = _over_any(further[1:], settings.python, site.name, location.raw, problem), 0
-
-    def open_line(number: int) -> Connection:
-        line = _start_agent(further[number % len(further)], settings.python, site.name)
-        if line.greeting.get("boot") != connection.greeting.get("boot"):
-            line.close()
-            raise TryLaterError("another-host", "a further login came to another machine", about=site.name)
-        return line
-
-    # Where masters are forbidden each line is a login, and the first one has been used.
-    most = settings.channels if further[0].shared else settings.logins - 1
-    lines = Lines(
-        open_line,
-        most,
-        tell=tell,
-        logins=lambda: first + sum(one.logins for one in further),
-        most_logins=settings.logins,
-        rate=site.limits.bandwidth,
+    ways = _Ways(site, tell)
+    connection, lines = ways.open(location.raw)
+    limits = site.limits
+    return PosixStore(
+        connection,
+        FACTS,
+        lines,
+        lease=limits.lease_seconds,
+        reopen=ways.open_again,
+        patience=limits.reconnect_seconds,
     )
-    return PosixStore(connection, FACTS, lines, lease=site.limits.lease_seconds)
+
+
+class _Ways:
+    """The logins that one store makes at a site in its life, and the lines over them."""
+
+    def __init__(self, site: Site, tell: Listener) -> None:
+        self._site = site
+        self._tell = tell
+        self._logins = 0  # that were made, without those of `_further`
+        self._further = _further_logins(site, tell)
+
+    def open(self, look_at: bytes) -> tuple[Connection, Lines]:
+        """The first line, and further ones to come."""
+        site, settings = self._site, self._site.ssh
+        assert settings is not None
+        _begin(site, self._further)
+        try:
+            connection, self._logins = connect(site, bulk=True, look_at=look_at, tell=self._tell)
+        except TryLaterError as problem:
+            # A further login may have taken the last connection that the site allows.
+            connection = _over_any(self._further[1:], settings.python, site.name, look_at, problem)
+        return connection, self._lines(connection)
+
+    def open_again(self, look_at: bytes) -> tuple[Connection, Lines]:
+        """The same in one try after all lines were lost; a further login that failed meanwhile may be tried again, too."""
+        self._logins += sum(login.logins for login in self._further)
+        self._further = _further_logins(self._site, self._tell)
+        connection, logins = connect(self._site, bulk=True, look_at=look_at, tell=self._tell, again=True)
+        self._logins += logins
+        return connection, self._lines(connection)
+
+    def _count(self) -> int:
+        return self._logins + sum(login.logins for login in self._further)
+
+    def _lines(self, connection: Connection) -> Lines:
+        site, further, settings = self._site, self._further, self._site.ssh
+        assert settings is not None
+
+        def open_line(number: int) -> Connection:
+            line = _start_agent(further[number % len(further)], settings.python, site.name)
+            if line.greeting.get("boot") != connection.greeting.get("boot"):
+                line.close()
+                raise TryLaterError(
+                    "another-host", "a further login came to another machine", about=site.name
+                )
+            return line
+
+        # Where masters are forbidden each line is a login, and the first one has been used.
+        most = settings.channels if further[0].shared else settings.logins - 1
+        return Lines(
+            open_line,
+            most,
+            tell=self._tell,
+            logins=self._count,
+            most_logins=settings.logins,
+            rate=site.limits.bandwidth,
+            early=_at_once(site, further),
+        )

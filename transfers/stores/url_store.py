@@ -38,6 +38,7 @@ _FACTS = Facts(
     locks=False,
     utf8_names=True,
     segment_bytes=_PIECE,
+    least_segment_bytes=_PIECE,
     writable=False,
     complete=False,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from hibali.strict_json import line_of_json
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.kept_lease import KeptLease
-from transfers.lock_record import is_free, record_of
+from transfers.lock_record import is_free, locked, record_of
 from transfers.stores.s3_requests import Answer
 from transfers.stores.webdav_errors import error_of
 from transfers.stores.webdav_files import Files
@@ -91,7 +91,7 @@ class DavLock(KeptLease):
             else:  # the folder went with the lock of whoever gave theirs back; Apache may have locked it all the same
                 self._forget()
         if holder or status == 423:
-            raise self._locked_by(holder)
+            raise locked(holder, self._about)
         raise error_of(status, self._about)
 
     def _forget(self) -> None:

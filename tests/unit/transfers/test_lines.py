@@ -25,7 +25,8 @@ def test_a_long_line_takes_as_many_as_fill_it() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 16 * MIB)), min_size=1, max_size=60), st.randoms()
 )
 def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, int]], random: object) -> None:
-    window = Window(32 * MIB)
+    limit = 32 * MIB
+    window = Window(lambda: limit)
     offsets = dict.fromkeys(range(4), 0)
     under_way: dict[int, tuple[int, int, int]] = {}
     done: dict[int, set[int]] = {of: set() for of in range(4)}
@@ -38,9 +39,9 @@ def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, i
         under_way[number] = (of, offsets[of], size)
         offsets[of] += size
         held = sum(one for _, _, one in under_way.values())
-        assert held <= max(window.limit, size)
+        assert held <= max(limit, size)
         gap = min(offset for file, offset, _ in under_way.values() if file == of)
-        assert offsets[of] - gap <= max(window.limit, size)
+        assert offsets[of] - gap <= max(limit, size)
 
 
 def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool:
@@ -54,7 +55,7 @@ def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool
 
 
 def test_nobody_waits_once_it_is_stopped() -> None:
-    window = Window(1)
+    window = Window(lambda: 1)
     assert window.open(1, 1)
     waiting = threading.Thread(target=window.open, args=(2, 1))
     waiting.start()

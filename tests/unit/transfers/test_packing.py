@@ -10,15 +10,15 @@ def item(number: int, size: int, kind: Kind = Kind.FILE) -> Item:
 
 
 def test_a_pack_closes_when_it_is_full_by_bytes_or_by_number() -> None:
-    units = list(group_units([item(n, PACK_BYTES // 2) for n in range(5)], 1 << 22))
+    units = list(group_units([item(n, PACK_BYTES // 2) for n in range(5)], lambda: 1 << 22))
     assert [len(unit.items) for unit in units] == [2, 2, 1]
-    units = list(group_units([item(n, 0) for n in range(PACK_ITEMS + 1)], 1 << 22))
+    units = list(group_units([item(n, 0) for n in range(PACK_ITEMS + 1)], lambda: 1 << 22))
     assert [len(unit.items) for unit in units] == [PACK_ITEMS, 1]
 
 
 def test_a_large_file_goes_in_segments_without_gaps() -> None:
     size = PACK_BYTES * 2 + 5
-    units = list(group_units([item(0, 3), item(1, size), item(2, 4)], 1 << 22))
+    units = list(group_units([item(0, 3), item(1, size), item(2, 4)], lambda: 1 << 22))
     segments = [unit for unit in units if unit.segment]
     assert [(unit.offset, unit.length) for unit in segments] == [
         (0, 1 << 22),
@@ -29,6 +29,7 @@ def test_a_large_file_goes_in_segments_without_gaps() -> None:
     assert [i.number for unit in units if not unit.segment for i in unit.items] == [0, 2]
 
 
-def test_a_segment_is_never_larger_than_the_agent_takes() -> None:
-    units = list(group_units([item(0, 100 << 20)], 1 << 40))
-    assert max(unit.length for unit in units) == 16 << 20
+def test_segments_get_smaller_once_they_are_to_be_shared_out() -> None:
+    sizes = iter([4, 4, 1, 1, 1])
+    units = list(group_units([item(0, 10 << 20)], lambda: next(sizes) << 20))
+    assert [unit.length >> 20 for unit in units] == [4, 4, 1, 1]

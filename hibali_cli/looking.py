@@ -1,0 +1,83 @@
+"""What `cat`, `du` and `mkdir` do and say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from hibali.errors import IncompleteError, NotFoundError
+from hibali.events import Listener
+from hibali.locations import Location
+from hibali.text import path_fields
+from hibali_cli.options import Common
+from hibali_cli.output import is_terminal
+from hibali_cli.progress import listening
+from transfers.contents import contents
+from transfers.entry import Entry, Kind
+from transfers.folders import make_place
+from transfers.places import open_store
+from transfers.store import ListingIncompleteError
+from transfers.usage import Usage, usages
+
+
+def write_contents(common: Common, locations: Sequence[Location], *, recall: bool) -> int:
+    """Write the bytes of the files to stdout, one behind the other; returns the exit code."""
+    if is_terminal(sys.stdout):
+        common = replace(common, progress=False)  # the bytes themselves are the progress
+    for location in locations:
+        with (
+            listening(common, f"cat {location.text}") as tell,
+            closing(contents(location, recall=recall, tell=tell)) as pieces,
+        ):
+            for piece in pieces:
+                common.output.raw(piece)
+    return 0
+
+
+def show_usage(common: Common, location: Location, depth: int) -> int:
+    """Print the counts of a tree, and of its folders down to `depth`; returns the exit code."""
+    problem: IncompleteError | None = None
+
+    def listed(tell: Listener) -> Iterator[Entry]:
+        nonlocal problem
+        with closing(open_store(location, tell=tell)) as store:
+            found = store.stat()
+            if found is None:
+                raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+            if found.kind is not Kind.FOLDER:
+                yield found._replace(path=location.name)
+                return
+            try:
+                yield from store.list()
+            except ListingIncompleteError as incomplete:
+                problem = incomplete
+
+    count = 0
+    with listening(common, f"du {location.text}") as tell:
+        for usage in usages(listed(tell), depth):
+            count += 1
+            _print_usage(common, usage)
+    if problem is not None:
+        raise problem  # what was counted is not all
+    if common.json:
+        common.output.record("end", {"count": count, "exit": 0})
+    return 0
+
+
+def _print_usage(common: Common, usage: Usage) -> None:
+    if common.json:
+        counts = {"files": usage.files, "folders": usage.folders, "bytes": usage.bytes}
+        common.output.record("usage", {**path_fields(usage.path), **counts})
+    else:
+        common.output.line(f"{usage.bytes:>15}  {usage.files:>10}  ".encode() + (usage.path or b"."))
+
+
+def make_folder(common: Common, location: Location) -> int:
+    """Make it, and say what came of it; returns the exit code."""
+    with listening(common, f"mkdir {location.text}") as tell:
+        made = make_place(location, tell)
+    if common.json:
+        common.output.record("folder", {"location": location.text, "made": made})
+    return 0

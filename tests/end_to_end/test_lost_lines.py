@@ -1,0 +1,247 @@
+"""Lines to an ssh site that break while data moves: the call goes on, over others or over the same one again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_proxy import LosingProxy
+from tests.support.places import add_site
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import make_tree, many_files, read_tree
+from tests.support.waiting import wait_for
+
+MIB = 1 << 20
+LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each line
+TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
+IN_FLIGHT = 64 * MIB  # transfers.store.MOST_BYTES: what several lines may have under way
+
+Losing = Callable[..., tuple[Transfers, LosingProxy]]
+
+
+@pytest.fixture
+def losing(transfers_to: Any) -> Iterator[Losing]:
+    """An ssh site whose connections are cut as `losses` says; the settings are added to its tables."""
+    proxies: list[LosingProxy] = []
+
+    def make(losses: dict[int, int], ssh: str = "", limits: str = "") -> tuple[Transfers, LosingProxy]:
+        there = transfers_to("ssh")
+        proxy = LosingProxy(there.place.server.port, losses)
+        proxies.append(proxy)
+        config = there.hibali.home.config
+        through = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n{ssh}\n'
+        text = re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
+        # one after the other, so that the first connection is the first line's
+        politely = f'login_interval = "0.2s"\n{limits}'
+        config.write_text(re.sub("login_interval.*\nreconnect.*", politely, text))
+        return there, proxy
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+def size_of(tree: dict[bytes, bytes]) -> int:
+    return sum(map(len, tree.values()))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["push", "pull"])
+def test_one_of_several_lines_is_lost_and_others_do_its_work(
+    losing: Losing, tmp_path: Path, way: str
+) -> None:
+    there, proxy = losing({}, "logins = 3\nchannels = 3")
+    there.make(TREE)
+    if way == "pull":
+        there.place.plant("data", TREE)
+    proxy.losses.update({1: 2 * MIB})
+    answer = there.push() if way == "push" else there.pull(tmp_path / "back")
+    assert counts(answer)["files_moved"] == len(TREE)
+    assert answer.last["proof_moved"] == "digest"
+    assert answer.last["reconnects"] >= 1, (proxy.connections, proxy.losses, str(answer))
+    assert size_of(TREE) <= answer.last["bytes_sent"] <= size_of(TREE) + IN_FLIGHT
+    assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == TREE
+    there.nothing_of_ours_there()
+    assert not proxy.losses
+
+
+BOTH = ("push", pytest.param("pull", marks=pytest.mark.heavy))
+
+
+@pytest.mark.parametrize("way", BOTH)
+def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_path: Path, way: str) -> None:
+    there, proxy = losing({0: 6 * MIB}, "channels = 3")
+    tree = {**TREE, b"large": LARGE[: 9 * MIB], b"sub/other": LARGE[: 5 * MIB]}
+    there.make(tree)
+    if way == "pull":
+        there.place.plant("data", tree)
+    answer = there.push() if way == "push" else there.pull(tmp_path / "back")
+    assert counts(answer)["files_moved"] == counts(answer)["files"] == len(tree)
+    assert answer.last["proof_moved"] == "digest"
+    assert answer.last["reconnects"] >= 1
+    assert answer.last["logins"] == proxy.connections == 2
+    assert size_of(tree) <= answer.last["bytes_sent"] <= size_of(tree) + IN_FLIGHT
+    assert "the line is lost, trying again in 3 s" in answer.err.decode()
+    assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == tree
+    there.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize("killed", ["agent", pytest.param("ssh", marks=pytest.mark.heavy)])
+def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, killed: str) -> None:
+    """The lock's holder, in the middle of its work: what it had written and not named is cleared away, too."""
+    there, proxy = losing({})
+    tree = many_files(300, 20_000)
+    there.make(tree)
+    there.place.plant("data", {b"extra/file": b"to be deleted"})
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--delete", "--bwlimit", "2M")
+    wait_for(lambda: len(there.landed()) > 20)
+    os.kill(holder_of(there) if killed == "agent" else ssh_below(process.pid), signal.SIGKILL)
+    last = receipt_of(there, process, 0)
+    assert (last["files_moved"], last["files_deleted"], last["reconnects"]) == (len(tree), 1, 1)
+    assert proxy.connections == 1, "the login was still there"
+    assert there.there() == tree
+    there.nothing_of_ours_there()
+
+
+def holder_of(there: Transfers) -> int:
+    return int(json.loads((there.root / ".hibali" / "lock").read_bytes())["pid"])
+
+
+def ssh_below(pid: int) -> int:
+    """The ssh that talks to the agent: the child of this process that has `ControlMaster=no` among its words."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"ControlMaster=no" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    raise AssertionError("there is no such process")
+
+
+def receipt_of(there: Transfers, process: Any, code: int) -> dict[str, Any]:
+    """The last line of the first command that was started in the background, once it has ended so."""
+    ended = process.wait(120)
+    said = (there.hibali.home.folder / "0.out").read_bytes()
+    assert ended == code, said.decode()
+    assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
+    last: dict[str, Any] = json.loads(said.splitlines()[-1])
+    assert last["exit"] == code
+    return last
+
+
+def begin(there: Transfers, *words: str) -> Any:
+    """A push that takes its time, and has landed something when this returns."""
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M", *words)
+    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    return process
+
+
+def told(there: Transfers) -> str:
+    return (there.hibali.home.folder / "0.err").read_text()
+
+
+@pytest.mark.heavy
+def test_a_server_that_is_gone_for_good_is_5_after_a_while(losing: Losing) -> None:
+    there, proxy = losing({}, limits='reconnect = "10s"')
+    tree = many_files(60, 100_000)
+    there.make(tree)
+    process = begin(there)
+    proxy.lose_all()
+    last = receipt_of(there, process, 5)
+    assert (last["code"], last["transient"]) == ("unreachable", True)
+    assert 1 <= proxy.tried <= 2  # after 3 s, and when the time is up
+    proxy.down = False
+    landed = there.landed()
+    assert 0 < len(landed) < len(tree)
+    assert counts(there.push())["files_moved"] <= len(tree) - len(landed)
+    assert there.there() == tree
+    there.nothing_of_ours_there()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("meanwhile", ["done", "at work"])
+def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: Path, meanwhile: str) -> None:
+    """Another one took the lock while the line was lost: exit 5, whether it is still there or not."""
+    there, proxy = losing({}, limits='reconnect = "1m"')
+    add_site(there.hibali.home.config, "direct", there.place)
+    ours, theirs = (many_files(60, 100_000, seed=seed) for seed in (1, 2))
+    there.make(ours)
+    another = make_tree(tmp_path / "another", theirs)
+    process = begin(there)
+    proxy.lose_all()
+    wait_for(lambda: "trying again" in told(there))
+    slowly = ["--bwlimit", "20K"] if meanwhile == "at work" else []
+    second = there.hibali.start("push", another, "direct:data", "--json", *slowly)
+    wait_for(lambda: any(theirs.get(name) == content for name, content in there.landed().items()))
+    if meanwhile == "done":
+        assert second.wait(60) == 0
+    before = [name for name, content in there.landed().items() if theirs.get(name) == content]
+    proxy.down = False
+    last = receipt_of(there, process, 5)
+    assert last["code"] == ("overtaken" if meanwhile == "done" else "locked")
+    assert f"pid {second.pid}" in last["message"] or meanwhile == "done"
+    if meanwhile == "at work":
+        second.send_signal(signal.SIGINT)
+        assert second.wait(60) == 130
+    now = there.landed()
+    assert all(now[name] == theirs[name] for name in before), "it was overwritten"
+
+
+@pytest.mark.heavy
+def test_nobody_is_asked_for_anything_and_a_refused_login_is_not_tried_again(losing: Losing) -> None:
+    there, proxy = losing({})
+    there.make(many_files(60, 100_000))
+    tries = there.folder / "tries"
+    ssh = there.folder / "ssh"
+    ssh.write_text(
+        f'#!/bin/sh\ncase $* in *ControlMaster=yes*) echo "$*" >>{tries}; if [ $(wc -l <{tries}) -gt 1 ]; then'
+        ' echo "Permission denied (publickey,password)." >&2; exit 255; fi;; esac\nexec ssh "$@"\n'
+    )
+    ssh.chmod(0o755)
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
+    process = begin(there)
+    proxy.cut()
+    assert receipt_of(there, process, 4)["code"] == "login-refused"
+    assert len(tries.read_text().splitlines()) == 2
+    assert "BatchMode=yes" in tries.read_text().splitlines()[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", ["SIGINT", "--max-time"])
+def test_a_pause_can_be_interrupted(losing: Losing, how: str) -> None:
+    there, proxy = losing({})
+    there.make(many_files(60, 100_000))
+    process = begin(there, *(["--max-time", "20s"] if how == "--max-time" else []))
+    proxy.lose_all()
+    pauses = "trying again in (2[0-9]|[3-9][0-9]) s" if how == "SIGINT" else "trying again in"
+    wait_for(lambda: bool(re.search(pauses, told(there))))
+    began = time.monotonic()
+    if how == "SIGINT":
+        process.send_signal(signal.SIGINT)
+    receipt_of(there, process, 130 if how == "SIGINT" else 5)
+    assert how == "--max-time" or time.monotonic() - began < 15, "it waited for the end of the pause"
+
+
+@pytest.mark.heavy
+def test_a_saved_plan_goes_on_though_answers_were_lost(losing: Losing) -> None:
+    """What landed without an answer is not what the plan saw there, and is known all the same."""
+    there, _ = losing({}, "channels = 2")
+    tree = many_files(300, 20_000)
+    there.make(tree)
+    there.place.plant("data", dict.fromkeys(tree, b"older"))
+    there.hibali("plan", there.source, "there:data", "-o", there.folder / "plan", exit=0)
+    process = there.hibali.start("apply", there.folder / "plan", "--json", "--bwlimit", "2M")
+    wait_for(lambda: sum(content != b"older" for content in there.landed().values()) > 20)
+    os.kill(holder_of(there), signal.SIGKILL)
+    last = receipt_of(there, process, 0)
+    assert (last["files_moved"], last["files_failed"], last["reconnects"]) == (len(tree), 0, 1)
+    assert there.there() == tree
+    there.nothing_of_ours_there()

@@ -1,0 +1,326 @@
+"""What users rely on of packs: few names there, all files back, nothing sent twice, nothing believed that is not so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.places import PARTIAL
+from tests.support.transfers import STORES, Transfers, actions, failed
+from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, many_files, read_tree, sha256
+
+MIB = 1 << 20
+INDEXES = ".hibali/packs/"
+TREE: Tree = {
+    **dict.fromkeys(HOSTILE_NAMES, b"hostile"),
+    **{b"many/%03d" % number: b"%d" % number for number in range(300)},
+    b"a/b": b"1",
+    b"a-x": b"2",
+    b"a0": b"",
+    b"tool": File(b"#!/bin/sh\n", executable=True, mtime_ns=1_600_000_000_123_456_789),
+    b"medium": os.urandom(5 * MIB),
+    b"empty/folder": Folder(),
+    b"link": Link(b"a/b"),
+    b"dangling": Link(b"\xff/nowhere"),
+}
+
+
+FURTHER = [pytest.param(word, marks=pytest.mark.heavy) for word in (*STORES, "sftp") if word != "local"]
+
+
+@pytest.fixture(params=["local", *FURTHER])
+def anywhere(request: pytest.FixtureRequest, transfers_to: Any) -> Transfers:
+    """Every store that can be written to, and ssh without an agent."""
+    made: Transfers = transfers_to(request.param)
+    return made
+
+
+def tars(there: Transfers) -> dict[bytes, bytes]:
+    """The tar files there."""
+    return {name: content for name, content in there.there().items() if name.endswith(b".tar")}
+
+
+def indexes(there: Transfers) -> set[bytes]:
+    return {
+        name
+        for name in there.place.names("data")
+        if name.startswith(INDEXES.encode()) and name.endswith(b"l")
+    }
+
+
+def moved(path: Path) -> int:
+    """When a file was modified, to the nanosecond."""
+    return path.stat().st_mtime_ns
+
+
+def unpacked(there: Transfers, into: Path) -> Path:
+    """What tar(1) makes of the packs, in the order of their numbers."""
+    into.mkdir()
+    tar = shutil.which("tar")
+    assert tar is not None
+    for content in (content for _, content in sorted(tars(there).items())):
+        done = subprocess.run([tar, "-xf", "-"], input=content, cwd=into, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    return into
+
+
+@pytest.mark.parametrize(
+    "word", ["ssh", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("local", "sftp"))]
+)
+def test_what_is_packed_comes_back_and_is_not_sent_again(
+    transfers_to: Any, tmp_path: Path, word: str
+) -> None:
+    there = transfers_to(word)
+    there.make(TREE)
+    receipt = there.push("--pack").last
+    assert (receipt["files_moved"], receipt["packs_made"]) == (receipt["files"], 1)
+    assert len(tars(there)) == len(indexes(there)) == 1
+    again = there.push("--pack").last
+    assert (again["files_moved"], again["packs_made"], again["files_kept"]) == (0, 0, receipt["files"])
+    there.pull(tmp_path / "out")
+    assert read_tree(tmp_path / "out") == read_tree(there.source)
+    assert moved(tmp_path / "out" / "tool") == 1_600_000_000_123_456_789
+    assert os.access(tmp_path / "out" / "tool", os.X_OK)
+    assert read_tree(unpacked(there, tmp_path / "by tar")) == read_tree(there.source)
+    listing = there.hibali("ls", "-R", "there:data", "--json", exit=0).lines[:-1]
+    assert len([line for line in listing if line["type"] == "file"]) == receipt["files"] - 2
+    assert there.verify().last["files_hashed"] == receipt["files"] - 2
+
+
+def test_one_file_and_one_folder_cost_no_more_than_they_hold(transfers_to: Any, tmp_path: Path) -> None:
+    there = transfers_to("ssh")
+    there.make(
+        {b"d/large": os.urandom(20 * MIB), b"d/one": b"12345", b"e/f/two": b"123", b"x": os.urandom(9 * MIB)}
+    )
+    there.push("--pack")
+    index = sum(len(there.place.read("data", name) or b"") for name in indexes(there))
+    for path, into, size in (("d/one", "one", 5), ("e/f", "f", 3)):
+        receipt = there.hibali("pull", f"there:data/{path}", tmp_path / into, "--json", exit=0).last
+        assert receipt["files_moved"] == 1
+        assert size <= receipt["bytes_sent"] <= size + index
+    assert (tmp_path / "one").read_bytes() == b"12345"
+    assert read_tree(tmp_path / "f") == {b"two": b"123"}
+    there.hibali("pull", "there:data/d/none", tmp_path / "none", exit=3)
+    assert there.hibali("ls", "there:data/d", exit=0).out == b"large\none\n"
+    assert there.hibali("ls", "there:data", exit=0).out == b"d/\ne/\nx\n"
+    verified = there.verify().last
+    assert (verified["files_hashed"], verified["bytes_sent"]) == (4, index)
+    digest = hashlib.sha256(b"12345").hexdigest()
+    assert there.hibali("manifest", "there:data/d/one", exit=0).out == f"{digest}  one\n".encode()
+
+
+def test_a_later_push_adds_a_pack_and_says_what_is_gone(anywhere: Transfers, tmp_path: Path) -> None:
+    there = anywhere
+    there.make({b"stays": b"1", b"changes": b"2", b"goes/away": b"3", b"was/folder": b"4", b"was-file": b"5"})
+    there.push("--pack")
+    before = tars(there)
+    shutil.rmtree(there.source)
+    there.make({b"changes": b"22", b"was": b"44", b"was-file/now": b"55", b"new": b"6"})
+    (there.source / "stays").write_bytes(b"1")
+    (tmp_path / "same").write_bytes(b"")
+    assert there.push("--pack", exit=6).last["files_deleted"] == 0
+    there.push("--pack", "--delete", "--max-delete", "0", exit=8)
+    receipt = there.push("--pack", "--delete").last
+    assert receipt["files_deleted"] == 3
+    assert before.items() <= tars(there).items()
+    there.pull(tmp_path / "out")
+    assert read_tree(tmp_path / "out") == read_tree(there.source)
+    assert actions(there.push("--pack", "--delete", "--dry-run")) == {}
+
+
+@pytest.mark.heavy
+def test_ten_thousand_small_files_become_a_handful(local_there: Transfers) -> None:
+    local_there.make(many_files(10_000, 20))
+    receipt = local_there.push("--pack").last
+    assert (receipt["files_moved"], receipt["packs_made"]) == (10_000, 1)
+    assert len(local_there.place.names("data")) <= 5
+
+
+@pytest.mark.heavy
+def test_a_large_file_and_a_small_pack_size_make_more_packs(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make(
+        {b"%d" % number: os.urandom(MIB) for number in range(6)} | {b"large": os.urandom(40 * MIB)}
+    )
+    receipt = local_there.push("--pack", "--pack-size", "3M").last
+    assert receipt["packs_made"] == 4
+    assert sorted(len(content) > 40 * MIB for content in tars(local_there).values()) == [False] * 3 + [True]
+    local_there.pull(tmp_path / "out")
+    assert read_tree(tmp_path / "out") == read_tree(local_there.source)
+    assert local_there.verify().last["files_hashed"] == 7
+
+
+def test_files_and_packs_do_not_mix(anywhere: Transfers) -> None:
+    there = anywhere
+    there.make({b"a": b"1"})
+    there.push()
+    before = there.whole_state()
+    assert there.push("--pack", exit=8).last["code"] == "not-packed"
+    assert there.whole_state() == before
+    there.hibali("push", "--pack", there.source, "there:packed", "--json", exit=0)
+    before = there.whole_state()
+    for words in ((there.source, "there:packed"), (there.source / "a", "there:packed/")):
+        assert there.hibali("push", *words, "--json", exit=8).last["code"] == "packed-place"
+    there.hibali("push", "--pack", there.source / "a", "there:one", exit=2)
+    there.hibali("push", "--pack-size", "5M", there.source, "there:one", exit=2)
+    assert there.whole_state() == before
+
+
+@pytest.mark.heavy
+def test_a_folder_inside_a_packed_place_is_no_target(folder_there: Transfers) -> None:
+    folder_there.make({b"d/a": b"1"})
+    folder_there.push("--pack")
+    for words in ((), ("--pack",)):
+        answer = folder_there.hibali("push", *words, folder_there.source, "there:data/d", "--json", exit=8)
+        assert answer.last["code"] == "packed-place"
+
+
+@pytest.mark.heavy
+def test_sync_goes_from_packs_to_packs_and_out_of_them(anywhere: Transfers, tmp_path: Path) -> None:
+    there = anywhere
+    there.make({b"d/a": b"1", b"b": b"22", b"l": Link(b"b")})
+    there.push("--pack")
+    packed, plain = tmp_path / "packed", tmp_path / "plain"
+    there.hibali("sync", "--pack", "there:data", packed, exit=0)
+    there.hibali("sync", packed, plain, exit=0)
+    assert read_tree(plain) == read_tree(there.source)
+    there.hibali("verify", "there:data", packed, exit=0)
+    again = there.hibali("sync", "--pack", there.source, packed, "--json", exit=0).last
+    assert again["files_moved"] == 0
+
+
+def test_killed_between_packs_the_same_line_goes_on(anywhere: Transfers, tmp_path: Path) -> None:
+    there = anywhere
+    tree = {b"%03d" % number: os.urandom(100_000) for number in range(300)}
+    there.make(tree)
+    words = ("push", "--pack", "--pack-size", "1M", there.source, "there:data", "--json")
+    process = there.hibali.start(*words)
+    deadline = time.monotonic() + 60
+    while len(indexes(there)) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    receipt = there.hibali(*words, exit=0).last
+    assert receipt["files_kept"] >= 3 * 8
+    assert receipt["files_moved"] + receipt["files_kept"] == 300
+    assert {name[:-4] for name in tars(there)} == {name[len(INDEXES) : -6] for name in indexes(there)}
+    assert not [name for name in there.place.names("data") if PARTIAL.fullmatch(name)]
+    there.pull(tmp_path / "out")
+    assert read_tree(tmp_path / "out") == tree
+
+
+@pytest.mark.heavy
+def test_killed_inside_a_large_file_it_goes_on_there(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"large": os.urandom(150 * MIB)})
+    process = there.hibali.start("push", "--pack", "--bwlimit", "40M", there.source, "there:data", "--json")
+    deadline = time.monotonic() + 60
+    while not any(size > 70 * MIB for size in sizes_there(there)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    receipt = there.push("--pack").last
+    assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
+    if there.place.word == "ssh":
+        assert receipt["bytes_sent"] < 120 * MIB
+    assert there.verify().last["files_hashed"] == 1
+
+
+def sizes_there(there: Transfers) -> list[int]:
+    """How much is on disk of each partial file."""
+    found = []
+    for path in there.root.glob(".hibali-*"):
+        try:
+            found.append(path.stat().st_blocks * 512)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def rewrite(there: Transfers, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the lines of the one index there, and make its sum right again."""
+    (path,) = (there.root / INDEXES).glob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines[1:-1]:
+        change(line)
+    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines[:-1])
+    lines[-1]["sha256"] = sha256(text)
+    path.write_bytes(text + json.dumps(lines[-1]).encode() + b"\n")
+
+
+def test_an_index_that_lies_about_where_is_found_by_the_digest(
+    local_there: Transfers, tmp_path: Path
+) -> None:
+    local_there.make({b"a": b"secret" * 100, b"b": b"public" * 100})
+    local_there.push("--pack")
+    rewrite(local_there, lambda line: line.update(offset=0))
+    assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"a": "corrupt", b"b": "corrupt"}
+    assert read_tree(tmp_path / "out") == {}
+    assert set(failed(local_there.verify(exit=6))) == {b"a", b"b"}
+
+
+def test_an_index_with_unsafe_names_is_not_believed_at_all(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.push("--pack")
+    rewrite(local_there, lambda line: line.update(path="../a"))
+    for answer in (
+        local_there.pull(tmp_path / "out", exit=6),
+        local_there.push("--pack", "--delete", exit=6),
+    ):
+        assert answer.last["code"] == "bad-index"
+    assert not (tmp_path / "a").exists()
+
+
+def test_one_byte_of_a_tar_file_and_a_lost_one_are_named(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1" * 4000, b"b": b"2" * 4000})
+    local_there.push("--pack")
+    (tar,) = local_there.root.glob("*.tar")
+    content = bytearray(tar.read_bytes())
+    content[content.index(b"2" * 4000) + 2000] ^= 1
+    tar.write_bytes(content)
+    assert failed(local_there.verify(exit=6)) == {b"b": "differs"}
+    assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"b": "corrupt"}
+    assert read_tree(tmp_path / "out") == {b"a": b"1" * 4000}
+    tar.unlink()
+    assert set(failed(local_there.verify(exit=6)).values()) == {"pack-missing"}
+    assert set(failed(local_there.pull(tmp_path / "other", exit=6)).values()) == {"pack-missing"}
+
+
+def test_packs_on_tape_are_not_recalled_unasked(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1" * 4000, b"empty": b""})
+    local_there.push("--pack")
+    (tar,) = local_there.root.glob("*.tar")
+    size, status = tar.stat().st_size, tar.stat()
+    tar.write_bytes(b"")
+    os.truncate(tar, size)  # as a filesystem shows what is on tape: a size, and nothing on disk
+    os.utime(tar, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"a": "offline"}
+    assert failed(local_there.pull(tmp_path / "out", "--recall", exit=6)) == {b"a": "corrupt"}
+    assert local_there.push("--pack").last["files_kept"] == 2
+
+
+def test_a_saved_plan_out_of_packs_is_carried_out_or_refused(local_there: Transfers, tmp_path: Path) -> None:
+    local_there.make({b"a": b"1", b"d/b": b"2"})
+    local_there.push("--pack")
+    plan, out = tmp_path / "plan", tmp_path / "out"
+    local_there.hibali("plan", "there:data", out, "-o", plan, exit=0)
+    (local_there.source / "a").write_bytes(b"11")
+    local_there.push("--pack")
+    assert local_there.hibali("apply", plan, "--json", exit=8).last["code"] == "drift"
+    plan.unlink()
+    local_there.hibali("plan", "there:data", out, "-o", plan, exit=0)
+    local_there.hibali("apply", plan, exit=0)
+    assert read_tree(out) == {b"a": b"11", b"d/b": b"2"}

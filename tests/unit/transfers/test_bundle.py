@@ -1,0 +1,49 @@
+"""The agent as it is sent is the agent that is tested."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import transfers.agent
+from transfers import bundle
+
+MODULES = sorted(Path(transfers.agent.__file__).parent.glob("[a-z]*.py"))
+
+
+class _Docstrings(ast.NodeTransformer):
+    """Empties them."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            node.value.value = ""
+        return node
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
+def test_only_comments_and_docstrings_are_left_out(module: Path) -> None:
+    whole = module.read_text("utf-8")
+    sent = bundle._without_comments(whole)
+    expected = ast.dump(_Docstrings().visit(ast.parse(whole)))
+    assert ast.dump(ast.parse(sent)) == expected
+    assert ast.get_docstring(ast.parse(sent)) == ""
+    lines = {node.lineno for node in ast.walk(ast.parse(sent)) if isinstance(node, ast.stmt)}
+    assert lines <= {node.lineno for node in ast.walk(ast.parse(whole)) if isinstance(node, ast.stmt)}
+
+
+def test_what_is_sent_runs_with_nothing_of_ours_at_the_far_end(tmp_path: Path) -> None:
+    """A process that has only the standard library says its nonce, and knows every module when it is asked for it."""
+    names = [f"transfers.agent.{module.stem}" for module in MODULES]
+    script = tmp_path / "try.py"
+    script.write_text(
+        bundle._source().decode("ascii")
+        + f"\nimport importlib\nfor name in {names!r}:\n    importlib.import_module(name)\nprint('all of them')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "all of them\n"

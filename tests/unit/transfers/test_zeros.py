@@ -1,0 +1,62 @@
+"""Zeros that do not travel come out again as they were, and nothing that is said of them is believed unchecked."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from transfers.agent import frames
+from transfers.agent.zeros import ZerosError, leave_out, put_in
+
+BLOCK = 64 * 1024
+
+
+def dirty(length: int) -> bytearray:
+    return bytearray(b"\xee" * length)
+
+
+@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 7 * BLOCK + 100])
+def test_what_comes_out_is_what_went_in(length: int) -> None:
+    for seed in range(40):
+        chance = random.Random(seed)  # noqa: S311 - no secret
+        content = bytearray(length)
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(length)
+            some = chance.randbytes(chance.randrange(1, 2 * BLOCK))[: length - at]
+            content[at : at + len(some)] = some
+        header, body = leave_out({"unit": 1}, memoryview(content))
+        assert bytes(put_in(header, body, length, dirty)) == bytes(content)
+        assert len(body) + (BLOCK if "runs" in header else 0) >= len(content) - content.count(0) * 2
+        assert ("runs" in header) == (len(body) < length)
+
+
+def test_zeros_take_no_bytes_and_anything_else_stays_as_it_is() -> None:
+    header, body = leave_out({}, bytes(16 << 20))
+    assert (header, len(body)) == ({"runs": []}, 0)
+    content = b"x" * (3 * BLOCK)
+    assert leave_out({"unit": 3}, content) == ({"unit": 3}, content)
+    some = bytes(BLOCK) + b"y" + bytes(2 * BLOCK - 1)
+    assert leave_out({}, some) == ({"runs": [[BLOCK, 2 * BLOCK]]}, b"y" + bytes(BLOCK - 1))
+
+
+WRONG: tuple[Any, ...] = (
+    None, 5, "x", {}, [1], [[0]], [[0, 1, 2]], [[0, "1"]], [[0, True]], [[0.0, 3]], [[-1, 2]], [[0, 11]], [[3, 3]],
+    [[2, 1]], [[0, 2], [1, 2]], [[2, 4], [0, 1]], [[0, 2]], [[0, 4]], [], [[0, 1 << 70]],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("runs", WRONG)
+def test_what_does_not_add_up_is_refused(runs: Any) -> None:
+    with pytest.raises(ZerosError):
+        put_in({"runs": runs}, b"abc", 10, dirty)
+
+
+@pytest.mark.parametrize("length", [0, -1, frames.MAXIMUM_BODY + 1, 1 << 62])
+def test_nobody_makes_it_take_more_room_than_a_piece_may(length: int) -> None:
+    def take(_: int) -> bytearray:
+        raise AssertionError("room was taken")
+
+    with pytest.raises(ZerosError):
+        put_in({"runs": []}, b"", length, take)

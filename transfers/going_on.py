@@ -1,0 +1,157 @@
+"""Lost lines: which errors mean one, how long a call waits before it tries to come back, and how it does."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+from hibali.errors import HibaliError, TryLaterError
+from hibali.events import Listener, Noted, Retried
+from hibali.retry import try_again
+
+Result = TypeVar("Result")
+
+_LOST = frozenset({"connection-lost", "unreachable"})
+_FIRST_PAUSE = 3.0
+_FACTOR = 3.0
+_LONGEST_PAUSE = 90.0
+
+
+def is_lost(problem: BaseException) -> bool:
+    """Whether this says that a line was lost, and nothing about who was at its other end."""
+    return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
+
+
+@runtime_checkable
+class Survivor(Protocol):
+    """A store that goes on after lost lines, and comes back after the last one where its site allows it."""
+
+    @property
+    def reconnects(self) -> int:
+        """How many lost lines it went on after."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its first line is lost."""
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds it may be tried to come back; 0 for not at all."""
+
+    @property
+    def landed_before(self) -> int:
+        """How many bytes of unfinished files stood there when it began to land last."""
+
+    def can_come_back(self, *, anew: bool) -> bool:
+        """Whether it could know that nobody else wrote there meanwhile, or, where all is to be looked at `anew`, need not."""
+
+    def leave(self) -> None:
+        """Let go of all lines, lost or not; safe to call twice."""
+
+    def come_back(self, *, anew: bool) -> None:
+        """One try: one login at most, which asks nothing; then what was held before is held again.
+
+        Raises an error that is `transient` where a later try may succeed.
+        """
+
+
+class Patience:
+    """Which pauses are made between tries, in seconds of some monotonic clock; a pure decision."""
+
+    def __init__(self, seconds: float, jitter: Callable[[], float]) -> None:
+        """It ends when `seconds` have passed without getting on; every pause is multiplied by `jitter`."""
+        self._seconds = seconds
+        self._jitter = jitter
+        self._mark: object = None
+        self._since: float | None = None
+        self._next = _FIRST_PAUSE
+
+    def lost(self, now: float, mark: object) -> None:
+        """A line is lost; with another `mark` than at the last time the call got on meanwhile, and all begins again."""
+        if self._since is None or mark != self._mark:
+            self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
+
+    def next_pause(self, now: float) -> float | None:
+        """How long to wait for the next try; None where there is none. The last one is made when the time is up."""
+        left = self._seconds - (now - (self._since if self._since is not None else now))
+        if left <= 0:
+            return None
+        pause = min(left, self._next * self._jitter())
+        self._next = min(_LONGEST_PAUSE, self._next * _FACTOR)
+        return pause
+
+
+class GoingOn:
+    """Brings the stores of one call back after a lost line, all of them: whoever was not lost waits in the middle of something."""
+
+    def __init__(self, stores: Sequence[object], mark: Callable[[], object], tell: Listener) -> None:
+        """`stores` may still grow; `mark` changes when something was done."""
+        self._stores = stores
+        self._mark = mark
+        self._tell = tell
+        self._patience: Patience | None = None
+
+    def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
+        """What `act` returns; called again, after a lost line came back. `anew` if it looks at everything by itself."""
+        while True:
+            try:
+                return act()
+            except TryLaterError as problem:
+                self._come_back(problem, anew=anew)
+
+    def each(self, ask: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
+        """What `ask` answers, which is told how many answers came before it was interrupted by a lost line."""
+        done = 0
+        while True:
+            try:
+                for answer in ask(done):
+                    done += 1
+                    yield answer
+            except TryLaterError as problem:
+                self._come_back(problem, anew=False)
+            else:
+                return
+
+    def _come_back(self, problem: TryLaterError, *, anew: bool) -> None:
+        """Raises `problem` where it is not to be tried, or what the last try raised."""
+        stores = [store for store in self._stores if isinstance(store, Survivor)]
+        lost = [store for store in stores if store.lost]
+        seconds = min((store.patience for store in lost), default=0.0)
+        possible = len(stores) == len(self._stores) and all(one.can_come_back(anew=anew) for one in stores)
+        if not (is_lost(problem) and seconds and possible):
+            raise problem
+        self._patience = patience = self._patience or Patience(seconds, _jitter)
+        patience.lost(time.monotonic(), (self._mark(), *(store.landed_before for store in stores)))
+        _leave(stores)
+        try_again(
+            lambda: _come_back(stores, anew=anew),
+            problem,
+            next_pause=lambda: patience.next_pause(time.monotonic()),
+            tell=self._tell_pause,
+        )
+        self._tell(Noted(f"{problem.about}: the line is back"))
+
+    def _tell_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
+        words = f"the line is lost, trying again in {seconds:.0f} s"
+        self._tell(Retried(problem.about, attempt, seconds, f"the line is lost: {problem.message}"))
+        self._tell(Noted(f"{problem.about}: {words} ({problem.message})"))
+
+
+def _come_back(stores: Iterable[Survivor], *, anew: bool) -> None:
+    try:
+        for store in stores:
+            store.come_back(anew=anew)
+    except BaseException:
+        _leave(stores)
+        raise
+
+
+def _leave(stores: Iterable[Survivor]) -> None:
+    for store in stores:
+        store.leave()
+
+
+def _jitter() -> float:
+    return random.uniform(0.9, 1.1)  # noqa: S311  # so that many clients of one server do not come in step

@@ -1,0 +1,1 @@
+"""Many small files in few tar files, each with an index beside it."""

@@ -1,0 +1,223 @@
+"""A packed place: what its indexes say it holds, and ranges of its tar files."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from hibali.errors import IncompleteError
+from hibali.text import printable
+from transfers.entry import Entry, Kind
+from transfers.packing import group_units
+from transfers.packs.index import IndexReader, Member, Pack, name_in, place_of
+from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
+from transfers.store import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
+
+_RUN = 20_000  # so many members are sorted in memory at a time
+_IN_MEMORY = 8 * 1024 * 1024
+_LOST = Problem("pack-missing", "the tar file that holds it is not there as it was written")
+
+
+class Range(NamedTuple):
+    """So many bytes of one pack's tar file."""
+
+    pack: str
+    offset: int
+    length: int
+
+
+@runtime_checkable
+class HashesRanges(Protocol):
+    """A store that can be asked for the digest of a part of a file without its bytes coming here."""
+
+    def digest_ranges(
+        self, ranges: Iterable[tuple[Entry, int, int]]
+    ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
+        """The sha256 of so many bytes from an offset on, as they are now, in the order asked."""
+
+
+class MemberSpool(Spooled[Member]):
+    """Members of a packed place."""
+
+    def _pack(self, value: Member) -> list[Any]:
+        return [entry_to_list(value.entry), value.generation, value.gone]
+
+    def _unpack(self, fields: list[Any]) -> Member:
+        entry, generation, gone = fields
+        return Member(entry_from_list(entry), generation, gone)
+
+
+class PackedPlace:
+    """The packs below the root of a store, read when first asked for and then known. It belongs to one thread."""
+
+    def __init__(self, store: Store, about: str, *, known: bool = True) -> None:
+        """`about` is the place as people know it; `known` tells that it was seen to be packed already."""
+        self._known = known
+        self.store = store
+        self._about = about
+        self._members = MemberSpool(_IN_MEMORY)
+        self._tars: dict[str, tuple[int, Entry]] = {}
+        self._packs: dict[str, Pack] = {}
+        self._loaded = False
+
+    @property
+    def next_generation(self) -> int:
+        """The number of the next pack."""
+        self.load()
+        return max((pack.generation for pack in self._packs.values()), default=0) + 1
+
+    def leftovers(self) -> list[Entry]:
+        """Tar files without an index, which nobody finished."""
+        self.load()
+        return [entry for name, (_, entry) in self._tars.items() if name not in self._packs]
+
+    def load(self) -> None:
+        """Read all indexes. Raises `IncompleteError` for one that cannot be read or believed."""
+        if self._loaded:
+            return
+        indexes: list[tuple[str, Entry]] = []
+        try:
+            for entry in self.store.list():
+                self._meet(entry, indexes)
+        except ListingIncompleteError as problem:
+            raise IncompleteError(problem.code, problem.message, about=problem.about) from None
+        if self._known and not indexes:
+            raise self._hidden()
+        ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_IN_MEMORY), _RUN)
+        before = b""
+        for member in ordered:
+            if member.entry.order != before and not member.gone:
+                self._members.add(member)
+            before = member.entry.order
+        self._loaded = True
+
+    def _meet(self, entry: Entry, indexes: list[tuple[str, Entry]]) -> None:
+        if entry.kind is not Kind.FILE:
+            return
+        tar, index = name_in(entry.path, index=False), name_in(entry.path, index=True)
+        if tar is not None:
+            # a number that nothing else has: whoever reads knows a file by it
+            self._tars[tar] = (len(self._tars) + 1_000_000_000, entry)
+        elif index is not None:
+            indexes.append((index, entry))
+
+    def _read(self, indexes: list[tuple[str, Entry]]) -> Iterator[Member]:
+        """What all of them say."""
+        items = [Item(number, entry) for number, (_, entry) in enumerate(indexes)]
+        piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
+        reader: IndexReader | None = None
+        for payload in self.store.read(group_units(items, lambda: piece)):
+            start = 0
+            for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
+                if position in payload.problems:
+                    raise self._unread(item.entry, payload.problems[position])
+                name = indexes[item.number][0]
+                if payload.unit.offset == 0:
+                    reader = IndexReader(name, self._about)
+                assert reader is not None  # segments come in order
+                yield from reader.take(bytes(payload.data[start : start + size]))
+                start += size
+                if payload.unit.last:
+                    self._packs[name] = reader.end()
+
+    def _hidden(self) -> IncompleteError:
+        return IncompleteError(
+            "bad-index",
+            "the files at this place are packed, and it does not list the indexes of its packs",
+            about=self._about,
+            hint="Web servers often hide what begins with a dot. Read it over ssh.",
+        )
+
+    def _unread(self, entry: Entry, problem: Problem) -> IncompleteError:
+        about = f"{self._about}/{printable(entry.path)}"
+        return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", about=about)
+
+    def members(self) -> Iterator[Entry]:
+        """What the packs hold, in canonical order, with every folder above a name."""
+        self.load()
+        above: list[bytes] = []
+        for member in self._members:
+            entry = member.entry
+            if entry.kind is Kind.FILE and entry.size:
+                entry = entry._replace(offline=self._is_offline(place_of(entry)[0]))
+            while above and not entry.path.startswith(above[-1]):
+                above.pop()
+            start = len(above[-1]) if above else 0
+            while (end := entry.path.find(b"/", start)) >= 0:
+                start = end + 1
+                above.append(entry.path[:start])
+                yield Entry(entry.path[:end], Kind.FOLDER)
+            if entry.kind is Kind.FOLDER:
+                above.append(entry.order)
+            yield entry
+
+    def _is_offline(self, pack: str) -> bool:
+        """Whether reading a member would fetch its tar file from tape."""
+        _, tar = self._tars.get(pack, (0, None))
+        return tar is not None and tar.offline
+
+    def read(self, ranges: Iterable[Range]) -> Iterator[Payload | Problem]:
+        """The bytes of each, in the order asked; some are asked for ahead."""
+        self.load()
+        asked: deque[Problem | None] = deque()
+
+        def units() -> Iterator[Unit]:
+            for wanted in ranges:
+                number, tar = self._tar_of(wanted)
+                asked.append(None if tar else _LOST)
+                if tar is None:
+                    continue
+                items = (Item(number, tar),)
+                yield Unit(items, wanted.offset, wanted.length, segment=True, piece=True)
+
+        answers = self.store.read(units())
+        while True:
+            payload = next(answers, None)
+            while asked and (lost := asked.popleft()) is not None:
+                yield lost
+            if payload is None:
+                return
+            yield payload.problems.get(0) or payload
+
+    def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
+        """The tar file of a range with its number; None where it is lost or another."""
+        number, tar = self._tars.get(wanted.pack, (0, None))
+        pack = self._packs.get(wanted.pack)
+        return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
+
+    def digests(self, hashing: HashesRanges, ranges: Iterable[Range]) -> Iterator[str | Problem]:
+        """The sha256 of each, computed where the tar files are."""
+        self.load()
+        asked: deque[Problem | None] = deque()
+
+        def stretches() -> Iterator[tuple[Entry, int, int]]:
+            for wanted in ranges:
+                tar = self._tar_of(wanted)[1]
+                asked.append(None if tar else _LOST)
+                if tar is not None:
+                    yield tar, wanted.offset, wanted.length
+
+        answers = hashing.digest_ranges(stretches())
+        while True:
+            answer = next(answers, None)
+            while asked and (lost := asked.popleft()) is not None:
+                yield lost
+            if answer is None:
+                return
+            yield answer[2] or answer[1] or _LOST
+
+    def anything(self) -> Range | None:
+        """A few bytes that can surely be read, if there are any."""
+        self.load()
+        sound = (p for p in self._packs.values() if p.digest and p.name in self._tars)
+        return next((Range(p.name, 0, 1) for p in sound if self._tars[p.name][1].size == p.size), None)
+
+    def close(self) -> None:
+        """Let go of the store and of what was read; safe to call twice."""
+        self.store.close()
+        self._members.close()
+
+
+def _rank(member: Member) -> tuple[bytes, int]:
+    return member.entry.order, -member.generation
