@@ -72,6 +72,7 @@ def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
     assert names == ["empty", "large", "many", "sub", "ä"]
 
 
+@pytest.mark.heavy
 def test_what_was_pushed_comes_back_with_its_time_and_digest(apache: Transfers) -> None:
     apache.make(TREE)
     (apache.source / "sub/two words & more").chmod(0o755)
@@ -84,6 +85,7 @@ def test_what_was_pushed_comes_back_with_its_time_and_digest(apache: Transfers) 
         assert (mine.st_mtime_ns, mine.st_mode) == (theirs.st_mtime_ns, theirs.st_mode)
 
 
+@pytest.mark.heavy
 def test_a_name_that_the_server_cannot_hold_is_refused_before_anything_moves(there: Transfers) -> None:
     names = (b"a?b", b"a#b", b"new\nline", b"\xff")
     there.make({b"plain": b"1"})
@@ -109,6 +111,22 @@ def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) 
     there.nothing_of_ours_there()
 
 
+@pytest.mark.heavy
+def test_a_tree_is_removed_with_all_in_it_and_no_more(there: Transfers) -> None:
+    there.make({b"a/b/c": b"1", b"a/d": b"2", b"e": b"3"})
+    there.push()
+    there.place.plant("data", {b"a/.hibali/journal": b"{}", b"kept/x": b"4"})
+    there.hibali("mkdir", "there:data/new/folder", exit=0)
+    assert b"new/folder" in there.place.names("data")
+    assert there.hibali("cat", "there:data/a/b/c", exit=0).out == b"1"
+    there.hibali("rm", "there:data/e", "--json", exit=0)
+    there.hibali("rm", "there:data/a", "--recursive", "--yes", "--json", exit=0)
+    assert there.there() == {b"kept/x": b"4"}
+    assert b"a" not in there.place.names("data")
+    there.nothing_of_ours_there()
+
+
+@pytest.mark.heavy
 def test_verify_reads_what_stands_there(apache: Transfers) -> None:
     apache.make(TREE)
     apache.push()
@@ -264,7 +282,9 @@ def test_a_url_that_is_not_safe_is_not_taken(hibali: Any, url: str, words: str) 
     assert words in answer.last["message"]
 
 
-@pytest.mark.parametrize("protocol", ["gs", "abfs", "swift"])
+@pytest.mark.parametrize(
+    "protocol", ["gs", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("abfs", "swift"))]
+)
 def test_other_clouds_are_named_as_not_built(hibali: Any, protocol: str) -> None:
     hibali("sites", "add", "cloud", "--url", f"{protocol}://bucket", "--no-check", exit=0)
     answer = hibali("ls", "cloud:", "--json", exit=2)

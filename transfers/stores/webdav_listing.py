@@ -21,7 +21,7 @@ _NAMES_AHEAD = 64
 
 
 class Listing:
-    """One walk: iterate it, then look at `problems` and `orphans`."""
+    """One walk: iterate it, then look at `problems`, `orphans` and `places`."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """`root` is a folder; what it holds is told by paths below it."""
@@ -34,6 +34,7 @@ class Listing:
         self._ahead: dict[bytes, Future[Children]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
+        self.places: list[bytes] = []  # which have a `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries by the bytes of the whole path, a folder's with a slash behind it."""
@@ -56,6 +57,7 @@ class Listing:
             children = asked.result() if asked is not None else self._look(folder)
             if children.own:
                 self._seeds += self._own.seeds(folder)
+                self.places.append(folder)
         except HibaliError as problem:
             if not folder:
                 raise

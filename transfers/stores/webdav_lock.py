@@ -44,6 +44,15 @@ def unlock(wire: Wire, path: bytes, token: str) -> None:
     wire.ask("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
 
 
+def living_holder(files: Files, folder: bytes) -> dict[str, Any] | None:
+    """Who holds the lock of a folder; None where nobody can be at work, or nobody may look."""
+    standing = files.wire.ask("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
+    if standing.status >= 300:
+        return None
+    holder = record_of(standing.body)
+    return None if is_free(holder, _age(standing)) else holder
+
+
 class DavLock(KeptLease):
     """Held from construction to `release`; renewed by a thread of its own."""
 

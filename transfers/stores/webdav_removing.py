@@ -18,7 +18,7 @@ from transfers.stores.webdav_probe import Honours
 _BATCH = 256
 _FOLDER_SECONDS = 60
 _CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("not-empty", "it holds something that was not listed, so it stays")
+_NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed, so it stays")
 
 
 class Removing:
@@ -51,7 +51,7 @@ class Removing:
     def _remove(self, entry: Entry) -> Problem | None:
         try:
             path = self._path_of(entry.path)
-            return self._remove_folder(path) if entry.kind is Kind.FOLDER else self.remove_file(path, entry)
+            return self.remove_folder(path) if entry.kind is Kind.FOLDER else self.remove_file(path, entry)
         except HibaliError as problem:
             return problem_of(problem, denied=True)
 
@@ -75,8 +75,8 @@ class Removing:
         self._files.delete(path)
         return None
 
-    def _remove_folder(self, path: bytes) -> Problem | None:
-        """Where the server locks, nobody can put anything into it between the look and the DELETE."""
+    def remove_folder(self, path: bytes) -> Problem | None:
+        """Remove an empty folder. Where the server locks, nobody can put anything into it between the look and the DELETE."""
         found = self._files.look(path)
         if found is None:
             return None

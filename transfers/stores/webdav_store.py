@@ -33,11 +33,13 @@ from transfers.stores.webdav_lock import DavLock
 from transfers.stores.webdav_own import Own, below
 from transfers.stores.webdav_probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.webdav_removing import Removing
+from transfers.stores.webdav_vacating import Vacating
 from transfers.stores.webdav_wire import CONNECTIONS, Wire
 from transfers.stores.webdav_writing import Writing
 
 _Streams = list[Reading | Writing]
 _Paths = list[bytes]
+_Troubles = list[tuple[bytes, Problem]]
 
 
 class DavStore:
@@ -71,6 +73,7 @@ class DavStore:
         self._holder: KeptLease | NoLock = NoLock()
         self._streams: _Streams = []
         self._orphans: _Paths = []
+        self._places: _Paths = []  # below, which have a `.hibali`
         self._tidy = False  # all orphans are known, and nothing else can be left
 
     @property
@@ -130,6 +133,7 @@ class DavStore:
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
+        self._places = [place for place in listing.places if place]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._wire.about, listing.problems)
@@ -218,6 +222,24 @@ class DavStore:
         self._check_held(self._writable())
         self._holder.check(now=True)
         yield from self._removing().remove(entries, self._holder.check)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating; nothing tells of links there."""
+        del itself
+        self._vacating().check()
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        self._purge()
+        return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        self._holder.check(now=True)
+        return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
+
+    def _vacating(self) -> Vacating:
+        return Vacating(self._files, self.where, self._places)
 
     def adjust(self, adjustments: object) -> NoReturn:
         """See Store: never asked (`Facts.adjusts`)."""
