@@ -121,8 +121,15 @@ class _Removal:
         check_writable(location)
         check_named(location)
         above = self._open(location.parent)
-        if not above.facts.writable or not isinstance(above, Vacating):
+        if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", about=location.text)
+        if not isinstance(above, Vacating):
+            raise RefusedError(
+                "cannot-remove",
+                "it cannot be told at this kind of site whether somebody is at work there",
+                about=location.text,
+                hint="What a source does not have, a sync with --delete removes there.",
+            )
         found = above.stat(location.name)
         if found is None:
             raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
