@@ -78,6 +78,21 @@ def test_ranges_at_the_start_in_the_middle_at_the_end_and_beyond(subject: Subjec
     assert bytes(payload.data) == b""
 
 
+def test_a_piece_is_read_by_itself_from_anywhere(subject: Subject) -> None:
+    subject.plant({b"large": LARGE})
+    store = subject.open()
+    entry = store.stat(b"large")
+    assert entry is not None
+    item = Item(7, entry)
+    pieces = [(len(LARGE) - 5, 5), (3, 1), (9 * MIB, 70_000), (3, 2), (0, len(LARGE) // 2)]
+    units = [Unit((item,), at, length, segment=True, piece=True) for at, length in pieces]
+    before = store.wire_bytes
+    found = list(store.read(iter(units)))
+    assert [bytes(payload.data) for payload in found] == [LARGE[at : at + length] for at, length in pieces]
+    assert [(payload.problems, payload.digests) for payload in found] == [({}, [None])] * len(units)
+    assert store.wire_bytes - before in {0, sum(length for _, length in pieces)}
+
+
 def test_no_final_name_before_the_whole_file_is_there(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"other": b"1"})

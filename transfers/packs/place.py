@@ -14,7 +14,8 @@ from transfers.packs.index import IndexReader, Member, Pack, name_in, place_of
 from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.store import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
 
-_RUN = 20_000  # so many members are sorted in memory at a time
+_RUN = 10_000  # so many members are sorted in memory at a time
+_RUN_BYTES = 64 * 1024  # and so many bytes of each run stay there
 _IN_MEMORY = 8 * 1024 * 1024
 _LOST = Problem("pack-missing", "the tar file that holds it is not there as it was written")
 
@@ -84,7 +85,7 @@ class PackedPlace:
             raise IncompleteError(problem.code, problem.message, about=problem.about) from None
         if self._known and not indexes:
             raise self._hidden()
-        ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_IN_MEMORY), _RUN)
+        ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_RUN_BYTES), _RUN)
         before = b""
         for member in ordered:
             if member.entry.order != before and not member.gone:
