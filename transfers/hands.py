@@ -171,6 +171,7 @@ class Hand(Sender):
         self._ended = threading.Event()
         self._left = True
         self._made_room = False
+        self.taken: dict[int, Payload] = {}
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
 
@@ -205,12 +206,12 @@ class Hand(Sender):
         self._ended.set()
 
     def take_back(self) -> list[tuple[int, Payload]]:
-        """What was sent over a line that is lost, and was not answered; once."""
+        """What was sent over a line that is lost, and was not answered; once. It stays in `taken` until others have it."""
         with self._guard:
-            units = [(number, payload) for number, payload in self.under_way.items() if payload is not None]
+            self.taken = {number: one for number, one in self.under_way.items() if one is not None}
             self.under_way.clear()
             self.flow = Flow()
-        return units
+        return list(self.taken.items())
 
     def let_go(self) -> None:
         """Nothing more comes."""

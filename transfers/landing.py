@@ -106,6 +106,7 @@ class LandingStream:
         waiting = [
             payload for sender in (self._own, *self._hands) for payload in [*sender.under_way.values()]
         ]
+        waiting += [payload for hand in self._hands for payload in [*hand.taken.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
         left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
         return left + [aside_path(self._seed, path) for path in self._made_room]
@@ -200,19 +201,25 @@ class LandingStream:
         with self._guard:
             self._lost += 1
             number = -self._lost
-        if hand.under_way and self._window.open(number, 0):
+        if not self._window.open(number, 0):  # from here on the landing does not end without us
+            return
+        if hand.under_way:
             threading.Thread(
                 target=self._take_over, args=(hand, number), name="take over", daemon=True
             ).start()
+        else:
+            self._window.close(number)
 
-    def _take_over(self, hand: Hand, number: int) -> None:
+    def _take_over(self, hand: Hand, ending: int) -> None:
+        """`ending` is the unit whose answer says that the agent is gone."""
         try:
-            self._own.under_way[number] = None
-            told = {"do": "end_formers", "unit": number, "formers": [hand.connection.process]}
+            self._own.under_way[ending] = None
+            told = {"do": "end_formers", "unit": ending, "formers": [hand.connection.process]}
             self._control.send(frames.REQUEST, told)
-            if self._window.wait_closed(number):
-                for unit in hand.take_back():
-                    self._hand_out(*unit)
+            if self._window.wait_closed(ending):
+                for number, payload in hand.take_back():
+                    self._hand_out(number, payload)
+                    del hand.taken[number]
         except HibaliError as problem:
             self.end(problem)
 

@@ -69,6 +69,7 @@ class Lines:
         self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
         self._lost_bytes = 0
         self.lost = 0  # lines that broke, while others went on
+        self.lately_lost = 0  # those of which it is not known yet whether all the others broke, too
         self._failed = False
         self._closed = False
 
@@ -133,6 +134,7 @@ class Lines:
             self.lost += 1
             again = self.lost <= _MOST_LOST
             self._started += again
+            self.lately_lost += again
             number = self._numbers.pop(lost)  # over the same login
         lost.close(0.1)
         if again:
@@ -144,6 +146,7 @@ class Lines:
         with self._guard:
             if self._settled.wait_for(lambda: self._closed, _REPLACED_AFTER_SECONDS):
                 return
+            self.lately_lost -= 1
         self._run(number)
 
     def wait(self, seconds: float) -> int:

@@ -439,7 +439,7 @@ class PosixStore:
             self._left = self._left or landing.left
             self._orphans += landing.partials()
             self._holding.walked = landing.walked
-        self._lines_lost += self._lines.lost
+        self._lines_lost += self._lines.lost - self._lines.lately_lost
 
     def come_back(self, *, anew: bool) -> None:
         """See Survivor."""

@@ -95,19 +95,29 @@ def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_pat
     there.nothing_of_ours_there()
 
 
-@pytest.mark.parametrize("killed", ["agent", pytest.param("ssh", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "killed",
+    ["agent", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "ssh of a stopped agent"))],
+)
 def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, killed: str) -> None:
-    """The lock's holder, in the middle of its work: what it had written and not named is cleared away, too."""
+    """The lock's holder, in the middle of its work: what it had written and not named is cleared away, too.
+
+    One that was stopped does not notice that its line is lost, and must not wake up later.
+    """
     there, proxy = losing({})
     tree = many_files(300, 20_000)
     there.make(tree)
     there.place.plant("data", {b"extra/file": b"to be deleted"})
     process = there.hibali.start("push", there.source, "there:data", "--json", "--delete", "--bwlimit", "2M")
     wait_for(lambda: len(there.landed()) > 20)
-    os.kill(holder_of(there) if killed == "agent" else ssh_below(process.pid), signal.SIGKILL)
+    holder = holder_of(there)
+    if "stopped" in killed:
+        os.kill(holder, signal.SIGSTOP)
+    os.kill(holder if killed == "agent" else ssh_below(process.pid), signal.SIGKILL)
     last = receipt_of(there, process, 0)
     assert (last["files_moved"], last["files_deleted"], last["reconnects"]) == (len(tree), 1, 1)
     assert proxy.connections == 1, "the login was still there"
+    wait_for(lambda: not Path(f"/proc/{holder}").exists())
     assert there.there() == tree
     there.nothing_of_ours_there()
 
