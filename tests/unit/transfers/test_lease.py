@@ -83,6 +83,7 @@ def test_a_lock_says_who_holds_it_and_is_private(root: Root, tmp_path: Path) -> 
         "client": "bob@login2 pid 8",
         "token": record["token"],
         "lease": 120,
+        "call": "",
         "host": socket.gethostname(),
         "boot": boot_identifier(),
         "namespace": str(Path("/proc/self/ns/pid").readlink()),
