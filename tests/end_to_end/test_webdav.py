@@ -99,6 +99,7 @@ def test_a_name_that_the_server_cannot_hold_is_refused_before_anything_moves(the
         assert there.there() == {b"plain": b"1"}
 
 
+@pytest.mark.heavy
 def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) -> None:
     there.make(TREE)
     there.push()
