@@ -196,7 +196,10 @@ def test_one_file_goes_under_another_name(sites: Sites) -> None:
     sites.nothing_of_ours_there()
 
 
-@pytest.mark.parametrize("killed", ["here", "north", "south"])
+@pytest.mark.parametrize(
+    "killed",
+    ["here", pytest.param("north", marks=pytest.mark.heavy), pytest.param("south", marks=pytest.mark.heavy)],
+)
 def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) -> None:
     size = 40 * MIB
     sites.make({**many_files(20, 50_000), b"large": os.urandom(size)})
@@ -302,3 +305,26 @@ def test_only_between_two_ssh_sites(hibali: Any, source: str, target: str, code:
     error = hibali("sync", "--direct", source, target, "--json", exit=2).last
     assert error["code"] == code
     assert "--direct" in error["hint"]
+
+
+def test_a_site_without_an_agent_is_refused(sites: Sites) -> None:
+    sites.make({b"a": b"1"})
+    config = sites.hibali.home.config
+    config.write_text(config.read_text().replace('transport = "agent"', 'transport = "sftp"'))
+    assert sites.sync(code=2).last["code"] == "direct-transport"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_a_login_as_another_account_lands_nothing(sites: Sites) -> None:
+    sites.make({b"a": b"1"})
+    wrapper = sites.north.server.home / "as nobody"
+    become = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    wrapper.write_text(f'#!/bin/sh\nfor last; do :; done\nexec {become} sh -c "$last"\n')
+    wrapper.chmod(0o755)
+    config = sites.hibali.home.config
+    start, reached, _ = config.read_text().partition('command = ["ssh", "-F", "' + str(sites.way))
+    config.write_text(f"{start}command = {json.dumps([str(wrapper)])}\n")
+    assert reached
+    assert sites.sync(code=4).last["code"] == "another-account"
+    assert not sites.south.files("")
+    sites.nothing_runs_there()

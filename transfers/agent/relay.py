@@ -82,10 +82,10 @@ class Relay(Outlet):
     def _skip_chatter(self, nonce: bytes) -> None:
         """Byte by byte, so that no frame is swallowed."""
         seen = bytearray()
-        deadline = time.time() + _START_SECONDS
+        deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
             ready, _, _ = select.select([self._in], [], [], _LOOK_SECONDS)
-            if not ready and self._process.poll() is None and time.time() < deadline:
+            if not ready and self._process.poll() is None and time.monotonic() < deadline:
                 continue
             byte = os.read(self._in.fileno(), 1) if ready else b""
             if not byte or len(seen) > _CHATTER:
