@@ -1,8 +1,10 @@
 """Carrying from here to another site: what is read here goes to an agent there, over a login of this account's own."""
 
+import contextlib
 import os
 import queue
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -42,7 +44,7 @@ class Relay(Outlet):
         self.buffers = self._lent = _Lent()
         self._reader = Reader(root, self)
         self._planned: Dict[int, Dict[str, Any]] = {}
-        self._waiting: queue.Queue[Optional[_Waiting]] = queue.Queue(_AHEAD)
+        self._waiting: queue.Queue[_Waiting] = queue.Queue(_AHEAD)
         self._said = bytearray()
         self._closing = False
         try:
@@ -125,8 +127,6 @@ class Relay(Outlet):
                 work = self._waiting.get(timeout=SILENCE_SECONDS / 4)
             except queue.Empty:
                 work = (frames.HEARTBEAT, {}, b"")
-            if work is None:
-                return
             try:
                 if not gone:
                     frames.write_frame(self._out, *work)
@@ -146,12 +146,9 @@ class Relay(Outlet):
         except (OSError, ValueError, frames.FrameError) as problem:
             reason = str(problem)
         if not self._closing:
-            lost = self._unreached(reason)
-            said = {"code": "peer-lost", "message": lost.errors, "status": lost.status}
-            try:
-                self._channel.send(frames.ERROR, said)
-            except OSError:
-                return  # the client is gone, too
+            with contextlib.suppress(OSError):  # the client is gone, too
+                message = self._unreached(reason).errors or "the line to the other site was lost"
+                self._channel.send(frames.ERROR, {"code": "peer-lost", "message": message})
 
     def _hear(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
@@ -168,8 +165,10 @@ class Relay(Outlet):
         self._kill()
 
     def _kill(self) -> None:
+        """With whatever it started to get there."""
         if self._process.poll() is None:
-            self._process.kill()
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end(self) -> int:
         """How ssh ended; it is ended where it does not do so by itself."""
