@@ -65,7 +65,7 @@ class Pair:
         landing = DirectLanding(
             self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
         )
-        units: Iterator[Unit] = group_units(self.items(contents), 4 * MIB, landing.begun)
+        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, landing.begun)
         return list(landing.run(units))
 
     def items(self, contents: dict[str, bytes]) -> Iterator[Item]:
@@ -130,7 +130,7 @@ def test_a_source_that_is_not_what_was_listed_is_named(pair_over: Callable[[list
     landing = DirectLanding(
         pair.line, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
     )
-    found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, 4 * MIB))}
+    found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, lambda: 4 * MIB))}
     assert {name for name, problem in found.items() if problem and problem.code == "source-changed"} == {
         b"small",
         b"large",
