@@ -259,6 +259,20 @@ def _options() -> list[str]:
     return [word for option in _ALWAYS for word in ("-o", option)]
 
 
+def unattended_options() -> list[str]:
+    """What a site's own ssh is given to log in to another site: as ours, and nothing is asked or shared.
+
+    OpenSSH before 7.6 knows no RemoteCommand, and so has none.
+    """
+    return [
+        *("-o", "IgnoreUnknown=RemoteCommand"),
+        *_options(),
+        *_asking(False),
+        *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
+        *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
+    ]
+
+
 def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is about
     """Without a terminal nothing may be asked, and an unknown host key is an end."""
     if may_ask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -23,12 +24,14 @@ def with_retries(
     attempts: int = 4,
     first_wait: float = 0.5,
     longest_wait: float = 20.0,
+    patience: float = math.inf,
     tell: Listener = ignore,
 ) -> Result:
     """Call `attempt` until it succeeds; only errors marked transient are tried again, with growing, jittered pauses.
 
-    The last error is raised as it was. `attempts` counts the first one.
+    The last error is raised as it was. `attempts` counts the first one; none begins `patience` seconds after that.
     """
+    began = time.monotonic()
     try:
         return attempt()  # nearly always all there is to it, and then nothing else is loaded or built
     except HibaliError as problem:
@@ -48,7 +51,8 @@ def with_retries(
         tell(Retried(about, state.attempt_number, wait, getattr(problem, "message", str(problem))))
 
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(attempts),
+        stop=tenacity.stop_after_attempt(attempts)
+        | tenacity.stop_before_delay(began + patience - time.monotonic()),
         wait=tenacity.wait_exponential(multiplier=first_wait, max=longest_wait)
         + tenacity.wait_random(0, first_wait),
         retry=tenacity.retry_if_exception(

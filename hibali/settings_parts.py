@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSettings, SshSettings
+from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SchedulerSettings, SshSettings
 
 _WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
@@ -43,6 +43,17 @@ def read_ssh(site: Table) -> SshSettings | None:
     )
     if found.persist_seconds > LONGEST_PERSIST:
         table.note("must be at most 1d", "persist")
+    table.finish()
+    return found
+
+
+def read_reached(table: Table) -> Reached:
+    """How one other site reaches this one."""
+    found = Reached(
+        host=table.text("host", _HOST, "a host"),
+        port=table.whole("port", 0, most=65535) or None,
+        command=table.words("command", ("ssh",)),
+    )
     table.finish()
     return found
 

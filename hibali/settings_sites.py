@@ -10,6 +10,7 @@ from hibali.settings_parts import (
     read_globus,
     read_limits,
     read_purge,
+    read_reached,
     read_root,
     read_s3,
     read_scheduler,
@@ -17,7 +18,7 @@ from hibali.settings_parts import (
     read_url,
 )
 from hibali.settings_table import Table, Wrong
-from hibali.sites import KINDS, Kind, Site
+from hibali.sites import KINDS, Kind, Reached, Site
 
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
 ROOT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -25,6 +26,7 @@ ROOT_PATH = re.compile(r"(/|~(/|$)|\$[A-Za-z_][A-Za-z0-9_]*(/|$)).*")
 WORK_PATH = re.compile(rf"@{ROOT_NAME.pattern}(/.*)?|{ROOT_PATH.pattern}")
 _BELONGS: dict[str, tuple[Kind, ...]] = {
     "ssh": ("ssh",),
+    "reached_from": ("ssh",),
     "s3": ("s3",),
     "url": ("url",),
     "credentials_command": ("url",),
@@ -74,6 +76,7 @@ def _read_site(name: str, table: Table) -> Site:
         roots=roots,
         read_only=table.texts("read_only"),
         ssh=read_ssh(table) if kind == "ssh" else None,
+        reached_from=_read_reached_from(name, table) if kind == "ssh" else {},
         s3=read_s3(table) if kind == "s3" else None,
         url=read_url(table) if kind == "url" else None,
         credentials_command=table.words("credentials_command", ()) if kind == "url" else (),
@@ -103,6 +106,22 @@ def _read_roots(table: Table) -> dict[str, str]:
         if not ROOT_PATH.fullmatch(path):
             table.note(f"{path!r} is not an absolute path, ~/x or $NAME/x", "roots", name)
     return roots
+
+
+def _read_reached_from(name: str, site: Table) -> dict[str, Reached]:
+    """How other sites reach this one, by their names."""
+    found: dict[str, Reached] = {}
+    below = site.table("reached_from")
+    for other in below.content if below is not None else ():
+        assert below is not None
+        table = below.table(other)
+        if not SITE_NAME.fullmatch(other):
+            below.note("a site's name matches [a-z][a-z0-9-]+", other)
+        if other == name:
+            below.note("a site does not reach itself: name another one", other)
+        if table is not None:
+            found[other] = read_reached(table)
+    return found
 
 
 def _check_roots_named(table: Table, site: Site) -> None:

@@ -26,6 +26,15 @@ class SshSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How another site reaches this one by itself, where that differs from how we do; `command` are words there."""
+
+    host: str | None = None
+    port: int | None = None
+    command: tuple[str, ...] = ("ssh",)
+
+
+@dataclass(frozen=True, slots=True)
 class S3Settings:
     """Where an object store answers and how requests are signed; `aws` as endpoint means Amazon's own."""
 
@@ -96,6 +105,7 @@ class Site:
     roots: dict[str, str] = field(default_factory=dict)
     read_only: tuple[str, ...] = ()
     ssh: SshSettings | None = None
+    reached_from: dict[str, Reached] = field(default_factory=dict)
     s3: S3Settings | None = None
     url: str | None = None
     credentials_command: tuple[str, ...] = ()  # of a site of kind url

@@ -186,6 +186,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     recorded = take_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
+    direct = options.pop("direct", False)
     return Request(
         operation,
         read_location(source, settings),
@@ -195,6 +196,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         rate=rate or 0,
         pack_bytes=pack_bytes,
         recorded=recorded,
+        direct=direct,
     )
 
 

@@ -297,6 +297,14 @@ def _error_of(code: str) -> type[HibaliError]:
         "other-filesystem",
     }:
         return RefusedError
-    if code in {"stale", "input-output-error", "timed-out", "lease-lost", "former-holds", "errno-econnreset"}:
+    if code in {
+        "stale",
+        "input-output-error",
+        "timed-out",
+        "lease-lost",
+        "former-holds",
+        "peer-lost",
+        "errno-econnreset",
+    }:
         return TryLaterError
     return IncompleteError

@@ -51,6 +51,10 @@ class OverLines(Protocol):
 class Mover(Protocol):
     """A way of carrying: bytes through us, a copy by the server, a third party."""
 
+    @property
+    def word(self) -> str:
+        """What receipts call it: `stream`, `server` or `direct`."""
+
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:

@@ -18,6 +18,7 @@ from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
+from transfers.direct_landing import DirectLanding
 from transfers.entry import Entry, Kind
 from transfers.growing import Growing
 from transfers.holding import Holding
@@ -79,6 +80,8 @@ class PosixStore:
         self._away = self._was_lost = self._landed = self._left = False
         self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: LandingStream | None = None
+        self._direct: DirectLanding | None = None
+        self._token = ""
         self._growing: Growing | None = None
         self._connection = connection
         self._opened = False
@@ -236,6 +239,19 @@ class PosixStore:
         self._landing, self._landed = LandingStream(self._connection, self._lines, self.where), True
         return self._landing.run(payloads)
 
+    @property
+    def account(self) -> Any:
+        """The numeric id of the account that the agent runs as."""
+        return self._connection.greeting.get("user")
+
+    def write_direct(
+        self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
+    ) -> Generator[Landed, None, None]:
+        """As `write`, of what an agent at the source's site reads and sends here by itself; see DirectLanding."""
+        self._purge()
+        self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
+        return self._direct.run(units)
+
     def expect(self, size: int) -> None:
         """See Store."""
         self._lines.start(self._connection.round_trip, size)
@@ -251,7 +267,8 @@ class PosixStore:
 
     def begun(self, item: Item) -> int:
         """See Store."""
-        return self._landing.begun(item) if self._landing is not None else 0
+        landing = self._direct or self._landing
+        return landing.begun(item) if landing is not None else 0
 
     def _purge(self) -> None:
         """Remove what an interrupted operation left under partial names."""
@@ -375,7 +392,7 @@ class PosixStore:
         if not self._opened:
             asked.insert(0, ("open", {"path": root, "make": make}))
         answers = self._connection.ask_all([*asked, ("look", {"path": root})])
-        self._seen = self._look_in(answers[-1])
+        self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
         self._opened = True
         self._lines.start_early(self._connection.round_trip)
         return PosixLock(self)
@@ -387,13 +404,16 @@ class PosixStore:
         self._holding.given_back()
         self._purge()
         left = self._left or (self._landing is not None and self._landing.left)
-        self._connection.ask("unlock", clean=not left)
+        left = left or (self._direct is not None and self._direct.left)
+        fresh = self._direct is not None and self._direct.fresh
+        self._connection.ask("unlock", clean=not left, fresh=fresh)
 
     @property
     def _under_way(self) -> bool:
         """Whether something was interrupted, so that the agent cannot be asked anything else."""
-        landing, growing = self._landing, self._growing
-        return (landing is not None and not landing.over) or (growing is not None and growing.unanswered > 0)
+        landings, growing = (self._landing, self._direct), self._growing
+        lands = any(landing is not None and not landing.over for landing in landings)
+        return lands or (growing is not None and growing.unanswered > 0)
 
     def space(self) -> Space:
         """See Store."""

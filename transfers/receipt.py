@@ -46,6 +46,7 @@ class Receipt:
     logins: int = 0
     reconnects: int = 0
     limited_by: str | None = None
+    mover: str | None = None  # which way of carrying it was; None where nothing was carried
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
     coverage: Coverage | None = None  # of a verification alone
@@ -103,6 +104,7 @@ class Receipt:
             "logins": self.logins,
             "reconnects": self.reconnects,
             "limited_by": self.limited_by,
+            "mover": self.mover,
             **(asdict(self.coverage) if self.coverage is not None else {}),
             "exit": int(self.exit),
         }

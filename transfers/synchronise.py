@@ -29,6 +29,7 @@ from hibali.text import printable
 from transfers.answered import Answered
 from transfers.backup import check_backup, doomed
 from transfers.copying import Copier, Origin
+from transfers.direct import Way, agent_store, check_direct, open_way
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.fidelity import (
     adjustments,
@@ -41,6 +42,7 @@ from transfers.going_on import GoingOn, Survivor
 from transfers.guarded import check_guarded
 from transfers.journal_lines import journal_line, open_journal, place_line
 from transfers.mover import ListsAhead, Mover, Side, Source
+from transfers.movers.direct import DirectMover
 from transfers.movers.packs import PackMover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import StreamMover
@@ -50,6 +52,7 @@ from transfers.places import open_store
 from transfers.plan import Action, unholdable
 from transfers.plan_file import Header, Place, typed_anywhere, write_plan
 from transfers.plan_reader import SavedPlan
+from transfers.posix import PosixStore
 from transfers.receipt import Receipt, exit_after
 from transfers.recheck import check_same_ends, drift, recheck
 from transfers.remembering import RememberingSide
@@ -65,7 +68,7 @@ class Request:
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
     0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
-    digests that decide count from the record, too.
+    digests that decide count from the record, too. `direct` has the source's site send to the target's by itself.
     """
 
     operation: str
@@ -77,6 +80,7 @@ class Request:
     rate: int = 0
     pack_bytes: int = 0
     recorded: bool = False
+    direct: bool = False
 
     @property
     def lowest_rate(self) -> int:
@@ -152,6 +156,7 @@ class Operation:
         self._stream = (
             PackMover(request.pack_bytes, rate, tell) if request.pack_bytes else StreamMover(rate, tell)
         )
+        self._way: Way | None = None
         self._seeing = Seeing(self._open_plain)
         self._source: Source
         self._target: Store
@@ -188,6 +193,8 @@ class Operation:
 
     def open_ends(self) -> None:
         """Reach both sides."""
+        if self._request.direct:
+            check_direct(self._request.source, self._request.target)
         try:
             self._source, self._target = self._find_ends()
         except UsageError as problem:
@@ -209,7 +216,9 @@ class Operation:
             self._journal.append(place_line(self._request.target, self._target.where))
 
     def _check_facts(self) -> None:
-        """Raise `RefusedError` for what these stores can never do together."""
+        """Raise `RefusedError` or `UsageError` for what these stores can never do together."""
+        if self._request.direct:
+            self._direct_ends()
         if not self._target.facts.writable:
             raise RefusedError(
                 "read-only-site", "this site can only be read", about=self._request.target.text
@@ -221,6 +230,17 @@ class Operation:
                 about=self._request.source.text,
                 hint="Leave out --delete.",
             )
+
+    def _direct_ends(self) -> tuple[PosixStore, PosixStore]:
+        source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
+        return agent_store(source, self._request.source), agent_store(self._target, self._request.target)
+
+    def _find_way(self) -> None:
+        """Before anything is changed: there may be none."""
+        source, target = self._direct_ends()
+        self._way = open_way(self._request.source, self._request.target, source, target, self._tell_others)
+        self._stack.callback(self._way.close)
+        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._tell_others)
 
     def note_unknown(self) -> None:
         """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
@@ -355,6 +375,8 @@ class Operation:
         ):
             self._journal.append({"kind": "empty"})
         check_space(found, self._target, about)
+        if self._request.direct and found.moves.count:
+            self._find_way()
         if found.changes or not existed:
             lock = self._make_and_lock(lock)
             self._carry(found)
@@ -420,11 +442,12 @@ class Operation:
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
-        for store in self._stores:
+        for store in self._stores if self._way is None else ():
             store.expect(size)
         answered = 0
+        mover = self._mover()
         # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(self._mover().carry(self._source, self._target, items)) as events:
+        with closing(mover.carry(self._source, self._target, items)) as events:
             for event in events:
                 if isinstance(event, Landed):
                     answered += 1
@@ -432,6 +455,7 @@ class Operation:
                     self._landed(event)
                 else:
                     self.tell(event)
+        self.receipt.mover = mover.word if answered else self.receipt.mover
         return answered
 
     def _mover(self) -> Mover:
@@ -514,6 +538,7 @@ class Operation:
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
+        receipt.logins += self._way.logins if self._way is not None else 0
         receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]

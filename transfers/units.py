@@ -80,13 +80,20 @@ def payload_of(unit: Unit, frame: frames.Frame, connection: Connection) -> Paylo
 
 
 def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
-    sizes = frame.header.get("sizes")
-    digests = frame.header.get("digests")
-    found = frame.header.get("problems")
+    told = told_of(unit, frame.header, connection)
+    if sum(told.sizes) != len(frame.body):
+        raise connection.broken("sent data that does not add up")
+    told.data = frame.body
+    return told
+
+
+def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, digested: bool = True) -> Payload:
+    """The same without the bytes, wherever those are; the digest of a large file may be told apart (not `digested`)."""
+    sizes, digests, found = (header.get(key) for key in ("sizes", "digests", "problems"))
     count = len(unit.items)
     if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
         raise connection.broken("sent data without its sizes")
-    if len(sizes) != count or len(digests) != count or sum(sizes) != len(frame.body):
+    if len(sizes) != count or len(digests) != count:
         raise connection.broken("sent data that does not add up")
     problems = {
         int(position): Problem(str(p[0]), str(p[1]), again=bool(p[2])) for position, p in found.items()
@@ -99,10 +106,10 @@ def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload
             expected = 0
         if sizes[position] != expected:
             raise connection.broken("sent more or less of a file than was asked")
-        needs_digest = item.carries and position not in problems and unit.last
+        needs_digest = digested and item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")
-    return Payload(unit, frame.body, sizes, digests, [Proof.DIGEST] * count, problems)
+    return Payload(unit, b"", sizes, digests, [Proof.DIGEST] * count, problems)
 
 
 def data_header(payload: Payload, number: int) -> dict[str, Any]:

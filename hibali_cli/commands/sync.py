@@ -15,6 +15,7 @@ from hibali_cli.options import Common
     "sync",
     examples=[
         ("hibali sync juwels:@scratch/data bucket:data", "From one site to another, through this machine."),
+        ("hibali sync --direct juwels:data jureca:data", "From one ssh site straight to another."),
         (
             "hibali sync --delete --max-delete 100 data juwels:data",
             "Make the target the same, within a limit.",
@@ -23,12 +24,17 @@ from hibali_cli.options import Common
 )
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
+@click.option(
+    "--direct",
+    is_flag=True,
+    help="From one ssh site straight to another, by the first one's own ssh.",
+)
 @add_moving_options
 @add_packing_options
 def command(common: Common, source: str, target: str, **options: Any) -> int | None:
     """Make TO hold what FROM holds; nothing is deleted without --delete.
 
     Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine and are not
-    kept here.
+    kept here, but for --direct.
     """
     return move(common, "sync", source, target, options)

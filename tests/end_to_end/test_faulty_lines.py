@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy
-from tests.support.transfers import Transfers, counts
+from tests.support.transfers import Transfers, counts, failed
 from tests.support.trees import many_files, read_tree
 
 LARGE = random.Random(3).randbytes(20_000_000)  # noqa: S311 - more than one part
@@ -96,6 +96,33 @@ def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> N
     assert time.monotonic() - began < 60
     assert answer.last["transient"]
     assert len(proxy.exchanges) < 40
+
+
+def test_an_object_that_the_server_lost_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
+    """Whatever tries again, in our code or in a library, shares one budget (decision 0131)."""
+
+    def lost(exchange: Exchange) -> None:
+        exchange.fail = exchange.method == "GET" and exchange.target.endswith("/data/lost")
+
+    there, proxy = spoiled(lost)
+    there.make({b"lost": b"1", b"whole": b"2"})
+    there.push()
+    answer = there.pull(tmp_path / "back", exit=6)
+    assert failed(answer) == {b"lost": "server-failed"}
+    assert read_tree(tmp_path / "back") == {b"whole": b"2"}
+    assert sum(exchange.fail for exchange in proxy.exchanges) <= 5
+
+
+@pytest.mark.heavy
+def test_a_server_that_is_gone_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
+    """What one request found out is not found out again by each of those that follow, such as giving back the lock."""
+    there, proxy = spoiled(lambda _: None)
+    there.make(many_files(3, 100))
+    there.push()
+    before = len(proxy.exchanges)
+    proxy.fault = lambda exchange: setattr(exchange, "lose_answer", True)
+    assert there.pull(tmp_path / "back", exit=5).last["code"] == "unreachable"
+    assert len(proxy.exchanges) - before <= 10
 
 
 @pytest.mark.parametrize("name", ["lose_answer", "flip_request"])

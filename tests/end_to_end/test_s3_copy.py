@@ -64,6 +64,7 @@ def test_a_copy_in_the_store_sends_nothing_and_keeps_what_is_known(buckets: Buck
     fill(buckets)
     receipt = buckets.sync("one:t", "two:deep/er").last
     assert (receipt["files_moved"], receipt["bytes_sent"], receipt["proof_moved"]) == (4, 0, "recorded")
+    assert receipt["mover"] == "server"
     assert buckets.two.files("deep/er") == TREE
     known = [
         {e.path: (e.digest, e.mtime_ns, e.mode) for e in buckets.open(where).list()}
@@ -106,6 +107,7 @@ def test_what_the_server_will_not_copy_passes_through_here_and_is_said_once(buck
     answer = buckets.sync("one:t", "two:t")
     proxy.close()
     assert (answer.last["files_moved"], answer.last["bytes_sent"]) == (50, 2 * 50 * len(b"content"))
+    assert answer.last["mover"] == "stream"
     notes = [line for line in answer.lines if line["kind"] == "noted" and "copy" in line["message"]]
     assert len(notes) == 1
     assert len(buckets.two.files("t")) == 50

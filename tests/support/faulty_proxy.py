@@ -23,6 +23,10 @@ SLOW_DOWN = (
 )
 
 
+FAILED = (
+    b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/xml\r\nContent-Length: 41\r\n"
+    b"Connection: close\r\n\r\n<Error><Code>InternalError</Code></Error>"
+)
 DENIED = (
     b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: 48\r\nConnection: close\r\n\r\n"
     b"<Error><Code>AccessDenied</Code></Error>        "
@@ -40,6 +44,7 @@ class Exchange:
     head: bytes = b""
     deny: bool = False  # 403, and the server never hears of it
     refuse: bool = False  # 503, and the server never hears of it
+    fail: bool = False  # 500, and the server never hears of it
     lose_answer: bool = False  # the server does it, and the line is cut before the answer
     flip_request: bool = False
     flip_answer: bool = False
@@ -272,8 +277,9 @@ class FaultyHttpProxy(_Listener):
             exchange = Exchange(method.decode(), target.decode("latin-1"), len(self.exchanges), content, head)
             self.exchanges.append(exchange)
             self.fault(exchange)
-        if exchange.refuse or exchange.deny:
-            client.sendall(SLOW_DOWN if exchange.refuse else DENIED)
+        said = SLOW_DOWN if exchange.refuse else FAILED if exchange.fail else DENIED if exchange.deny else b""
+        if said:
+            client.sendall(said)
             return False
         server.sendall(head + (_flipped(content) if exchange.flip_request else content))
         answer = _read_head(answers)

@@ -20,7 +20,16 @@ from hibali.settings import (
     require_built_for_runs,
 )
 from hibali.settings_values import read_duration, read_size, read_words
-from hibali.sites import GlobusSettings, Limits, Purge, S3Settings, SchedulerSettings, Site, SshSettings
+from hibali.sites import (
+    GlobusSettings,
+    Limits,
+    Purge,
+    Reached,
+    S3Settings,
+    SchedulerSettings,
+    Site,
+    SshSettings,
+)
 
 CONTRACT = """
 version = 1
@@ -41,6 +50,11 @@ python = "python3.9"
 logins = 2
 channels = 4
 persist = "no"
+[sites.juwels.reached_from.jureca]
+host = "me@juwels-data"
+port = 2222
+command = ["ssh", "-i", "key"]
+[sites.juwels.reached_from.jusuf]
 [sites.juwels.globus]
 collection = "a0a0a0a0-1111-2222-3333-444444444444"
 paths = { "/p/scratch" = "/scratch" }
@@ -108,6 +122,10 @@ def test_every_key_of_the_contract_is_read() -> None:
         ssh=SshSettings(
             "juwels", "judac", ("gsissh", "-p", "2222"), "gsi", "sftp", "python3.9", 2, 4, persist_seconds=0
         ),
+        reached_from={
+            "jureca": Reached("me@juwels-data", 2222, ("ssh", "-i", "key")),
+            "jusuf": Reached(),
+        },
         globus=GlobusSettings("a0a0a0a0-1111-2222-3333-444444444444", {"/p/scratch": "/scratch"}),
         scheduler=SchedulerSettings(
             "slurm", "brain", "batch", "01:00:00", ("--mail-type=NONE",), ("module load Apptainer",)
@@ -203,6 +221,32 @@ def test_plain_http_is_for_this_machine_alone(host: str) -> None:
 )
 def test_what_could_become_an_option_of_ssh_is_refused(line: str) -> None:
     assert problems_of(f'[sites.xx]\nkind = "ssh"\n[sites.xx.ssh]\n{line}\n')
+
+
+def test_how_a_site_is_reached_from_another_is_checked_line_by_line() -> None:
+    text = """[sites.south]
+kind = "ssh"
+[sites.south.ssh]
+host = "south"
+[sites.south.reached_from.north]
+host = "-oProxyCommand=x"
+port = 70000
+command = []
+hots = "a"
+[sites.south.reached_from.south]
+[sites.south.reached_from.North]
+"""
+    assert problems_of(text) == [
+        (6, "sites.south.reached_from.north.host"),
+        (7, "sites.south.reached_from.north.port"),
+        (8, "sites.south.reached_from.north.command"),
+        (9, "sites.south.reached_from.north.hots"),
+        (10, "sites.south.reached_from.south"),
+        (11, "sites.south.reached_from.North"),
+    ]
+    assert problems_of('[sites.xx]\nkind = "local"\n[sites.xx.reached_from.yy]\n') == [
+        (3, "sites.xx.reached_from")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,17 @@ SILENCE_SECONDS = 90  # without a frame for this long the client is taken for de
 _QUEUE_BYTES = 32 * 1024 * 1024
 
 
-class Channel(object):
+class Outlet(object):
+    """Where what was read goes."""
+
+    buffers: Buffers
+
+    def send(self, kind: bytes, header: Dict[str, Any], body: frames.Body = b"") -> None:
+        """One frame; whoever takes it that is gone is an OSError."""
+        raise NotImplementedError
+
+
+class Channel(Outlet):
     """Takes standard input and output for the protocol; whatever else prints goes to standard error."""
 
     def __init__(self) -> None:

@@ -40,6 +40,7 @@ class Packs(object):
         self._committer = Committer(self._commit_root, seed)
         self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
         self._failure: Optional[Exception] = None
+        self.tells_digests = False  # of what stands there: whoever did not see the bytes compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
@@ -66,7 +67,10 @@ class Packs(object):
         failed = [
             [answer["number"], answer["problem"]] for answer in answers if answer["problem"] is not None
         ]
-        self._channel.send(frames.LANDED, {"unit": unit, "done": done, "failed": failed})
+        told = {"unit": unit, "done": done, "failed": failed}
+        if self.tells_digests:
+            told["digests"] = [answer["digest"] for answer in answers if answer["problem"] is None]
+        self._channel.send(frames.LANDED, told)
 
     def _run(self) -> None:
         while True:
@@ -108,7 +112,7 @@ class Packs(object):
 class Intake(Packs):
     """At the agent that holds the lock: packs, and all large files whoever wrote their pieces."""
 
-    def __init__(self, channel: Channel, root: Root, lease: Lease, seed: bytes) -> None:
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
         super(Intake, self).__init__(channel, root, lease, seed)
         self._begun = Begun(root)
         self._large = LargeFiles(root, seed, self._begun)
@@ -153,12 +157,16 @@ class Intake(Packs):
             self._tell(header["unit"], [])
 
     def place(self, header: Dict[str, Any]) -> None:
-        """A piece that another agent wrote; or a file that is given up, which is not answered."""
+        """A piece that another agent wrote; or a file's digest alone, or that it is given up, which are not answered."""
         self._raise_failure()
         if header.get("given_up"):
             self._large.give_up(header["number"])
-            return
-        self._go_on(self._large.place(header["number"], header["offset"], header["length"], header["digest"]))
+        elif "offset" not in header:
+            self._go_on(self._large.tell(header["number"], header["digest"]))
+        else:
+            self._go_on(
+                self._large.place(header["number"], header["offset"], header["length"], header["digest"])
+            )
 
     def _go_on(self, large: Optional[Large]) -> None:
         if large is not None:

@@ -139,12 +139,18 @@ class LargeFiles(object):
         large = self._files.get(number)
         if large is None:
             return None
-        if digest is not None:
-            large.digest = digest
         try:
             large.whole = large.frontier.place(offset, length, content) or large.whole
         except ValueError as problem:
             raise LandingError(str(problem)) from None
+        return self.tell(number, digest)
+
+    def tell(self, number: int, digest: Optional[str]) -> Optional[Large]:
+        """The digest of a file as its source has it, None where that is not known yet; the file once it is there in whole."""
+        large = self._files.get(number)
+        if large is None:
+            return None
+        large.digest = digest if digest is not None else large.digest
         return self._files.pop(number) if large.whole and large.digest is not None else None
 
     def give_up(self, number: int) -> bool:

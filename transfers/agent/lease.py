@@ -246,11 +246,11 @@ class Borrowed(object):
     def __init__(self, root: Root, token: str) -> None:
         self._root = root
         self._folder = os.dup(root.folder(own_names.FOLDER))
-        self._token = token
+        self.token = token
 
     def check(self) -> None:
         """Raise `LostLeaseError` unless that agent still holds the lock; whether it renews it, it says itself."""
-        check_holder(self._root, self._folder, self._token)
+        check_holder(self._root, self._folder, self.token)
 
 
 def check_holder(root: Root, folder: int, token: str) -> None:

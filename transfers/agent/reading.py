@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 
 from transfers.agent import frames
 from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.channel import Channel
+from transfers.agent.channel import Outlet
 from transfers.agent.problems import ChangedError, Problem, problem_of
 from transfers.agent.zeros import leave_out
 
@@ -23,7 +23,7 @@ _OPEN_FILES = 16
 class Reader(object):
     """The source side. Units are answered in the order asked, but for digests, which come when they are ready."""
 
-    def __init__(self, root: Root, channel: Channel, memory: Optional[mmap.mmap] = None) -> None:
+    def __init__(self, root: Root, channel: Outlet, memory: Optional[mmap.mmap] = None) -> None:
         """`memory` is shared with the client: where a unit tells a place in it, its bytes are put there."""
         self._root = root
         self._channel = channel

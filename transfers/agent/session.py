@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are
     from transfers.agent.growing import Growths, Tails
     from transfers.agent.intake import Hand, Intake
     from transfers.agent.reading import Reader
+    from transfers.agent.relay import Relay
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -43,6 +44,7 @@ class Session(object):
         self._backup: Optional[Root] = None
         self._tails: "Optional[Tails]" = None
         self._growths: "Optional[Growths]" = None
+        self._relay: "Optional[Relay]" = None
         self._left = False
         self._walked = False
         self._call = ""
@@ -69,6 +71,8 @@ class Session(object):
             "vacant": self._vacant,
             "sweep": self._sweep,
             "vacate": self._vacate,
+            "reach": self._reach,
+            "pass": self._pass,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -138,12 +142,16 @@ class Session(object):
                     "overtaken", "somebody else may have written there since the line was lost"
                 )
             self._walked = bool(header.get("walked"))
-        self._channel.send(frames.END, {})
+        self._channel.send(frames.END, {"token": self._lease.token})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
-        """`clean` says that the orphans that were listed are gone; the journal goes when nothing else can be left."""
+        """`clean` says that the orphans that were listed are gone, `fresh` that there was no journal before.
+
+        The journal goes when nothing else can be left.
+        """
         if self._lease is not None:
-            tidy = header.get("clean") and self._walked and self._landing is None and not self._left
+            walked = self._walked or header.get("fresh")
+            tidy = header.get("clean") and walked and self._landing is None and not self._left
             if tidy and self._lease.is_held() and not begun.read_begun(self._opened()):
                 begun.remove_begun(self._opened())
                 journal.end_journal(self._opened())
@@ -154,6 +162,9 @@ class Session(object):
 
     def take_unit(self, header: Dict[str, Any]) -> None:
         """A planned unit: the source reads it and answers; the target expects its data next."""
+        if self._relay is not None:
+            self._relay.take(header)
+            return
         for item in header["items"]:
             _unpack(item)
         if self._landing is not None:
@@ -182,6 +193,9 @@ class Session(object):
 
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
+        if self._relay is not None:
+            self._relay.pass_on(frames.FILE, header)
+            return
         from transfers.agent.intake import Intake
 
         if not isinstance(self._landing, Intake):
@@ -190,7 +204,10 @@ class Session(object):
         self._landing.begin(header)
 
     def take_placed(self, header: Dict[str, Any]) -> None:
-        """A piece of a large file lies where another agent wrote it, or the file is given up."""
+        """A piece of a large file lies where another agent wrote it, its digest is known, or it is given up."""
+        if self._relay is not None:
+            self._relay.pass_on(frames.PLACED, header)
+            return
         from transfers.agent.intake import Intake
 
         if not isinstance(self._landing, Intake):
@@ -198,26 +215,25 @@ class Session(object):
         self._landing.place(header)
 
     def _land(self, header: Dict[str, Any]) -> None:
+        """Land under our own lease, or, by its `token`, under that of another agent of the same client."""
         from transfers.agent.intake import Intake
 
-        del header
         # What earlier listings and landings had open may have been moved aside since.
         root = self._opened()
         root.forget_all()
-        if self._lease is None:
+        token = header.get("token")
+        lease = self._lease if token is None else Borrowed(root, str(token))
+        if lease is None:
             raise LostLeaseError("the target is not locked")
+        lease.check()
         seed, after_others = journal.open_seed(root, self._call)
         self._walked = self._walked or not after_others
-        intake = Intake(self._channel, root, self._lease, seed)
+        intake = Intake(self._channel, root, lease, seed)
+        intake.tells_digests = bool(header.get("digests"))
         self._landing = intake
-        self._channel.send(
-            frames.REPLY,
-            {
-                "begun": intake.begun_parts(),
-                "ticket": {"seed": seed.hex(), "token": self._lease.token},
-                "walked": self._walked,
-            },
-        )
+        ticket = {"seed": seed.hex(), "token": lease.token}
+        told = {"begun": intake.begun_parts(), "ticket": ticket, "walked": self._walked}
+        self._channel.send(frames.REPLY, told)
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
@@ -251,6 +267,26 @@ class Session(object):
                 left = landing.left
                 self._left = self._left or left
         self._channel.send(frames.END, {"left": left})
+
+    def _reach(self, header: Dict[str, Any]) -> None:
+        """Log in to another site from here, and start an agent there: what is read is to go to that one."""
+        from transfers.agent.relay import Relay, UnreachedError
+
+        try:
+            relay = Relay(self._channel, self._opened(), header["words"])
+            greeting = relay.start(binascii.a2b_base64(header["opening"]), header["nonce"])
+        except UnreachedError as problem:
+            said = {"reached": False, "status": problem.status, "errors": problem.errors}
+            self._channel.send(frames.END, said)
+            return
+        self._relay = relay
+        self._channel.send(frames.END, {"reached": True, "greeting": greeting})
+
+    def _pass(self, header: Dict[str, Any]) -> None:
+        """A request for the agent there, which answers it."""
+        if self._relay is None:
+            raise LandingError("no agent was reached from here")
+        self._relay.pass_on(frames.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
         """Remove what earlier operations left under partial names of this target."""
@@ -399,6 +435,8 @@ class Session(object):
 
     def close(self) -> None:
         """Leave nothing that is not named by the journal."""
+        if self._relay is not None:
+            self._relay.close()
         if self._landing is not None:
             self._landing.abandon()
         if self._reader is not None:

@@ -24,6 +24,8 @@ _NOT_LANDED = Problem("not-answered", "the store did not say what became of its 
 class PackMover:
     """The Mover protocol (transfers.mover.Mover) into a packed place."""
 
+    word = "stream"
+
     def __init__(self, pack_bytes: int, rate: int = 0, tell: Listener = ignore) -> None:
         """No pack is to have more than `pack_bytes`, but one of a single larger file; the others as StreamMover has them."""
         self._pack_bytes = pack_bytes

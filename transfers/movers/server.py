@@ -32,6 +32,11 @@ class ServerMover:
         self._copied = 0
         self._refused = 0
 
+    @property
+    def word(self) -> str:
+        """See Mover: the server, as soon as it copied anything."""
+        return "server" if self._copied else self._otherwise.word
+
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:

@@ -23,6 +23,8 @@ FULL = frozenset({"no-space", "no-quota", "read-only"})
 class StreamMover:
     """The Mover protocol (transfers.mover.Mover)."""
 
+    word = "stream"
+
     def __init__(self, rate: int = 0, tell: Listener = ignore) -> None:
         """`rate` is the most bytes a second, 0 for no limit; `tell` hears what left from the thread that sends it."""
         self._tell = tell
@@ -59,10 +61,13 @@ class StreamMover:
         units = group_units(self._while_room(items), lambda: _piece_bytes(source, target), target.begun)
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
-                if landed.problem is not None and landed.problem.code in FULL:
-                    self._full.set()
+                self._note_full(landed)
                 proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
                 yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
+
+    def _note_full(self, landed: Landed) -> None:
+        if landed.problem is not None and landed.problem.code in FULL:
+            self._full.set()
 
     def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
         """A full target is not tried again for every file that is left."""
@@ -90,15 +95,32 @@ def _retried(landed: Landed, round_number: int) -> Retried:
     return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
 
 
-class Watched:
+class Told:
+    """How far it is, told unit by unit; one thread's own."""
+
+    def __init__(self, tell: Listener) -> None:
+        self._tell = tell
+        self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
+
+    def tell_progress(self, unit: Unit, size: int) -> None:
+        """So many bytes of a unit are through."""
+        if unit.segment:
+            item = unit.items[0]
+            if item.number != self._large[0]:
+                self._large = (item.number, unit.offset)
+            self._tell(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
+        if size:
+            self._tell(Carried(size))
+
+
+class Watched(Told):
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
     def __init__(self, pace: Pace, tell: Listener) -> None:
         """`tell` is called from the thread that sends."""
+        super().__init__(tell)
         self._pace = pace
-        self._tell = tell
         self.proofs: dict[int, Proof] = {}
-        self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
 
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """The same, no faster than the pace allows; what has left is told."""
@@ -110,13 +132,4 @@ class Watched:
             size = len(payload.data)
             self._pace.take(size)
             yield payload
-            self._tell_progress(payload.unit, size)
-
-    def _tell_progress(self, unit: Unit, size: int) -> None:
-        if unit.segment:
-            item = unit.items[0]
-            if item.number != self._large[0]:
-                self._large = (item.number, unit.offset)
-            self._tell(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
-        if size:
-            self._tell(Carried(size))
+            self.tell_progress(payload.unit, size)

@@ -6,12 +6,10 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.retry import with_retries
 from transfers.stores.s3_errors import NOT_PARTIAL, from_obstore
 from transfers.stores.s3_requests import CHECKSUM, CONNECTIONS, Bytes, Requests, checksum_of
 from transfers.stores.s3_xml import is_plain
@@ -19,11 +17,8 @@ from transfers.stores.s3_xml import is_plain
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-_RETRIES: RetryConfig = {
-    "max_retries": 3,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2},
-}
+# Each layer that tries again multiplies what those above it do.
+_RETRIES: RetryConfig = {"max_retries": 0}
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _Result = TypeVar("_Result")
 
@@ -103,7 +98,7 @@ class Bulk:
         return Got(answer.body, answer.etag, int(found.group(2)))
 
     def _tried(self, attempt: Callable[[], _Result]) -> _Result:
-        """Try again; obstore does by itself, too, but leaves out what may have been done (a lost PUT): here it is safe."""
+        """As the single requests are tried: what may have been done (a lost PUT) can be done again."""
 
         def once() -> _Result:
             try:
@@ -113,7 +108,7 @@ class Bulk:
             except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
                 raise from_obstore(problem, self._requests.about) from None
 
-        return with_retries(once, about=self._requests.about, attempts=3, first_wait=1.0)
+        return self._requests.tried(once)
 
     def _open(self, *, checksum: bool) -> Any:
         found = self._stores.get(checksum)

@@ -21,6 +21,7 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 
 NOT_PARTIAL = "not-the-range-asked"
 FAILED = "server-failed"
+UNREACHABLE = "unreachable"
 
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity"})
@@ -106,7 +107,7 @@ def _denied(code: str, said: str, about: str) -> AccessError:
 def unreachable(about: str) -> TryLaterError:
     """No answer came, or it broke off."""
     return TryLaterError(
-        "unreachable", "the server cannot be reached", about=about, hint="Check the endpoint and the network."
+        UNREACHABLE, "the server cannot be reached", about=about, hint="Check the endpoint and the network."
     )
 
 

@@ -10,11 +10,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
+from hibali.errors import HibaliError
 from hibali.events import Listener, ignore
-from hibali.retry import with_retries
+from hibali.retry import Result, with_retries
 from transfers.stores.s3_credentials import Credentials, CredentialSource
 from transfers.stores.s3_endpoint import Endpoint
-from transfers.stores.s3_errors import bad_certificate, code_in, error_of, unreachable
+from transfers.stores.s3_errors import UNREACHABLE, bad_certificate, code_in, error_of, unreachable
 
 CHECKSUM = "x-amz-checksum-sha256"
 Bytes = bytes | bytearray | memoryview
@@ -22,6 +23,8 @@ EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
 IN_FLIGHT_BYTES = 32 * 1024 * 1024  # so much is under way at once: several parts, or one line's worth
 _CONNECT_SECONDS = 10
+_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 0131),
+_PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
 
 
@@ -69,6 +72,7 @@ class Requests:
         self.bucket = bucket
         self.about = about
         self._tell = tell
+        self._gone = False  # all attempts of a request were in vain, and no answer has come since
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
             proxies=get_environ_proxies(endpoint.url),
@@ -92,7 +96,6 @@ class Requests:
         body: Bytes = b"",
         sha256: str | None = None,
         accept: Collection[int] = (),
-        attempts: int = 4,
     ) -> Answer:
         """Send one request, again where that may help. Raises what `error_of` says of statuses not in `accept`.
 
@@ -115,7 +118,23 @@ class Requests:
                 code = "NoSuchBucket"
             raise error_of(answer.status, code, self.about)
 
-        return with_retries(once, about=self.about, attempts=attempts, tell=self._tell)
+        return self.tried(once)
+
+    def tried(self, attempt: Callable[[], Result]) -> Result:
+        """What `attempt` returns, tried again while an error may pass. Whoever has found the server gone has found it for all."""
+        try:
+            found = with_retries(
+                attempt,
+                about=self.about,
+                attempts=1 if self._gone else _ATTEMPTS,
+                patience=_PATIENCE_SECONDS,
+                tell=self._tell,
+            )
+        except HibaliError as problem:
+            self._gone = problem.code == UNREACHABLE
+            raise
+        self._gone = False
+        return found
 
     def _send(self, method: str, url: str, headers: dict[str, str], body: Bytes, digest: str) -> Answer:
         from botocore.awsrequest import AWSRequest

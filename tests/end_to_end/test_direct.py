@@ -1,0 +1,330 @@
+"""What users rely on when one ssh site sends straight to another: no byte comes here, all is proven, nothing of ours stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.support.faulty_proxy import CuttingProxy
+from tests.support.own_server import OwnServer, own_server
+from tests.support.places import FolderPlace, add_site
+from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, make_tree, many_files, read_tree
+from tests.support.waiting import wait_for
+
+MIB = 1 << 20
+
+
+class CountingProxy(CuttingProxy):
+    """Counts what goes either way."""
+
+    def __init__(self, port: int) -> None:
+        self.back = 0
+        self._counting_back = threading.Lock()
+        super().__init__(port)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:  # type: ignore[override]
+        with suppress(OSError):
+            while content := source.recv(65536):
+                with self._counting_back:
+                    self.back += len(content)
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    @property
+    def bytes(self) -> int:
+        return self.sent + self.back
+
+
+@dataclass
+class Sites:
+    """Two sites `north` and `south`, each with its own sshd, host key and home; only north has a key for south."""
+
+    hibali: Any
+    north: FolderPlace
+    south: FolderPlace
+    way: Path  # how north's own ssh knows south
+
+    def make(self, tree: Tree) -> Path:
+        return make_tree(self.north.at("data"), tree)
+
+    def sync(self, *words: str, code: int = 0, source: str = "data", target: str = "data") -> Any:
+        answer = self.hibali("sync", "--direct", f"north:{source}", f"south:{target}", "--json", *words)
+        assert answer.exit == code, str(answer)
+        assert answer.last["exit"] == code, str(answer)
+        return answer
+
+    def same(self, source: str = "data", target: str = "data") -> bool:
+        return read_tree(self.north.at(source)) == read_tree(self.south.at(target))
+
+    def nothing_runs_there(self) -> None:
+        """No agent at either site, and no ssh from one to the other; they end by themselves, not at once."""
+        wait_for(lambda: not _processes(self.north, self.south))
+
+    def nothing_of_ours_there(self) -> None:
+        names = {name for name in self.south.names("") if b".hibali" in name}
+        assert names <= {b"data/" + name for name in HOSTILE_NAMES}, names
+
+
+def _processes(*places: FolderPlace) -> list[tuple[int, bytes]]:
+    """What runs in the homes of these sites, and its words."""
+    found = []
+    homes = [b"\0HOME=%b\0" % bytes(place.server.home) for place in places]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment, words = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if any(home in b"\0" + environment for home in homes):
+                found.append((int(entry.name), words))
+    return found
+
+
+def _folder_place(server: OwnServer) -> FolderPlace:
+    assert isinstance(server.place, FolderPlace)
+    return server.place
+
+
+def _give_key(north: FolderPlace, south: FolderPlace) -> Path:
+    """North's account gets a key of its own that south accepts, and its own configuration that knows south."""
+    home, there = north.server.home, south.server
+    key = home / "key_for_south"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    with Path(there.folder, "authorized_keys").open("a") as accepted:
+        accepted.write(key.with_suffix(".pub").read_text())
+    (home / "known_hosts").write_text(Path(there.folder, "known_hosts").read_text())
+    config = home / "ssh_config"
+    config.write_text(
+        f"Host {there.host}\n  HostName 127.0.0.1\n  Port {there.port}\n  User {there.user}\n"
+        f"  IdentityFile {key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {home}/known_hosts\n"
+        # what a login for a transfer must not take up
+        "  ForwardAgent yes\n  RemoteCommand false\n  RequestTTY force\n"
+    )
+    return Path(config)
+
+
+@pytest.fixture
+def sites(hibali: Any, tmp_path: Path) -> Iterator[Sites]:
+    with ExitStack() as stack:
+        places = []
+        for name in ("north", "south"):
+            (tmp_path / name).mkdir()
+            places.append(_folder_place(stack.enter_context(own_server("ssh", tmp_path / name))))
+        north, south = places
+        way = _give_key(north, south)
+        reached = f'[sites.south.reached_from.north]\ncommand = ["ssh", "-F", "{way}"]\n'
+        add_site(hibali.home.config, "north", north)
+        add_site(hibali.home.config, "south", south, reached)
+        yield Sites(hibali, north, south, way)
+
+
+def counted(sites: Sites, stack: ExitStack) -> list[CountingProxy]:
+    """From now on our own lines to both sites are counted."""
+    proxies = []
+    for place in (sites.north, sites.south):
+        proxy = CountingProxy(place.server.port)
+        stack.callback(proxy.close)
+        config = place.server.config
+        config.write_text(config.read_text().replace(f"Port {place.server.port}", f"Port {proxy.port}"))
+        known = Path(place.server.folder, "known_hosts")
+        known.write_text(known.read_text().replace(f":{place.server.port}", f":{proxy.port}"))
+        proxies.append(proxy)
+    return proxies
+
+
+def test_the_bytes_do_not_pass_here_and_are_proven(sites: Sites) -> None:
+    tree = {**many_files(600, 20_000), b"large": os.urandom(13 * MIB + 5), b"empty": b"", b"d/e": Folder()}
+    size = sum(len(leaf) for leaf in tree.values() if isinstance(leaf, bytes))
+    assert size > 25_000_000
+    sites.make(tree)
+    with ExitStack() as stack:
+        proxies = counted(sites, stack)
+        receipt = sites.sync().last
+        assert sum(proxy.bytes for proxy in proxies) < size * 0.05
+    assert sites.same()
+    assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_sent"]) == ("direct", "digest", 0)
+    assert (receipt["bytes_moved"], receipt["files_moved"], receipt["logins"]) == (size, 602, 3)
+    sites.nothing_of_ours_there()
+    sites.nothing_runs_there()
+    again = sites.sync().last
+    assert (again["files_moved"], again["mover"]) == (0, None)
+    assert sites.hibali("verify", "north:data", "south:data", exit=0)
+
+
+def test_what_is_planned_here_holds_there(sites: Sites) -> None:
+    """Hostile names, links, modes, hard links, deletions, another kind in the way, and a dry run."""
+    tree: dict[bytes, Any] = dict.fromkeys(HOSTILE_NAMES, b"content")
+    tree |= {b"x": File(b"run", executable=True), b"l": Link(b"../out"), b"kind": b"a file now"}
+    root = sites.make(tree)
+    os.link(root / "x", root / "second name")
+    make_tree(sites.south.at("data"), {b"gone": b"1", b"kind/of/folder": b"2"})
+    words = ("--delete", "--hard-links", "--modes", "keep")
+    before = sites.south.tree("data")
+    sites.sync("--dry-run", *words)
+    assert sites.south.tree("data") == before
+    receipt = sites.sync(*words, "--bwlimit", "100M").last
+    assert sites.same()
+    assert (receipt["files_deleted"], receipt["files_linked"], receipt["mover"]) == (2, 1, "direct")
+    assert (sites.south.at("data") / "x").stat().st_nlink == 2
+    sites.nothing_of_ours_there()
+
+
+def test_one_file_goes_under_another_name(sites: Sites) -> None:
+    sites.make({b"a": os.urandom(5 * MIB), b"b": b"small"})
+    for source, target in (("data/a", "put/as c"), ("data/b", "put/")):
+        assert sites.sync(source=source, target=target).last["mover"] == "direct"
+    assert (sites.south.at("put") / "as c").read_bytes() == (sites.north.at("data") / "a").read_bytes()
+    assert (sites.south.at("put") / "b").read_bytes() == b"small"
+    sites.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize(
+    "killed",
+    ["here", pytest.param("north", marks=pytest.mark.heavy), pytest.param("south", marks=pytest.mark.heavy)],
+)
+def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) -> None:
+    size = 40 * MIB
+    sites.make({**many_files(20, 50_000), b"large": os.urandom(size)})
+    process = sites.hibali.start("sync", "--direct", "north:data", "south:data", "--bwlimit", "20M")
+    begun = sites.south.at("data/.hibali/begun")
+    wait_for(lambda: begun.exists() and begun.read_bytes().count(b"sha256") >= 2)
+    os.kill(process.pid if killed == "here" else agent_at(sites, killed), signal.SIGKILL)
+    assert process.wait(60) == {"here": -signal.SIGKILL}.get(killed, 5)
+    sites.nothing_runs_there()
+    assert not sites.south.at("data/large").exists()
+    with CountingProxy(sites.south.server.port) as between:
+        sites.way.write_text(sites.way.read_text().replace("Port ", f"Port {between.port} #"))
+        receipt = sites.sync("--bwlimit", "1G").last
+        assert between.sent < size - 8 * MIB
+    assert (receipt["files_failed"], receipt["proof_moved"], receipt["mover"]) == (0, "digest", "direct")
+    assert sites.same()
+    sites.nothing_of_ours_there()
+    sites.nothing_runs_there()
+
+
+def agent_at(sites: Sites, name: str) -> int:
+    """The agent in the north that reaches the south, or the one that it started there."""
+    if name == "north":
+        (reaching,) = [pid for pid, words in _processes(sites.north) if words.startswith(b"ssh\0-F\0")]
+        status = Path(f"/proc/{reaching}/status").read_text()
+        return int(re.search(r"^PPid:\t(\d+)", status, re.MULTILINE)[1])  # type: ignore[index]
+    holder = json.loads(sites.south.at("data/.hibali/lock").read_bytes())["pid"]
+    (landing,) = [
+        pid for pid, words in _processes(sites.south) if b"zlib.decompress" in words and pid != holder
+    ]
+    return landing
+
+
+@pytest.mark.parametrize(
+    ("lacking", "code"),
+    [("key", "login-refused"), ("host key", "host-key"), ("ssh", "no-ssh")],
+)
+def test_without_a_way_nothing_is_changed(sites: Sites, lacking: str, code: str) -> None:
+    sites.make({b"a": b"1"})
+    make_tree(sites.south.at(""), {b"other": b"2"})
+    before = sites.south.tree("")
+    _take_away(sites, lacking)
+    error = sites.sync(code=4).last
+    assert (error["kind"], error["code"]) == ("error", code)
+    assert error["about"] == "north -> south"
+    assert "--direct" in error["hint"]
+    assert "reached_from" in error["hint"]
+    assert sites.south.tree("") == before
+    sites.nothing_runs_there()
+
+
+def _take_away(sites: Sites, lacking: str) -> None:
+    if lacking == "key":
+        accepted = Path(sites.south.server.folder, "authorized_keys")
+        accepted.write_text(accepted.read_text().splitlines()[0] + "\n")
+    elif lacking == "host key":
+        (sites.north.server.home / "known_hosts").write_text("")
+    else:
+        config = sites.hibali.home.config
+        sites_there, reached, way = config.read_text().partition("reached_from")
+        config.write_text(sites_there + reached + way.replace('"ssh"', '"no-such-ssh"'))
+
+
+def test_a_forwarded_agent_lends_no_key(sites: Sites) -> None:
+    """Our own agent holds what opens the south, and our configuration forwards it: the north gets nothing of it (S7)."""
+    sites.make({b"a": b"1"})
+    config = sites.north.server.config
+    config.write_text(config.read_text() + "  ForwardAgent yes\n")
+    lines = sites.way.read_text().splitlines()
+    sites.way.write_text("\n".join(line for line in lines if "Identit" not in line))
+    with our_agent(
+        Path(sites.hibali.home.runtime), Path(sites.south.server.folder, "login_key")
+    ) as socket_path:
+        sites.hibali.env["SSH_AUTH_SOCK"] = str(socket_path)
+        assert sites.sync(code=4).last["code"] == "login-refused"
+
+
+@contextmanager
+def our_agent(folder: Path, key: Path) -> Iterator[Path]:
+    """An ssh-agent of this machine that holds a key."""
+    path = folder / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL) as agent:
+        wait_for(path.exists)
+        words = ["ssh-add", "-q", key]
+        subprocess.run(words, check=True, env={**os.environ, "SSH_AUTH_SOCK": str(path)})
+        yield path
+        agent.kill()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code"),
+    [
+        ("north:data", "here:data", "direct-kind"),
+        ("data", "north:data", "direct-kind"),
+        ("north:data", "north:other", "direct-same-site"),
+    ],
+)
+def test_only_between_two_ssh_sites(hibali: Any, source: str, target: str, code: str) -> None:
+    """Nobody logs in anywhere to find that out."""
+    north = '[sites.north]\nkind = "ssh"\n[sites.north.ssh]\nhost = "nowhere.invalid"\n'
+    hibali.home.config.write_text(f'version = 1\n{north}[sites.here]\nkind = "local"\n')
+    hibali.home.config.chmod(0o600)
+    error = hibali("sync", "--direct", source, target, "--json", exit=2).last
+    assert error["code"] == code
+    assert "--direct" in error["hint"]
+
+
+def test_a_site_without_an_agent_is_refused(sites: Sites) -> None:
+    sites.make({b"a": b"1"})
+    config = sites.hibali.home.config
+    config.write_text(config.read_text().replace('transport = "agent"', 'transport = "sftp"'))
+    assert sites.sync(code=2).last["code"] == "direct-transport"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_a_login_as_another_account_lands_nothing(sites: Sites) -> None:
+    sites.make({b"a": b"1"})
+    wrapper = sites.north.server.home / "as nobody"
+    become = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    wrapper.write_text(f'#!/bin/sh\nfor last; do :; done\nexec {become} sh -c "$last"\n')
+    wrapper.chmod(0o755)
+    config = sites.hibali.home.config
+    start, reached, _ = config.read_text().partition('command = ["ssh", "-F", "' + str(sites.way))
+    config.write_text(f"{start}command = {json.dumps([str(wrapper)])}\n")
+    assert reached
+    assert sites.sync(code=4).last["code"] == "another-account"
+    assert not sites.south.files("")
+    sites.nothing_runs_there()

@@ -1,0 +1,149 @@
+"""What is sent from one agent straight to another, and what becomes of it when something is wrong on the way."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import TryLaterError, UsageError
+from transfers.bundle import local_command, opening
+from transfers.connection import Connection
+from transfers.direct_landing import DirectLanding
+from transfers.entry import Entry, Kind, Proof
+from transfers.packing import group_units
+from transfers.store import Item, Landed, Unit
+
+MIB = 1 << 20
+AGENT = local_command(sys.executable)
+# Runs an agent, and behind so many bytes that went to it changes one, or ends.
+BETWEEN = """
+import os, subprocess, sys
+agent = subprocess.Popen(sys.argv[3:], stdin=subprocess.PIPE)
+left = int(sys.argv[2])
+while True:
+    content = bytearray(os.read(0, 65536))
+    if not content:
+        break
+    if 0 <= left < len(content):
+        if sys.argv[1] == "end":
+            break
+        content[left] ^= 1
+    left -= len(content)
+    agent.stdin.write(content)
+    agent.stdin.flush()
+"""
+
+
+def between(act: str, behind: int) -> list[str]:
+    return [sys.executable, "-c", BETWEEN, act, str(behind), *AGENT]
+
+
+class Pair:
+    """An agent at `source` that has reached one for `target`, whose lock we hold over a third."""
+
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        self.source, self.target = folder / "source", folder / "target"
+        for made in (self.source, self.target):
+            made.mkdir()
+        self.line = Connection(AGENT, "there")
+        self.line.ask("open", path=str(self.source), make=False)
+        nonce = secrets.token_hex(16)
+        packed = b64encode(opening(nonce)).decode("ascii")
+        self.reached = self.line.ask("reach", words=words, opening=packed, nonce=nonce).header
+        self.keeper = Connection(AGENT, "keeper")
+        asked = {"operation": "sync", "client": "me", "lease": 60}
+        self.keeper.ask("open", path=str(self.target), make=False)
+        self.token = self.keeper.ask("lock", **asked).header["token"]
+
+    def land(self, contents: dict[str, bytes], token: str | None = None) -> list[Landed]:
+        landing = DirectLanding(
+            self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
+        )
+        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, landing.begun)
+        return list(landing.run(units))
+
+    def items(self, contents: dict[str, bytes]) -> Iterator[Item]:
+        for number, (name, content) in enumerate(contents.items()):
+            path = self.source / name
+            path.write_bytes(content)
+            status = path.stat()
+            entry = Entry(name.encode(), Kind.FILE, status.st_size, status.st_mtime_ns, status.st_mode)
+            yield Item(number, entry)
+
+    def close(self) -> None:
+        self.line.close()
+        self.keeper.close()
+
+
+@pytest.fixture
+def pair_over(tmp_path: Path) -> Iterator[Callable[[list[str]], Pair]]:
+    opened: list[Pair] = []
+
+    def open_pair(words: list[str]) -> Pair:
+        opened.append(Pair(tmp_path, words))
+        return opened[-1]
+
+    yield open_pair
+    for pair in opened:
+        pair.close()
+
+
+def test_small_and_large_files_land_twice_over_one_line(pair_over: Callable[[list[str]], Pair]) -> None:
+    pair = pair_over(AGENT)
+    contents = {"a": b"1", "b": b"", "large": os.urandom(9 * MIB + 1)}
+    for _ in range(2):
+        found = pair.land(contents)
+        assert {one.item.entry.path.decode() for one in found} == set(contents)
+        assert all(one.proof is Proof.DIGEST and one.problem is None for one in found)
+        assert {path.name: path.read_bytes() for path in pair.target.iterdir() if path.is_file()} == contents
+
+
+@pytest.mark.parametrize("behind", [600_000, 10 * MIB])
+def test_what_is_changed_on_the_way_gets_no_name(pair_over: Callable[[list[str]], Pair], behind: int) -> None:
+    pair = pair_over(between("flip", behind))
+    found = pair.land({"small": os.urandom(2 * MIB), "large": os.urandom(9 * MIB)})
+    wrong = {one.item.entry.path: one.problem for one in found if one.problem}
+    assert wrong.keys() == {b"large" if behind < MIB else b"small"}
+    assert all(problem and (problem.code, problem.again) == ("corrupt", True) for problem in wrong.values())
+    assert not any((pair.target / name.decode()).exists() for name in wrong)
+
+
+def test_a_place_without_our_lock_is_another_one(pair_over: Callable[[list[str]], Pair]) -> None:
+    pair = pair_over(AGENT)
+    with pytest.raises(UsageError, match="not the target"):
+        pair.land({"a": b"1"}, token="of somebody else")
+    assert not (pair.target / "a").exists()
+
+
+def test_a_source_that_is_not_what_was_listed_is_named(pair_over: Callable[[list[str]], Pair]) -> None:
+    pair = pair_over(AGENT)
+    contents = {"small": b"1", "large": bytes(9 * MIB), "same": b"2"}
+    items = list(pair.items(contents))
+    for name in ("small", "large"):
+        (pair.source / name).write_bytes(b"another")
+    landing = DirectLanding(
+        pair.line, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
+    )
+    found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, lambda: 4 * MIB))}
+    assert {name for name, problem in found.items() if problem and problem.code == "source-changed"} == {
+        b"small",
+        b"large",
+    }
+    assert {path.name for path in pair.target.iterdir() if path.is_file()} == {"same"}
+
+
+def test_a_line_that_is_lost_ends_it(pair_over: Callable[[list[str]], Pair]) -> None:
+    """The program in between ends behind so many bytes."""
+    with pytest.raises(TryLaterError):
+        pair_over(between("end", 3 * MIB)).land({"large": os.urandom(9 * MIB)})
+
+
+def test_what_cannot_be_started_there_is_told(pair_over: Callable[[list[str]], Pair]) -> None:
+    words = ["sh", "-c", "cat > /dev/null & echo no way >&2; exit 255"]
+    assert pair_over(words).reached == {"reached": False, "status": 255, "errors": "no way"}
