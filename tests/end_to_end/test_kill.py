@@ -6,17 +6,15 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import strace
-from tests.support.half_way import signal_half_way
+from tests.support.half_way import settle, signal_half_way
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read_tree, sha256
 from tests.support.watcher import Watcher
-from transfers.agent.lease import process_start
 
 FILES = 5000
 MORE = 16 << 20  # what may have been under way when it was killed
@@ -36,23 +34,6 @@ def _kill(process: Any) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _holder_lives(lock: Path) -> bool:
-    """Whether the agent that holds a lock on this host still runs; a killed one leaves its lock behind."""
-    try:
-        pid = json.loads(lock.read_bytes())["pid"]
-    except (FileNotFoundError, ValueError):
-        return False
-    return bool(process_start(pid))
-
-
-def _settle(there: Transfers) -> None:
-    """Wait until the agent has seen the end of its client; one on this host needs no longer than a moment."""
-    deadline = time.monotonic() + 20
-    while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):
-        assert time.monotonic() < deadline, "the agent outlives its client"
-        time.sleep(0.05)
-
-
 def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> dict[bytes, bytes]:
     """Start a push, kill it when `count` files stand there; what stands there then, watched all the time."""
     right = {name: {sha256(content)} for name, content in tree.items()}
@@ -60,7 +41,7 @@ def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> d
         process = there.hibali.start("push", there.source, "there:data", "--json")
         watcher.when(count, lambda: _kill(process))
         process.wait(120)
-        _settle(there)
+        settle(there)
     return there.landed()
 
 
@@ -132,7 +113,7 @@ def test_killed_within_a_large_file(there: Transfers) -> None:
             time.sleep(0.01)
         _kill(process)
         assert process.wait() == -signal.SIGKILL
-        _settle(there)
+        settle(there)
     there.push()
     _is_whole(there, {b"large": content, b"small": b"1"})
 
@@ -146,7 +127,7 @@ def test_interrupted_it_leaves_nothing_behind(there: Transfers, number: int) -> 
         process = there.hibali.start("push", there.source, "there:data", "--json")
         watcher.when(200, lambda: process.send_signal(number))
         process.wait(60)
-        _settle(there)
+        settle(there)
     assert process.returncode in {0, 128 + number}
     last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
     assert last["exit"] == process.returncode
@@ -275,7 +256,7 @@ def _kill_once(there: Transfers, run: Any) -> bool:
     there.make(AFTER)
     killed = run()
     assert b"Traceback" not in killed.err, str(killed)
-    _settle(there)
+    settle(there)
     _is_sound(there)
     there.push(*EVERYTHING)
     assert there.tree_there() == read_tree(there.source)

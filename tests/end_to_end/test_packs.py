@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.half_way import settle
 from tests.support.places import PARTIAL
 from tests.support.transfers import STORES, Transfers, actions, failed
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, many_files, read_tree, sha256
@@ -211,6 +212,7 @@ def test_killed_between_packs_the_same_line_goes_on(anywhere: Transfers, tmp_pat
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
+    settle(there)
     receipt = there.hibali(*words, exit=0).last
     assert receipt["files_kept"] >= 3 * 8
     assert receipt["files_moved"] + receipt["files_kept"] == 300
@@ -232,6 +234,7 @@ def test_killed_inside_a_large_file_it_goes_on_there(folder_there: Transfers) ->
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
+    settle(there)
     receipt = there.push("--pack").last
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     if there.place.word == "ssh":

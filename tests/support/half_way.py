@@ -7,6 +7,9 @@ import os
 import time
 from pathlib import Path
 
+from tests.support.transfers import Transfers
+from transfers.agent.lease import process_start
+
 
 def signal_half_way(root: Path, number: int) -> int:
     """Send a signal to the agent that holds the lock, once it has landed something; its process id."""
@@ -20,3 +23,20 @@ def signal_half_way(root: Path, number: int) -> int:
             return holder
         time.sleep(0.002)
     raise AssertionError("nothing landed")
+
+
+def settle(there: Transfers) -> None:
+    """Wait until the agent has seen the end of its client; one on this host needs no longer than a moment."""
+    deadline = time.monotonic() + 20
+    while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):
+        assert time.monotonic() < deadline, "the agent outlives its client"
+        time.sleep(0.05)
+
+
+def _holder_lives(lock: Path) -> bool:
+    """Whether the agent that holds a lock on this host still runs; a killed one leaves its lock behind."""
+    try:
+        pid = json.loads(lock.read_bytes())["pid"]
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(process_start(pid))
