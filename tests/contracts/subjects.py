@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,15 @@ from hibali.locations import Location, read_location
 from hibali.plugins import built_in_words
 from hibali.settings import load_sites
 from tests.services.processes import free_port
-from tests.support.places import FolderPlace, Place, WebPlace, add_site, make_place
+from tests.support.places import (
+    OBJECT_STORES,
+    BucketPlace,
+    FolderPlace,
+    Place,
+    WebPlace,
+    add_site,
+    make_place,
+)
 from tests.support.trees import Tree
 from transfers.entry import Entry
 from transfers.places import open_store
@@ -28,6 +36,17 @@ ROOT = "data set/target"
 def store_words() -> list[str]:
     """Every module of the folder; one without a place in tests/support/places.py fails by its name."""
     return built_in_words("transfers.stores")
+
+
+def store_servers() -> list[Any]:
+    """Every store, and S3 on all of its servers: parameters of a fixture."""
+    return [word for word in store_words() if word != "s3"] + object_stores()
+
+
+def object_stores() -> list[Any]:
+    """S3 on all of its servers; those that take long are `heavy`."""
+    heavy = pytest.mark.heavy
+    return [word if word == "s3" else pytest.param(word, marks=heavy) for word in OBJECT_STORES]
 
 
 @dataclass
@@ -110,6 +129,11 @@ class Subject:
         if isinstance(self.place, WebPlace):
             self.place.server.wanted = "a login that nobody has"
         return self.location()
+
+    @property
+    def page(self) -> int:
+        """How many names come in one piece of a listing, at most."""
+        return self.place.store.page if isinstance(self.place, BucketPlace) else 1000
 
     def secrets(self) -> list[str]:
         """What no text may ever show."""

@@ -20,6 +20,7 @@ from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
+from tests.services.rclone_s3 import start_rclone_s3
 from tests.services.slurm import Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
@@ -28,6 +29,7 @@ from tests.services.sshd import (
     start_sshd_with_shell,
     start_unprivileged_sftp,
 )
+from tests.services.swift import start_swift
 from transfers.gate import gate_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
@@ -59,6 +61,8 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
     "object-store": (ObjectStore, start_object_store),
+    "rclone-s3": (ObjectStore, start_rclone_s3),
+    "swift": (ObjectStore, start_swift),
     "podman": (Podman, start_podman),
     **{
         f"shell-{shell}": (
