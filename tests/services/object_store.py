@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,20 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
 def new_store() -> ObjectStore:
     """An endpoint on a free port with new keys, for a server that is about to start there."""
     return ObjectStore(f"http://127.0.0.1:{free_port()}", secrets.token_hex(8), secrets.token_hex(20))
+
+
+def remove_bucket(store: ObjectStore, name: str) -> None:
+    """Remove a bucket with all that it holds."""
+    client = store.client()
+    with contextlib.closing(client):
+        if not store.buckets_go_whole:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=name)
+            keys = [found["Key"] for page in pages for found in page.get("Contents", ())]
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda key: client.delete_object(Bucket=name, Key=key), keys))
+            for upload in client.list_multipart_uploads(Bucket=name).get("Uploads", ()):
+                client.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
+        client.delete_bucket(Bucket=name)
 
 
 def end_object_store(session: Path) -> None:
