@@ -44,11 +44,16 @@ def _session() -> Path:
     return Path(os.environ[SESSION])
 
 
-def _server(name: str) -> Any:
-    """The running server; without it the test is skipped by name, or fails where servers are required."""
+def _server(name: str, *, optional: bool = False) -> Any:
+    """The running server; without it the test is skipped by name, or fails where servers are required.
+
+    One that is `optional` may be missing everywhere.
+    """
     try:
         return ensure(_session(), name)
     except (MissingPackageError, ServiceError) as problem:
+        if optional and isinstance(problem, MissingPackageError):
+            pytest.skip(f"{name}: {problem}")
         lacks(f"{name}: {problem}")
 
 
@@ -180,6 +185,14 @@ def rclone_s3() -> Iterator[Buckets]:
 def swift() -> Iterator[Buckets]:
     """The same of OpenStack Swift; tests with it are `heavy`."""
     buckets = Buckets(_server("swift"))
+    yield buckets
+    buckets.close()
+
+
+@pytest.fixture
+def ceph() -> Iterator[Buckets]:
+    """The same of Ceph's RADOS gateway, where it is installed; tests with it are `heavy`."""
+    buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
 

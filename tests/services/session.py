@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.services.ceph import start_ceph
 from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
@@ -63,6 +64,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "object-store": (ObjectStore, start_object_store),
     "rclone-s3": (ObjectStore, start_rclone_s3),
     "swift": (ObjectStore, start_swift),
+    "ceph": (ObjectStore, start_ceph),
     "podman": (Podman, start_podman),
     **{
         f"shell-{shell}": (

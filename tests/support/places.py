@@ -21,6 +21,7 @@ OBJECT_STORES = {
     "s3": "object_store",
     "s3-rclone": "rclone_s3",
     "s3-swift": "swift",
+    "s3-ceph": "ceph",
 }  # servers, by their fixtures
 PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
