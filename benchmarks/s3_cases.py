@@ -15,7 +15,7 @@ from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
 from benchmarks.stage import HIBALI, Stage, peer_or_reason
 from benchmarks.trees import make_tree
-from tests.services.object_store import ObjectStore
+from tests.services.object_store import ObjectStore, remove_bucket
 
 MEDIUM = (64, 32 << 20)
 _MANY = (100_000, 100)
@@ -36,6 +36,7 @@ class Clients:
     stage: Stage
     store: ObjectStore
     bucket: str
+    server: str  # as rclone calls it
 
     @property
     def environment(self) -> dict[str, str]:
@@ -45,7 +46,7 @@ class Clients:
             **self.store.env,
             "RCLONE_CONFIG": "/dev/null",
             "RCLONE_CONFIG_STORE_TYPE": "s3",
-            "RCLONE_CONFIG_STORE_PROVIDER": "SeaweedFS",
+            "RCLONE_CONFIG_STORE_PROVIDER": self.server,
             "RCLONE_CONFIG_STORE_ENDPOINT": self.store.endpoint,
             "RCLONE_CONFIG_STORE_REGION": self.store.region,
             "RCLONE_CONFIG_STORE_ENV_AUTH": "true",
@@ -143,26 +144,26 @@ def _remote(bucket: str) -> str:
 
 
 @contextlib.contextmanager
-def _clients(stage: Stage) -> Iterator[Clients]:
+def _clients(stage: Stage, *, swift: bool = False) -> Iterator[Clients]:
     """A bucket of one case, configured as the site `store`."""
-    store = stage.object_store()
+    store = stage.swift() if swift else stage.object_store()
     bucket = f"bench-{secrets.token_hex(4)}"
     with contextlib.closing(store.client()) as client:
         client.create_bucket(Bucket=bucket)
-        clients = Clients(stage, store, bucket)
+        clients = Clients(stage, store, bucket, "Other" if swift else "SeaweedFS")
         clients.configure(bucket)
         try:
             yield clients
         finally:
-            client.delete_bucket(Bucket=bucket)  # SeaweedFS deletes what it holds with it
+            remove_bucket(store, bucket)
 
 
 def _moves(
-    files: int, size: int, *, down: bool
+    files: int, size: int, *, down: bool, swift: bool = False
 ) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
     @contextlib.contextmanager
     def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("s3") as place, _clients(stage) as clients:
+        with stage.place("s3") as place, _clients(stage, swift=swift) as clients:
             source, targets = place / "source", place / "targets"
             amount = make_tree(source, stage.amount(files, size))
             if not down:
@@ -188,6 +189,19 @@ CASES = (
         Case(f"s3-{size}-{word}", f"{word}: {about}, SeaweedFS", _moves(*amount, down=word == "down"), _BARS)
         for size, about, amount in (
             ("small", "10,000 objects of 10 KiB", SMALL),
+            ("medium", "64 objects of 32 MiB", MEDIUM),
+            ("large", "one object of 2 GiB", LARGE),
+        )
+        for word in ("up", "down")
+    ),
+    *(
+        Case(
+            f"s3-swift-{size}-{word}",
+            f"{word}: {about}, OpenStack Swift",
+            _moves(*amount, down=word == "down", swift=True),
+            _BARS,
+        )
+        for size, about, amount in (
             ("medium", "64 objects of 32 MiB", MEDIUM),
             ("large", "one object of 2 GiB", LARGE),
         )

@@ -94,6 +94,11 @@ class Stage:
         store: ObjectStore = ensure(self.folder, "object-store")
         return store
 
+    def swift(self) -> ObjectStore:
+        """OpenStack Swift."""
+        store: ObjectStore = ensure(self.folder, "swift")
+        return store
+
     @contextlib.contextmanager
     def far(self, link: Link) -> Iterator[Path]:
         """The long link; the configuration for ssh."""

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
-# `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root.
+# `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
+# `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,6 +26,17 @@ prepare_environment() {
     $install --requirement requirements.lock
     $install --no-build-isolation --editable .
     touch "$ready"
+}
+
+prepare_swift() {
+    ready=.cache/swift/.ready
+    [ ! "$ready" -nt tests/swift.lock ] || return 0
+    echo "making .cache/swift from tests/swift.lock ..." >&2
+    "${PYTHON:-python3}" -m venv --clear .cache/swift &&
+        .cache/swift/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
+            --requirement tests/swift.lock &&
+        touch "$ready" ||
+        echo "OpenStack Swift could not be installed: tests that need it will be skipped by name" >&2
 }
 
 missing_packages() {
@@ -61,6 +73,7 @@ for part in "$@"; do
     case $part in
     environment) prepare_environment ;;
     packages) prepare_packages ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages]" >&2 && exit 2 ;;
+    swift) prepare_swift ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift]" >&2 && exit 2 ;;
     esac
 done

@@ -7,7 +7,12 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
-sh tests/prepare.sh packages environment
+parts="packages environment swift" # swift is for tests marked heavy
+for word in "$@"; do
+    [ "$word" != "not heavy" ] || parts="packages environment"
+done
+# shellcheck disable=SC2086 - a list of words
+sh tests/prepare.sh $parts
 prepared=$(date +%s)
 echo "set-up took $((prepared - began)) s"
 

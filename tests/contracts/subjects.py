@@ -15,7 +15,16 @@ from hibali.locations import Location, read_location
 from hibali.plugins import built_in_words
 from hibali.settings import load_sites
 from tests.services.processes import free_port
-from tests.support.places import DavPlace, FolderPlace, Place, WebPlace, add_site, make_place
+from tests.support.places import (
+    OBJECT_STORES,
+    BucketPlace,
+    DavPlace,
+    FolderPlace,
+    Place,
+    WebPlace,
+    add_site,
+    make_place,
+)
 from tests.support.trees import Tree
 from transfers.entry import Entry
 from transfers.places import open_store
@@ -32,6 +41,17 @@ def store_words() -> list[Any]:
     """
     plain = pytest.param("webdav-plain", marks=pytest.mark.heavy)
     return [*built_in_words("transfers.stores"), plain]
+
+
+def store_servers() -> list[Any]:
+    """Every store, and S3 on all of its servers: parameters of a fixture."""
+    return [word for word in store_words() if word != "s3"] + object_stores()
+
+
+def object_stores() -> list[Any]:
+    """S3 on all of its servers; those that take long are `heavy`."""
+    heavy = pytest.mark.heavy
+    return [word if word == "s3" else pytest.param(word, marks=heavy) for word in OBJECT_STORES]
 
 
 @dataclass
@@ -120,6 +140,11 @@ class Subject:
             table = self.place.table().replace("'password': ", "'password': 'planted-secret' + ")
             return self._added("denied", table)
         return self.location()
+
+    @property
+    def page(self) -> int:
+        """How many names come in one piece of a listing, at most."""
+        return self.place.store.page if isinstance(self.place, BucketPlace) else 1000
 
     def secrets(self) -> list[str]:
         """What no text may ever show."""

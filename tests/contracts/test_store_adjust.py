@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.subjects import ROOT, Subject, locked, store_words, subjects
+from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from transfers.entry import Entry, Kind
 from transfers.places import open_store
 from transfers.store import Adjustment, Problem
 
 
-@pytest.fixture(params=store_words())
+@pytest.fixture(params=store_servers())
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

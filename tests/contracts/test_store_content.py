@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError
-from tests.contracts.subjects import ROOT, Subject, store_words, subjects
+from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.services.session import REPOSITORY
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
@@ -28,7 +28,7 @@ MIB = 1 << 20
 LARGE = random.Random(1).randbytes(11 * MIB + 17)  # noqa: S311 - three segments of 4 MiB
 
 
-@pytest.fixture(params=store_words())
+@pytest.fixture(params=store_servers())
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:
@@ -307,7 +307,8 @@ def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: 
 
 
 def assert_put(store: Store, contents: dict[bytes, bytes]) -> None:
-    list(store.list())
+    if store.stat() is not None:  # the lock of a killed writer, where there are locks
+        list(store.list())
     assert [one.problem for one in put(store, contents)] == [None] * len(contents)
 
 

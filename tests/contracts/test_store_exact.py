@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.subjects import ROOT, Subject, subjects
+from tests.contracts.subjects import ROOT, Subject, object_stores, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.entry import Entry, Kind
 from transfers.store import Landed, Store
@@ -16,7 +16,7 @@ from transfers.store import Landed, Store
 LARGE = b"1" * 9_000_000
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "s3", "webdav"])
+@pytest.fixture(params=["local", "ssh", "sftp", "webdav", *object_stores()])
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

@@ -8,11 +8,12 @@ from xml.sax.saxutils import escape
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.manifests import read_lines, write_lines
 from transfers.entry import Proof
 from transfers.plan import plain_names, unholdable
 from transfers.store import Facts
 from transfers.stores import s3_listing, s3_xml
-from transfers.stores.s3_manifest import Known, read_lines, write_lines
+from transfers.stores.s3_manifest import Known
 
 COMPONENTS = st.sampled_from(
     [

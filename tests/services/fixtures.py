@@ -45,11 +45,16 @@ def _session() -> Path:
     return Path(os.environ[SESSION])
 
 
-def _server(name: str) -> Any:
-    """The running server; without it the test is skipped by name, or fails where servers are required."""
+def _server(name: str, *, optional: bool = False) -> Any:
+    """The running server; without it the test is skipped by name, or fails where servers are required.
+
+    One that is `optional` may be missing everywhere.
+    """
     try:
         return ensure(_session(), name)
     except (MissingPackageError, ServiceError) as problem:
+        if optional and isinstance(problem, MissingPackageError):
+            pytest.skip(f"{name}: {problem}")
         lacks(f"{name}: {problem}")
 
 
@@ -154,6 +159,7 @@ class Buckets:
         self.access_key = store.access_key
         self.secret_key = store.secret_key
         self.region = store.region
+        self.page = store.page
         self.env = store.env
         self.client = store.client()
         self._made: list[str] = []
@@ -166,8 +172,9 @@ class Buckets:
         return Bucket(name, self.store, self.client)
 
     def close(self) -> None:
-        for name in self._made:
-            self.client.delete_bucket(Bucket=name)  # SeaweedFS deletes what it holds with it
+        # elsewhere every object would have to be removed first: they go with their server
+        for name in self._made if self.store.buckets_go_whole else ():
+            self.client.delete_bucket(Bucket=name)
         self.client.close()
 
 
@@ -175,6 +182,30 @@ class Buckets:
 def object_store() -> Iterator[Buckets]:
     """S3: `.endpoint`, `.access_key`, `.secret_key`, `.env`, `.client`, and `.bucket()` for a fresh one."""
     buckets = Buckets(_server("object-store"))
+    yield buckets
+    buckets.close()
+
+
+@pytest.fixture
+def rclone_s3() -> Iterator[Buckets]:
+    """The same of rclone's server, which checks little and promises less; tests with it are `heavy`."""
+    buckets = Buckets(_server("rclone-s3"))
+    yield buckets
+    buckets.close()
+
+
+@pytest.fixture
+def swift() -> Iterator[Buckets]:
+    """The same of OpenStack Swift; tests with it are `heavy`."""
+    buckets = Buckets(_server("swift"))
+    yield buckets
+    buckets.close()
+
+
+@pytest.fixture
+def ceph() -> Iterator[Buckets]:
+    """The same of Ceph's RADOS gateway, where it is installed; tests with it are `heavy`."""
+    buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
 

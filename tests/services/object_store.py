@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ class ObjectStore:
     access_key: str
     secret_key: str
     region: str = REGION
+    page: int = 1000  # how many keys an answer to a listing has at most
+    buckets_go_whole: bool = False  # a bucket is removed with all that it holds
 
     @property
     def env(self) -> dict[str, str]:
@@ -62,6 +66,7 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
         endpoint=f"http://127.0.0.1:{gateway}",
         access_key=secrets.token_hex(8),
         secret_key=secrets.token_hex(20),
+        buckets_go_whole=True,
     )
     keys = [{"accessKey": store.access_key, "secretKey": store.secret_key}]
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
@@ -102,9 +107,28 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
     sockets = (f"/tmp/seaweedfs-{part}-grpc-{port + 10_000}.sock" for part, port in ports.items())
     (folder / "sockets").write_text("\n".join(sockets))
     pid = start(session, [weed, *words], log, environment)
-    wait_until(lambda: _speaks(store.endpoint) and _speaks(f"http://127.0.0.1:{filer}/"), pid, log)
-    _try_one_object(store, pid, log)
+    wait_until(lambda: speaks(store.endpoint) and speaks(f"http://127.0.0.1:{filer}/"), pid, log)
+    try_one_object(store, pid, log)
     return store
+
+
+def new_store() -> ObjectStore:
+    """An endpoint on a free port with new keys, for a server that is about to start there."""
+    return ObjectStore(f"http://127.0.0.1:{free_port()}", secrets.token_hex(8), secrets.token_hex(20))
+
+
+def remove_bucket(store: ObjectStore, name: str) -> None:
+    """Remove a bucket with all that it holds."""
+    client = store.client()
+    with contextlib.closing(client):
+        if not store.buckets_go_whole:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=name)
+            keys = [found["Key"] for page in pages for found in page.get("Contents", ())]
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda key: client.delete_object(Bucket=name, Key=key), keys))
+            for upload in client.list_multipart_uploads(Bucket=name).get("Uploads", ()):
+                client.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
+        client.delete_bucket(Bucket=name)
 
 
 def end_object_store(session: Path) -> None:
@@ -123,7 +147,8 @@ def _program() -> Path:
     return found
 
 
-def _speaks(url: str) -> bool:
+def speaks(url: str) -> bool:
+    """Whether anything answers there, whatever it says."""
     try:
         with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - our own loopback address
             return True
@@ -134,8 +159,8 @@ def _speaks(url: str) -> bool:
         return False
 
 
-def _try_one_object(store: ObjectStore, pid: int, log: Path) -> None:
-    """It answers before its volumes are there to write to."""
+def try_one_object(store: ObjectStore, pid: int, log: Path) -> None:
+    """Servers answer before there is room to write to."""
     import botocore.exceptions
 
     client = store.client()
@@ -144,6 +169,7 @@ def _try_one_object(store: ObjectStore, pid: int, log: Path) -> None:
         try:
             client.create_bucket(Bucket="first")
             client.put_object(Bucket="first", Key="key", Body=b"content")
+            client.delete_object(Bucket="first", Key="key")
             client.delete_bucket(Bucket="first")
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
             return False

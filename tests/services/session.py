@@ -16,10 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.services.ceph import start_ceph
 from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
+from tests.services.rclone_s3 import start_rclone_s3
 from tests.services.slurm import Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
@@ -28,6 +30,7 @@ from tests.services.sshd import (
     start_sshd_with_shell,
     start_unprivileged_sftp,
 )
+from tests.services.swift import start_swift
 from tests.services.webdav import DavServer, start_apache, start_wsgidav
 from transfers.gate import gate_script
 
@@ -60,6 +63,9 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
     "object-store": (ObjectStore, start_object_store),
+    "rclone-s3": (ObjectStore, start_rclone_s3),
+    "swift": (ObjectStore, start_swift),
+    "ceph": (ObjectStore, start_ceph),
     "podman": (Podman, start_podman),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),

@@ -13,15 +13,17 @@ import pytest
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.sites import S3Settings
+from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
 from transfers.entry import Proof
 from transfers.lock_record import is_free
-from transfers.stores import s3_listing, s3_manifest
+from transfers.stores import s3_listing
 from transfers.stores.s3_credentials import CredentialSource, parse_process_credentials
 from transfers.stores.s3_endpoint import Endpoint, check_endpoint, find_endpoint
 from transfers.stores.s3_errors import error_of, from_obstore, problem_of
+from transfers.stores.s3_lines import Cursor
 from transfers.stores.s3_listing import Listed, in_order
-from transfers.stores.s3_manifest import Known, from_metadata, merge, read_lines, to_metadata, write_lines
+from transfers.stores.s3_manifest import Known, from_metadata, line_of, to_metadata
 from transfers.stores.s3_multipart import MOST_PARTS, part_bytes
 from transfers.stores.s3_probe import Honours, facts_of, recall, remember
 from transfers.stores.s3_xml import delete_document, is_plain, key_bytes, parse
@@ -204,19 +206,12 @@ def test_manifest_lines_survive_and_nonsense_does_not() -> None:
 
 
 def test_a_line_counts_only_while_etag_and_size_match() -> None:
-    manifest = s3_manifest.Manifest({b"a": Known("e", 1, SHA)})
-    assert manifest.find(b"a", "e", 1) is not None
-    assert manifest.find(b"a", "e", 2) is None
-    assert manifest.find(b"a", "f", 1) is None
-    assert manifest.find(b"b", "e", 1) is None
-
-
-def test_merging_drops_what_is_gone_and_replaces_what_landed() -> None:
-    old = {name: Known("old", 1) for name in (b"a", b"b", b"c")}
-    assert merge(old, {b"b": Known("new", 2)}, [b"a", b"b", b"x"]) == {
-        b"b": Known("new", 2),
-        b"c": Known("old", 1),
-    }
+    known = Known("e", 1, SHA)
+    cursor = Cursor([(b"a", line_of(b"a", known))])
+    assert cursor.find(b"a", "e", 1) == known
+    assert cursor.find(b"a", "e", 2) is None
+    assert cursor.find(b"a", "f", 1) is None
+    assert cursor.find(b"b", "e", 1) is None
 
 
 def test_metadata_goes_there_and_back() -> None:

@@ -16,7 +16,8 @@ from transfers.stores.s3_errors import problem_of
 from transfers.stores.s3_expected import Expected, is_exact
 from transfers.stores.s3_keeping import MOST_BYTES, copy_source
 from transfers.stores.s3_large import Place, find_begun, known_from
-from transfers.stores.s3_manifest import Known, to_metadata
+from transfers.stores.s3_lines import Lines
+from transfers.stores.s3_manifest import Known, line_of, to_metadata
 from transfers.stores.s3_multipart import MOST_PARTS, Upload, abort, begin, copied
 from transfers.stores.s3_requests import CONNECTIONS, Requests, checksum_of
 from transfers.stores.s3_uploads import Begun
@@ -35,8 +36,6 @@ _CONTENT_HEADERS = (
 _NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so nothing tells whether it changed")
 _CORRUPT = Problem(NOT_COPIED, "the copy's checksum is not the one on record for the source")
 
-_Landed = dict[bytes, Known]
-
 
 @dataclass(frozen=True, slots=True)
 class From:
@@ -53,7 +52,7 @@ class Copying:
     place: Place
     source: From
     expected: Expected
-    landed: _Landed = field(default_factory=dict)
+    landed: Lines = field(default_factory=Lines)
 
     def run(self, items: Iterable[Item]) -> Generator[Landed, None, None]:
         """See Copier.copy. What is larger than one request may copy is copied in parts, one object after the other."""
@@ -102,7 +101,7 @@ class Copying:
             self.place.make_room(item)
         done = copy(item, key)
         if not isinstance(done, Problem):
-            self.landed[item.entry.path] = done[0]
+            self.landed.add(item.entry.path, line_of(item.entry.path, done[0]))
             self.place.make_room(item)
         return done
 

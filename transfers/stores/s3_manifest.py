@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hibali.strict_json import line_of_json
@@ -21,7 +19,7 @@ _PLAIN_LINE = re.compile(
     rb'"mtime_ns":(-?[1-9][0-9]{0,18}),"mode":"([0-7]{1,4})"\}\n',
     re.MULTILINE,
 )
-_LINE_LIMIT = 16 * 1024
+LINE_LIMIT = 16 * 1024
 _NS = 1_000_000_000
 
 
@@ -35,40 +33,37 @@ class Known(NamedTuple):
     mode: int = -1
 
 
-@dataclass(slots=True)
-class Manifest:
-    """The lines of one manifest object, by key relative to its folder; `etag` of the object, None where there is none."""
-
-    lines: dict[bytes, Known] = field(default_factory=dict)
-    etag: str | None = None
-
-    def find(self, path: bytes, etag: str, size: int) -> Known | None:
-        """The line of this key, which counts only while ETag and size match."""
-        known = self.lines.get(path)
-        return known if known is not None and known.etag == etag and known.size == size else None
-
-
-def read_lines(content: bytes) -> dict[bytes, Known]:
-    """The lines that make sense; a later one of a key wins. Nobody vouches for the others, so they are passed over."""
-    lines: dict[bytes, Known] = {}
+def lines_in(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The lines that make sense, as `line_of` writes them, by their keys. Nobody vouches for the others, so they are passed over."""
     start = 0
     for found in _PLAIN_LINE.finditer(content):
         if found.start() > start:
-            _read_others(content[start : found.start()], lines)
+            yield from _other_lines(content[start : found.start()])
         start = found.end()
-        key, etag, size, sha256, mtime_ns, mode = found.groups()
-        lines[key] = Known(etag.decode(), int(size), sha256.decode(), int(mtime_ns), int(mode, 8) & 0o777)
-    _read_others(content[start:], lines)
-    return lines
+        yield found.group(1), found.group()
+    yield from _other_lines(content[start:])
 
 
-def _read_others(content: bytes, lines: dict[bytes, Known]) -> None:
+def _other_lines(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     for line in content.splitlines():
-        if len(line) > _LINE_LIMIT:
+        if len(line) > LINE_LIMIT:
             continue
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        try:
             record = json.loads(line.decode())
-            lines[path_from_fields(record, "key")] = known_of(record)
+            known = known_of(record)
+            key = path_from_fields(record, "key")
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        yield key, line_of(key, known)
+
+
+def known_in(line: bytes) -> Known:
+    """What one of these lines says."""
+    found = _PLAIN_LINE.fullmatch(line)
+    if found is None:
+        return known_of(json.loads(line))
+    _, etag, size, sha256, mtime_ns, mode = found.groups()
+    return Known(etag.decode(), int(size), sha256.decode(), int(mtime_ns), int(mode, 8) & 0o777)
 
 
 def known_of(record: Any) -> Known:
@@ -96,20 +91,9 @@ def record_of(path: bytes, known: Known) -> dict[str, Any]:
     return record
 
 
-def write_lines(lines: Mapping[bytes, Known]) -> bytes:
-    """The manifest's content, in canonical order."""
-    return b"".join(
-        line_of_json(record_of(path, lines[path])).encode("ascii") + b"\n" for path in sorted(lines)
-    )
-
-
-def merge(
-    old: Mapping[bytes, Known], landed: Mapping[bytes, Known], gone: Iterable[bytes]
-) -> dict[bytes, Known]:
-    """The lines after a call: what stands already, without what is gone, with what landed."""
-    removed = set(gone) - landed.keys()
-    kept = {path: known for path, known in old.items() if path not in removed}
-    return {**kept, **landed}
+def line_of(path: bytes, known: Known) -> bytes:
+    """The line of one file, as it stands in a manifest."""
+    return line_of_json(record_of(path, known)).encode("ascii") + b"\n"
 
 
 def to_metadata(known: Known) -> dict[str, str]:

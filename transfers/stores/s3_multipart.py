@@ -97,9 +97,12 @@ class Upload:
             self._size += length
         return None if stood else part
 
-    def complete(self) -> str:
-        """Make it the object; its ETag as it is looked up, for that of the answer is another at some servers (rclone)."""
-        self._complete()
+    def complete(self, condition: Mapping[str, str] | None = None) -> str:
+        """Make it the object; its ETag as it is looked up, for that of the answer is another at some servers (rclone).
+
+        `condition` are headers that say what must stand there now.
+        """
+        self._complete(condition or {})
         head = self._requests.ask("HEAD", self._key)
         if head.headers.get("content-length") != str(self._size):
             raise IncompleteError(
@@ -110,12 +113,14 @@ class Upload:
             )
         return head.etag
 
-    def _complete(self) -> None:
+    def _complete(self, condition: Mapping[str, str]) -> None:
         """An error may come with status 200 (Amazon S3 API reference, CompleteMultipartUpload)."""
         etags = [self._etags[number] for number in range(1, len(self._etags) + 1)]
         query = {"uploadId": self.identifier}
         body = s3_xml.complete_document(etags)
-        answer = self._requests.ask("POST", self._key, query=query, body=body, accept=(404,))
+        answer = self._requests.ask(
+            "POST", self._key, query=query, headers=condition, body=body, accept=(404,)
+        )
         if answer.status == 404:
             self._find_completed(code_in(answer.body))
             return

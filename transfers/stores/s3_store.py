@@ -35,6 +35,7 @@ from transfers.stores.s3_copying import Copying, From, patient
 from transfers.stores.s3_expected import Expected
 from transfers.stores.s3_keeping import Keeping
 from transfers.stores.s3_large import Place
+from transfers.stores.s3_lines import Lines
 from transfers.stores.s3_listing import Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3_lock import NAME as LOCK
 from transfers.stores.s3_lock import S3Lock
@@ -84,7 +85,7 @@ class S3Store:
         self._bulk = Bulk(requests)
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
-        self._records = Records(requests, self._pool, self._cache, root)
+        self._records = Records(requests, self._pool, self._cache, self._uploads, root)
         self._removing = Removing(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
         self._proof_read = Proof.RECORDED
@@ -224,8 +225,7 @@ class S3Store:
         try:
             yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
         finally:
-            self._records.save(writing.landed, self._cleared, self._tell)
-            writing.landed = {}  # whoever writes again and again must not remember it all
+            self._save(writing.landed)
 
     def copies(self, source: object) -> bool:
         """See Copier: another prefix or bucket of the same server; whose keys may read there, it says itself."""
@@ -242,7 +242,16 @@ class S3Store:
             yield from copying.run(items)
         finally:
             place.requests.close()
-            self._records.save(copying.landed, self._cleared, self._tell)
+            self._save(copying.landed)
+
+    def _save(self, landed: Lines) -> None:
+        """Bring the manifest up to date; whoever writes again and again must not remember it all."""
+        gone = Lines()
+        for path in self._cleared:
+            gone.add(path, b"")
+        self._records.save(landed, gone, self._tell)
+        landed.close()
+        gone.close()
 
     def _place(self) -> Place:
         """Where and how objects land, once the server was tried."""
@@ -285,20 +294,22 @@ class S3Store:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
-        gone: _Paths = []
+        gone = Lines()
         try:
             self._holder.check(now=True)
             for entry, problem in self._removing.remove(entries, self._holder.check):
                 if problem is None:
-                    gone.append(entry.path)
+                    gone.add(entry.path, b"")
                 yield entry, problem
         finally:
-            self._records.save({}, gone, self._tell)
+            self._records.save(Lines(), gone, self._tell)
             s3_vacating.around(self.where, gone, self._forget)
+            gone.close()
 
-    def _forget(self, folder: bytes, paths: _Paths) -> None:
+    def _forget(self, folder: bytes, gone: Lines) -> None:
         """Take the lines of these out of the manifest of a prefix around this one."""
-        Records(self._requests, self._pool, self._cache, folder).save({}, paths, self._tell)
+        around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
+        around.save(Lines(), gone, self._tell)
 
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating; a prefix cannot be another."""
@@ -358,6 +369,7 @@ class S3Store:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
+        self._records.close()
         self._uploads.close()
         self._requests.close()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 
 from transfers.lock_record import locked
 from transfers.store import Problem, is_own_name
 from transfers.stores import s3_lock, s3_manifest
+from transfers.stores.s3_lines import Lines
 from transfers.stores.s3_listing import is_folder_marker, pages
 from transfers.stores.s3_removing import Removing
 from transfers.stores.s3_requests import Requests
@@ -61,8 +63,10 @@ def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[byt
         yield some
 
 
-def around(root: bytes, paths: list[bytes], forget: Callable[[bytes, list[bytes]], None]) -> None:
-    """Call `forget` for each prefix around the root, with these paths as they are relative to it."""
+def around(root: bytes, gone: Lines, forget: Callable[[bytes, Lines], None]) -> None:
+    """Call `forget` for each prefix around the root, with what is gone as it is called there."""
     for folder in s3_manifest.enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
-        forget(folder, [before + b"/" + path for path in paths])
+        with closing(Lines()) as there:
+            there.extend((before + b"/" + path, b"") for path, _ in gone)
+            forget(folder, there)

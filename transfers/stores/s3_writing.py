@@ -12,7 +12,8 @@ from transfers.jobs import Jobs
 from transfers.store import Item, Landed, Payload, Problem
 from transfers.stores.s3_errors import problem_of
 from transfers.stores.s3_large import CORRUPT, Large, Place, known_from
-from transfers.stores.s3_manifest import Known, to_metadata
+from transfers.stores.s3_lines import Lines
+from transfers.stores.s3_manifest import Known, line_of, to_metadata
 from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _AT_ONCE = 32
@@ -27,7 +28,7 @@ class Writing:
         self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
-        self.landed: dict[bytes, Known] = {}
+        self.landed = Lines()
         self.bytes = 0
         self.continued = False
 
@@ -107,7 +108,7 @@ class Writing:
             self._place.make_room(item)
 
     def _landed(self, item: Item, known: Known, proof: Proof) -> None:
-        self.landed[item.entry.path] = known
+        self.landed.add(item.entry.path, line_of(item.entry.path, known))
         try:
             self._place.make_room(item)
         except HibaliError as problem:

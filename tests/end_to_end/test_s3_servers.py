@@ -1,0 +1,75 @@
+"""S3 is what servers make of it: what each of them does is found out by `sites check`, and data moves all the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.subjects import object_stores
+from tests.support.manifests import read_lines
+from tests.support.places import add_site, make_place
+from tests.support.trees import make_tree, read_tree
+
+LARGE = random.Random(2).randbytes((20 << 20) + 3)  # noqa: S311 - three parts
+TREE = {b"a/b": b"1", b"a/c d/e": b"22", b"empty": b"", b"large": LARGE}
+
+CHECKED = {"checks checksum": True, "conditional create": True, "file and folder": True}
+FACTS: dict[str, dict[str, Any]] = {
+    "s3": {**CHECKED, "checks sha256": False, "conditional replace": True},
+    # keys are names of files, and nothing that is said of the content is compared
+    "s3-rclone": {
+        **dict.fromkeys(CHECKED, False),
+        "checks sha256": False,
+        "conditional replace": False,
+        "name bytes": 255,
+    },
+    "s3-swift": {**CHECKED, "checks sha256": True, "conditional replace": False},  # If-Match: 501
+    "s3-ceph": {
+        **CHECKED,
+        "checks checksum": False,
+        "checks sha256": True,
+        "conditional replace": False,  # it compares If-Match with the ETag without its quotes
+    },
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", object_stores())
+def test_a_server_is_known_by_what_it_does_and_holds_data(
+    word: str, hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = make_place(word, tmp_path, request.getfixturevalue)
+    add_site(hibali.home.config, "bucket", place)
+    hibali.env.update(place.env)
+    facts = hibali("sites", "check", "bucket", "--json", exit=0).last["facts"]
+    assert {name: facts[name] for name in FACTS[word]} == FACTS[word]
+    assert {name: facts[name] for name in ("writable", "md5 etags", "metadata")} == {
+        "writable": True,
+        "md5 etags": True,
+        "metadata": True,
+    }
+
+    proven = facts["checks checksum"] or facts["checks sha256"]
+    source = make_tree(tmp_path / "source", TREE)
+    first = hibali("push", source, "bucket:t", "--json", exit=0).last
+    assert (first["files_moved"], first["proof_moved"]) == (4, "digest" if proven else "claimed")
+    assert hibali("push", source, "bucket:t", "--json", exit=0).last["files_moved"] == 0
+    (source / "a/b").write_bytes(b"changed")
+    assert hibali("push", source, "bucket:t", "--json", exit=0).last["files_moved"] == 1
+    assert place.unfinished("") == set()
+    manifest = read_lines(place.read("t", b".hibali/manifest.jsonl"))
+    assert {name: known.size for name, known in manifest.items()} == {
+        **{name: len(content) for name, content in TREE.items()},
+        b"a/b": 7,
+    }, "it is brought up to date at every server"
+    verified = hibali("verify", "bucket:t", source, "--json", exit=0).last
+    assert (verified["files"], verified["proof_tree"]) == (4, "digest")
+    hibali("pull", "bucket:t", tmp_path / "back", "--json", exit=0)
+    assert read_tree(tmp_path / "back") == {**TREE, b"a/b": b"changed"}
+
+    (source / "empty").unlink()
+    assert hibali("push", source, "bucket:t", "--delete", "--json", exit=0).last["files_deleted"] == 1
+    assert place.files("t") == {b"a/b": b"changed", b"a/c d/e": b"22", b"large": LARGE}
