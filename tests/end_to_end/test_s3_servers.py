@@ -37,6 +37,7 @@ FACTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("word", object_stores())
 def test_a_server_is_known_by_what_it_does_and_holds_data(
     word: str, hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
