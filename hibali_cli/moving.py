@@ -14,9 +14,9 @@ from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
+    from transfers.request import Request
     from transfers.rules import Rules
     from transfers.survey import Survey
-    from transfers.synchronise import Request
 
 _PROOFS = ("digest", "recorded", "claimed", "size", "none")
 
@@ -180,7 +180,7 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
     """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location
-    from transfers.synchronise import Request
+    from transfers.request import Request
 
     settings = common.settings()
     recorded = take_recorded(options)

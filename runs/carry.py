@@ -9,8 +9,9 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry
 from transfers.places import open_store
+from transfers.request import Request
 from transfers.rules import Rules
-from transfers.synchronise import Request, synchronise
+from transfers.synchronise import synchronise
 
 
 class Synchroniser:

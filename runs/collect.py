@@ -17,8 +17,9 @@ from runs.run import Output, Run, State
 from transfers.entry import Entry, Kind
 from transfers.places import open_store
 from transfers.receipt import Receipt
+from transfers.request import Request
 from transfers.rules import Rules
-from transfers.synchronise import Request, synchronise
+from transfers.synchronise import synchronise
 
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 

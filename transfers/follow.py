@@ -16,13 +16,13 @@ from transfers.growing import Growable
 from transfers.guarded import lies
 from transfers.mover import Side
 from transfers.receipt import Receipt
+from transfers.request import Request
 from transfers.rounds import Rounds
 from transfers.rules import Rules, selector
 from transfers.single import SingleSource, SingleTarget
 from transfers.snapshot import Seen, Snapshot
 from transfers.store import Problem
 from transfers.survey import Survey, check_plan, check_space, listed
-from transfers.synchronise import Request
 from transfers.watch import HELD_BACK, Watch
 
 _IDLE_LOOKS = 2  # so often nothing may be left to do before an announced end is believed

@@ -16,11 +16,12 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.finished import Following, marker_names
 from transfers.growing import Added, Growable, Tail, add_tails
 from transfers.plan import Action, Conflict
+from transfers.request import Request
 from transfers.single import SingleSource
 from transfers.spool import Spool
 from transfers.store import Item, Landed, Problem, Store
 from transfers.survey import missing_source
-from transfers.synchronise import Operation, Request
+from transfers.synchronise import Operation
 from transfers.watch import HELD_BACK, Watch, Work
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})

@@ -39,7 +39,7 @@ def command(
     """
     from hibali.locations import read_location
     from transfers.plan_reader import read_plan
-    from transfers.synchronise import Request
+    from transfers.request import Request
 
     settings = common.settings()
     saved = read_plan(Path(file))

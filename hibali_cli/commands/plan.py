@@ -44,8 +44,9 @@ def command(
     from hibali.locations import read_location
     from hibali_cli.plan_summary import show_summary
     from hibali_cli.progress import listening
+    from transfers.request import Request
     from transfers.survey import Survey
-    from transfers.synchronise import Request, plan_only
+    from transfers.synchronise import plan_only
 
     settings = common.settings()
     recorded = take_recorded(options)

@@ -17,8 +17,9 @@ from tests.properties.test_synchronise import DELETING, details, leaves
 from tests.properties.trees import Model, trees
 from tests.support.trees import make_tree, read_tree
 from transfers.receipt import Receipt
+from transfers.request import Request
 from transfers.rules import Rules
-from transfers.synchronise import Request, synchronise
+from transfers.synchronise import synchronise
 
 few, many = (
     settings(

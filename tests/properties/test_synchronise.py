@@ -16,8 +16,9 @@ from tests.properties.trees import Model, parents, trees
 from tests.support.trees import File, Folder, Leaf, Link, make_tree, read_tree, walk_paths
 from transfers.entry import Kind
 from transfers.receipt import Receipt
+from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules
-from transfers.synchronise import Request, synchronise
+from transfers.synchronise import synchronise
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 few = settings(

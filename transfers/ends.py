@@ -1,0 +1,229 @@
+"""Reaching both ends of a call, refusing what they can never do together, and looking at them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from hibali.errors import RefusedError, UsageError
+from hibali.events import (
+    Listener,
+    Listing,
+    Noted,
+)
+from hibali.ledger import now
+from hibali.locations import Location
+from hibali.text import printable
+from transfers.backup import check_backup
+from transfers.call import Call
+from transfers.direct import agent_store, check_direct, open_way
+from transfers.entry import Kind, Proof
+from transfers.fidelity import (
+    check_fidelity,
+    take_attributes,
+)
+from transfers.guarded import check_guarded
+from transfers.journal_lines import place_line
+from transfers.mover import ListsAhead, Side, Source
+from transfers.movers.direct import DirectMover
+from transfers.packs.seeing import Seeing, refuse_packed
+from transfers.packs.target import open_target
+from transfers.places import open_store
+from transfers.plan import unholdable
+from transfers.plan_file import Header, Place, typed_anywhere
+from transfers.posix import PosixStore
+from transfers.recheck import check_same_ends, drift, recheck
+from transfers.remembering import RememberingSide
+from transfers.request import Request
+from transfers.single import SingleSource, SingleTarget
+from transfers.store import Store
+from transfers.survey import Survey, missing_source, survey
+
+
+class Ends(Call):
+    """A call that knows its source and its target."""
+
+    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+        super().__init__(request, tell, stack, dry=dry)
+        self._seeing = Seeing(self._open_plain)
+
+    def _open_plain(self, location: Location) -> Store:
+        return open_store(self._request.paced(location), tell=self._tell_others)
+
+    def _take(self, store: Store) -> Store:
+        self._stack.callback(store.close)
+        self._stores.append(store)
+        return store
+
+    def _open_target(self, location: Location) -> Store:
+        """Packs go only where there are some or nothing else is, and nothing else where there are some."""
+        store = self._open_plain(location)
+        self._stack.callback(store.close)
+        if self._request.pack_bytes:
+            return self._take(open_target(store, location.text))
+        refuse_packed(store, location.text)
+        return self._take(store)
+
+    def open_ends(self) -> None:
+        """Reach both sides."""
+        if self._request.direct:
+            check_direct(self._request.source, self._request.target)
+        try:
+            self._source, self._target = self._find_ends()
+        except UsageError as problem:
+            if self._request.saved is None:
+                raise
+            raise drift(problem.message, problem.about) from None
+        where = self._target.where
+        if isinstance(self._source, SingleSource):
+            where += b"/" + self._source.entry().path
+        self._check_facts()
+        check_guarded(self._request.target, where, self._tell_others)
+        ends = (self._request.source.text, self._request.target.text)
+        check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
+        if self._request.rules.xattrs:
+            take_attributes(self._stores, self._target, ends)
+        if self._request.backup is not None:
+            check_backup(self._request.backup, self._request.target, self._target.facts)
+        if self._journal is not None:
+            self._journal.append(place_line(self._request.target, self._target.where))
+
+    def _check_facts(self) -> None:
+        """Raise `RefusedError` or `UsageError` for what these stores can never do together."""
+        if self._request.direct:
+            self._direct_ends()
+        if not self._target.facts.writable:
+            raise RefusedError(
+                "read-only-site", "this site can only be read", about=self._request.target.text
+            )
+        if self._request.rules.delete and not self._source.facts.complete:
+            raise RefusedError(
+                "listing-unproven",
+                "nothing says that what the source lists is all it has, so nothing is deleted by it",
+                about=self._request.source.text,
+                hint="Leave out --delete.",
+            )
+
+    def _direct_ends(self) -> tuple[PosixStore, PosixStore]:
+        source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
+        return agent_store(source, self._request.source), agent_store(self._target, self._request.target)
+
+    def _find_way(self) -> None:
+        """Before anything is changed: there may be none."""
+        source, target = self._direct_ends()
+        self._way = open_way(self._request.source, self._request.target, source, target, self._tell_others)
+        self._stack.callback(self._way.close)
+        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._tell_others)
+
+    def note_unknown(self) -> None:
+        """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
+        if not self._target.facts.known:
+            site = self._request.target.site.name
+            self.tell(
+                Noted(
+                    f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
+                    f" and a dry run does not try. To find out: hibali sites check {site}"
+                )
+            )
+
+    def header(self) -> Header:
+        """What a saved plan says of its ends."""
+        request = self._request
+        return Header(
+            Place(typed_anywhere(request.source), self._stores[0].where),
+            Place(typed_anywhere(request.target), self._target.where),
+            request.rules,
+            now(),
+            single=isinstance(self._source, SingleSource),
+        )
+
+    def _find_ends(self) -> tuple[Source, Store]:
+        """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
+        source, target = self._request.source, self._request.target
+        store, found = self._seeing.find(source)
+        self._take(store)
+        if found is None:
+            raise missing_source(source.text)
+        if found.kind is Kind.FILE and source.slash:
+            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
+        if found.kind is Kind.FOLDER:
+            # Not where something else is going to be asked of the source before.
+            plain = self._request.saved is None and not self._request.rules.xattrs
+            if plain and isinstance(store, ListsAhead):
+                store.list_ahead()
+            there = self._open_target(target)
+            standing = there.stat()
+            if standing is not None and standing.kind is Kind.FILE:
+                raise UsageError(
+                    "not-a-folder", "the source is a folder and the target is a file", about=target.text
+                )
+            return store, there
+        return self._open_file_ends(source, target)
+
+    def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
+        if self._request.pack_bytes:
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
+        name = source.name if target.slash else target.name
+        folder = target if target.slash else target.parent
+        there = self._open_target(folder)
+        reason = unholdable(name, there.facts)
+        if reason:
+            raise RefusedError(
+                "unsafe-name",
+                f"the target cannot hold the name {printable(name)}: {reason}",
+                about=target.text,
+                hint="Give it another name. Nothing was moved.",
+            )
+        standing = there.stat(name)
+        if standing is not None and standing.kind is Kind.FOLDER:
+            raise UsageError(
+                "is-a-folder",
+                "a folder of that name stands there",
+                about=target.text,
+                hint=f"To put the file into it: {target.text}/",
+            )
+        if self._request.rules.delete:
+            raise UsageError(
+                "delete-one-file", "--delete has no meaning for a single file", about=source.text
+            )
+        return SingleSource(
+            self._take(self._seeing.parent(self._stores[0], source)), source.name, name
+        ), there
+
+    def look(self) -> Survey:
+        """List and plan."""
+        self.tell(Listing())
+        exists = self._target.stat() is not None
+        target: Side = self._target
+        if isinstance(self._source, SingleSource):
+            target = SingleTarget(self._target, self._source.entry().path)
+        rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
+        if saved is None:
+            found = self._survey(target, target_exists=exists)
+        else:
+            check_same_ends(saved.header, self.header(), about)
+            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
+        self._stack.callback(found.close)
+        self.tell(found.planned())
+        for failure in found.failures():
+            self.tell(failure)
+        return found
+
+    def _survey(self, target: Side, *, target_exists: bool) -> Survey:
+        """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
+        request, used = self._request, False
+        if request.recorded:
+            ours = self._remembering(self._source, request.source, self._stores[0])
+            theirs = self._remembering(target, request.target, self._target)
+            found = survey(ours, theirs, request.rules, target_exists=target_exists)
+            used = ours.used or theirs.used
+        else:
+            found = survey(self._source, target, request.rules, target_exists=target_exists)
+        # a further name of a file is kept with that, whatever became of it
+        if request.rules.checksum and not request.rules.hard_links:
+            self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
+        return found
+
+    def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
+        remembering = RememberingSide(side, location, store.where)
+        self._stack.callback(remembering.close)
+        return remembering

@@ -1,0 +1,50 @@
+"""What one call is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hibali.locations import Location
+from transfers.plan_reader import SavedPlan
+from transfers.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
+
+    What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
+    0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
+    digests that decide count from the record, too. `direct` has the source's site send to the target's by itself.
+    """
+
+    operation: str
+    source: Location
+    target: Location
+    rules: Rules = field(default_factory=Rules)
+    saved: SavedPlan | None = None
+    backup: Location | None = None
+    rate: int = 0
+    pack_bytes: int = 0
+    recorded: bool = False
+    direct: bool = False
+
+    @property
+    def lowest_rate(self) -> int:
+        """The most bytes a second that everybody allows, 0 for no limit."""
+        return min((rate for rate in (self.rate, self._bandwidth) if rate), default=0)
+
+    @property
+    def lowest_setting(self) -> str:
+        """What says so: `bwlimit` or `bandwidth`."""
+        return "bandwidth" if self.lowest_rate == self._bandwidth else "bwlimit"
+
+    @property
+    def _bandwidth(self) -> int:
+        both = (self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
+        return min((rate for rate in both if rate), default=0)
+
+    def paced(self, location: Location) -> Location:
+        """The same place at a site from which no more is expected than everybody allows."""
+        limits = replace(location.site.limits, bandwidth=self.lowest_rate)
+        return replace(location, site=replace(location.site, limits=limits))
