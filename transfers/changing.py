@@ -6,22 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
-from hibali.events import (
-    Adjusted,
-    Deleted,
-    Failed,
-    Linked,
-    Moved,
-)
+from hibali.events import Adjusted, Deleted, Failed, Linked, Moved
 from transfers.backup import doomed
 from transfers.copying import Copier, Origin
 from transfers.ends import Ends
 from transfers.entry import Entry, Kind
-from transfers.fidelity import (
-    adjustments,
-    attributes_of,
-    permissions_of,
-)
+from transfers.fidelity import adjustments, attributes_of, permissions_of
 from transfers.mover import Mover
 from transfers.movers.server import ServerMover
 from transfers.plan import Action

@@ -5,11 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from hibali.errors import RefusedError, UsageError
-from hibali.events import (
-    Listener,
-    Listing,
-    Noted,
-)
+from hibali.events import Listener, Listing, Noted
 from hibali.ledger import now
 from hibali.locations import Location
 from hibali.text import printable
@@ -17,10 +13,7 @@ from transfers.backup import check_backup
 from transfers.call import Call
 from transfers.direct import agent_store, check_direct, open_way
 from transfers.entry import Kind, Proof
-from transfers.fidelity import (
-    check_fidelity,
-    take_attributes,
-)
+from transfers.fidelity import check_fidelity, take_attributes
 from transfers.guarded import check_guarded
 from transfers.journal_lines import place_line
 from transfers.mover import ListsAhead, Side, Source
