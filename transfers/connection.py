@@ -144,7 +144,7 @@ class Connection:
         return frame
 
     def post(self, word: str, **details: Any) -> None:
-        """A request whose one answer is taken before that of the next; after an error nothing more can be asked."""
+        """A request whose one answer is taken before that of the next."""
         self.send(frames.REQUEST, {"do": word, **details})
         self._posted.append(word)
 
@@ -152,12 +152,18 @@ class Connection:
         """The answers to all that was posted, the first of it `asked_at` on the monotonic clock; raises the error of any."""
         posted, self._posted = self._posted, []
         found = []
+        refused: HibaliError | None = None
         for word in posted:
-            found.append(self.receive())
+            frame = self._receive()
+            found.append(frame)
             if asked_at is not None and len(found) == 1:
                 self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
-            if found[-1].kind != frames.END:
-                raise self.broken(f"answered {word} with {found[-1].kind!r}")
+            if frame.kind == frames.ERROR:  # the others are answered all the same
+                refused = refused or self._translate(frame.header)
+            elif frame.kind != frames.END:
+                raise self.broken(f"answered {word} with {frame.kind!r}")
+        if refused is not None:
+            raise refused
         return found
 
     def ask(self, word: str, **details: Any) -> frames.Frame:
@@ -165,7 +171,7 @@ class Connection:
         return self.ask_all([(word, details)])[0]
 
     def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[frames.Frame]:
-        """Several requests sent at once, with one answer each. After an error nothing more can be asked."""
+        """Several requests sent at once, with one answer each; raises the error of the first that has one."""
         began = time.monotonic()
         before = len(self._posted)
         for word, details in questions:

@@ -171,7 +171,7 @@ def unknown_kind_of_record(liar: Liar, frame: Frame) -> Told:
     found = liar.listed(frame)
     if found is None:
         return [frame]
-    return [frame._replace(body=bytes(frame.body).replace(b"f", b"?", 1))]
+    return [packed(frame, [record._replace(kind=b"?") for record in found])]
 
 
 @lie

@@ -16,7 +16,7 @@ def leave_out(header: Dict[str, Any], content: frames.Body) -> Tuple[Dict[str, A
     """The message of a piece without the blocks of it that are zeros: `runs` tells where what it holds belongs."""
     view = memoryview(content)
     runs = _runs(view)
-    if runs == [[0, len(view)]]:
+    if not view or runs == [[0, len(view)]]:  # where a piece could not be read there is none
         return header, content
     return {**header, "runs": runs}, b"".join([view[start:stop] for start, stop in runs])
 
