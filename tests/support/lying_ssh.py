@@ -47,6 +47,7 @@ class Liar:
         assert agent.stdout is not None
         self.name = name
         self.asked: list[str] = []
+        self._answered = 0  # so many of them, in their order
         self.told = 0
         self._to_agent: BinaryIO = agent.stdin
         self._from_agent: BinaryIO = agent.stdout
@@ -55,8 +56,8 @@ class Liar:
 
     @property
     def word(self) -> str:
-        """What was asked last."""
-        return self.asked[-1] if self.asked else ""
+        """What is being answered: the first question without its whole answer, else the last one."""
+        return self.asked[min(self._answered, len(self.asked) - 1)] if self.asked else ""
 
     def open(self) -> None:
         """Pass the agent on, and learn the nonce that it will say."""
@@ -93,6 +94,11 @@ class Liar:
                     self._to_client.write(told)
                 else:
                     frames.write_frame(self._to_client, *told)
+            # Landing goes on behind its first answer, until what comes next is asked.
+            whole = frame.kind in {frames.END, frames.ERROR} or (
+                frame.kind == frames.REPLY and self.word == "land"
+            )
+            self._answered += whole and self._answered < len(self.asked)
 
     def _changed(self, frame: Frame) -> Told:
         kind, _, rest = self.name.partition(":")
