@@ -11,6 +11,7 @@ from typing import Any
 
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import frames
+from transfers.begun_files import BegunFiles
 from transfers.connection import Connection
 from transfers.entry import Proof
 from transfers.store import MOST_BYTES, Item, Landed, Payload, Problem, Unit
@@ -62,7 +63,7 @@ class DirectLanding:
         self._large: dict[int, _Large] = {}
         self._ended: set[int] = set()
         self._told = threading.Event()
-        self._begun: dict[bytes, tuple[int, int, str, int]] = {}
+        self._begun = BegunFiles()
         self.left = True
         self.fresh = False  # nothing of an earlier operation was there
         self.over = False
@@ -85,10 +86,7 @@ class DirectLanding:
     def begun(self, item: Item) -> int:
         """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
         self._told.wait()
-        entry = item.entry
-        size, mtime_ns, tag, there = self._begun.get(entry.path, (-1, 0, "", 0))
-        same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
-        return there if same and 0 < there < size else 0
+        return self._begun.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
         """Runs in its own thread."""
@@ -187,8 +185,7 @@ class DirectLanding:
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
         with self._line.understanding():
-            for path, size, mtime_ns, tag, there in told.header["begun"]:
-                self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
+            self._begun.take(told.header)
             self.fresh = bool(told.header["walked"])
 
     def _take(self, frame: frames.Frame) -> None:

@@ -11,6 +11,7 @@ from hibali.errors import HibaliError
 from transfers.agent import frames
 from transfers.agent.landing import aside_path
 from transfers.agent.large import partial_path
+from transfers.begun_files import BegunFiles
 from transfers.connection import Connection
 from transfers.entry import Proof
 from transfers.flow import first_through
@@ -43,7 +44,7 @@ class LandingStream:
         self._lost = 0
         self._own = Sender(self, control)
         self._told = threading.Event()
-        self._begun: dict[bytes, tuple[int, int, str, int]] = {}
+        self._begun = BegunFiles()
         self._seed: bytes | None = None
         self._made_room: list[bytes] = []
         self.walked = False  # the agent knows of everything that may be left there
@@ -88,8 +89,7 @@ class LandingStream:
         """What an earlier operation left of large files, and the ticket for further lines."""
         told = next(self._control.answers_to("land"))
         with self._control.understanding():
-            for path, size, mtime_ns, tag, there in told.header["begun"]:
-                self._begun[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
+            self._begun.take(told.header)
             ticket = told.header["ticket"]
             self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(told.header["walked"])
             return ticket
@@ -97,7 +97,7 @@ class LandingStream:
     @property
     def begun_bytes(self) -> int:
         """How much of large files was there at the beginning."""
-        return sum(there for _, _, _, there in self._begun.values())
+        return self._begun.bytes
 
     def partials(self) -> list[bytes]:
         """What agents that were interrupted may have left, under the names of this landing; large files are in their own journal."""
@@ -114,10 +114,7 @@ class LandingStream:
     def begun(self, item: Item) -> int:
         """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
         self._told.wait()
-        entry = item.entry
-        size, mtime_ns, tag, there = self._begun.get(entry.path, (-1, 0, "", 0))
-        same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
-        return there if same and 0 < there < size else 0
+        return self._begun.bytes_of(item)
 
     def _send(self, payloads: Iterable[Payload]) -> None:
         """Runs in its own thread, so the source is read here too."""
