@@ -9,7 +9,7 @@ from hibali_cli.output import Cell, Output
 
 if TYPE_CHECKING:
     from registry.catalogue import Damaged
-    from registry.pipeline import Input, Pipeline
+    from registry.pipeline import Input, OutputFile, Pipeline
 
 
 def pipeline_record(pipeline: Pipeline) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def show_pipeline(output: Output, pipeline: Pipeline, *, trusted: bool) -> None:
         output.table(
             ["output", "path", "needed", "about"],
             [
-                (each.id, each.path_template or "conditional", "" if each.optional else "yes", each.name)
+                (each.id, _path_words(each), "" if each.optional else "yes", each.name)
                 for each in pipeline.outputs
             ],
         )
@@ -113,6 +113,13 @@ def _kind_words(question: Input) -> str:
     kind = "Integer" if question.integer else question.kind
     choices = f": {', '.join(str(each) for each in question.choices)}" if question.choices else ""
     return f"{kind}{' list' if question.is_list else ''}{choices}"
+
+
+def _path_words(output: OutputFile) -> str:
+    return output.path_template or "; ".join(
+        f"{template} ({'otherwise' if condition == 'default' else f'if {condition}'})"
+        for condition, template in output.conditions
+    )
 
 
 def _default(question: Input) -> str:

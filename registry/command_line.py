@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import printable
+from registry.condition import DEFAULT, read_condition
 from registry.invocation import Invocation
 from registry.outputs import (
     ConfigurationFile,
     ExpectedOutput,
     expect_output,
+    is_left,
     output_text,
     plain_value,
     write_configuration,
@@ -60,7 +62,7 @@ def build_command_line(
     `paths` replaces File answers by input id with the absolute paths the tool will see (a list for a list input);
     `work_folder` is the absolute path the tool will see as its working directory: needed only where the
     pipeline wants absolute output paths. Raises `UsageError` for a value that cannot be quoted where the author put it,
-    an output outside the work folder, `conditional-path-template` and other shells; `RefusedError` for a
+    an output outside the work folder, a condition that cannot be judged, and other shells; `RefusedError` for a
     variable that must not be set (S10).
     """
     refuse_unrunnable(pipeline)
@@ -75,23 +77,26 @@ def build_command_line(
         script=script,
         shell=posixpath.basename(pipeline.shell),
         environment=environment,
-        outputs=tuple(expect_output(scene, each) for each in pipeline.outputs if not each.file_template),
+        outputs=tuple(
+            expect_output(scene, each)
+            for each in pipeline.outputs
+            if not each.file_template and is_left(scene, each)
+        ),
         configuration_files=tuple(
-            write_configuration(scene, each) for each in pipeline.outputs if each.file_template
+            write_configuration(scene, each)
+            for each in pipeline.outputs
+            if each.file_template and is_left(scene, each)
         ),
     )
 
 
 def refuse_unrunnable(pipeline: Pipeline) -> None:
     """Raise when no invocation of this pipeline can be run: what it asks for is not safe, or not known here."""
+    known = frozenset(each.id for each in (*pipeline.inputs, *pipeline.outputs))
     for output in pipeline.outputs:
-        if output.conditional:
-            raise UsageError(
-                "conditional-path-template",
-                "this output's path is an expression (conditional-path-template), which is not evaluated here",
-                about=output.id,
-                hint="The pipeline can be shown and kept, but not run.",
-            )
+        for condition, _ in output.conditions:
+            if condition != DEFAULT:
+                read_condition(condition, known)
     shell = pipeline.shell
     if posixpath.basename(shell) not in {"sh", "bash"}:
         raise UsageError("unknown-shell", "the shell must be sh or bash", about=printable(shell))
@@ -121,10 +126,10 @@ def render_script(
 
 def _add_key(script: ShellText, scene: Scene, key: Key, following: str) -> None:
     owner = scene.find_owner(key)
-    if isinstance(owner, OutputFile):
+    if isinstance(owner, OutputFile) and is_left(scene, owner):
         script.add_author_text(owner.flag + owner.flag_separator if owner.flag else "")
         script.add_value(output_text(scene, owner), owner.id, before=following)
-    elif owner is not None and _stands_for_something(scene, owner):
+    elif isinstance(owner, Input) and _stands_for_something(scene, owner):
         _add_input(script, scene, owner, following)
     else:
         script.drop_space()

@@ -130,7 +130,11 @@ def _make_output(given: Mapping[str, Any]) -> OutputFile:
         description=given.get("description", ""),
         value_key=given.get("value-key", ""),
         path_template=given.get("path-template", ""),
-        conditional="conditional-path-template" in given,
+        conditions=tuple(
+            (condition, template)
+            for each in given.get("conditional-path-template", ())
+            for condition, template in each.items()
+        ),
         stripped_extensions=tuple(given.get("path-template-stripped-extensions", ())),
         is_list=given.get("list", False),
         optional=given.get("optional", False),

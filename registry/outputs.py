@@ -6,9 +6,11 @@ import glob
 import posixpath
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from hibali.errors import UsageError
 from hibali.text import printable
+from registry.condition import DEFAULT, Condition, read_condition
 from registry.pipeline import Input, OutputFile
 from registry.template import Key, Scene, fill_template, name_of_file, text_of_input
 
@@ -55,6 +57,11 @@ class ConfigurationFile:
     id: str
     path: str
     content: str
+
+
+def is_left(scene: Scene, output: OutputFile) -> bool:
+    """Whether there is such an output under these answers; raises `UsageError` for a condition that cannot be judged."""
+    return _path_template(scene, output, frozenset()) is not None
 
 
 def output_text(scene: Scene, output: OutputFile) -> str:
@@ -104,14 +111,41 @@ def plain_value(scene: Scene, key: Key) -> str | None:
     owner = scene.find_owner(key)
     if owner is None:
         return None
-    return text_of_input(scene, owner, ()) if isinstance(owner, Input) else output_text(scene, owner)
+    if isinstance(owner, Input):
+        return text_of_input(scene, owner, ())
+    return output_text(scene, owner) if is_left(scene, owner) else None
 
 
 def _plain_text(scene: Scene, key: Key, output: OutputFile) -> str | None:
     owner = scene.find_owner(key)
     if isinstance(owner, Input):
         return text_of_input(scene, owner, output.stripped_extensions)
-    return None if owner is None else output_text(scene, owner)
+    return None if owner is None or not is_left(scene, owner) else output_text(scene, owner)
+
+
+def _path_template(scene: Scene, output: OutputFile, seen: frozenset[str]) -> str | None:
+    """The template that counts; None where none of the conditions holds, and for an output that asks about itself."""
+    if not output.conditions:
+        return output.path_template
+    known = frozenset(each.id for each in (*scene.pipeline.inputs, *scene.pipeline.outputs))
+    for text, template in output.conditions:
+        if text == DEFAULT:
+            return template
+        condition = read_condition(text, known)
+        if condition.holds(_answers(scene, condition, seen | {output.id})):
+            return template
+    return None
+
+
+def _answers(scene: Scene, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
+    """What a condition may ask about: inputs as they were answered, other outputs by their paths."""
+    asked = [each for each in scene.pipeline.outputs if each.id in condition.ids and each.id not in seen]
+    paths = {
+        each.id: "".join(text for text, _, _ in _fill_path(scene, each, seen))
+        for each in asked
+        if _path_template(scene, each, seen) is not None
+    }
+    return {**paths, **scene.values}
 
 
 def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[tuple[str, bool, bool]]:
@@ -127,9 +161,12 @@ def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[t
             return name_of_file(text) if owner.kind == "File" and not at_beginning else text
         if owner is None or owner.id in seen or owner.id == output.id:
             return None
+        if _path_template(scene, owner, seen | {output.id}) is None:
+            return None
         return "".join(text for text, _, _ in _fill_path(scene, owner, seen | {output.id}))
 
-    return list(fill_template(output.path_template, scene.pipeline, text_of))
+    template = _path_template(scene, output, seen)
+    return list(fill_template(template or "", scene.pipeline, text_of))
 
 
 def _inside(scene: Scene, path: str, about: str) -> str:

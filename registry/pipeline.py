@@ -49,14 +49,18 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file the pipeline leaves; with `file_template` a configuration file written before it starts."""
+    """One file the pipeline leaves; with `file_template` a configuration file written before it starts.
+
+    `conditions` are pairs of a condition and the path-template that holds under it, of which the first true one counts;
+    an output that has them has no `path_template`.
+    """
 
     id: str
     name: str
     description: str = ""
     value_key: str = ""
     path_template: str = ""
-    conditional: bool = False
+    conditions: tuple[tuple[str, str], ...] = ()
     stripped_extensions: tuple[str, ...] = ()
     is_list: bool = False
     optional: bool = False

@@ -40,7 +40,6 @@ DIFFERENCES = {
 }
 # Where a command line can be made but is refused to be run, and with which code.
 REFUSALS = {
-    "example1/example1_conditional_invoc.json": "conditional-path-template",
     "invocation/good_invocation.json": "output-outside-work-folder",  # outdir is /tmp
 }
 

@@ -197,11 +197,54 @@ def test_other_shells_are_refused(shell: str) -> None:
         build(make_tool("tool", shell=shell), {})
 
 
-def test_conditional_paths_are_refused_to_run() -> None:
-    conditional = {"id": "o", "name": "O", "optional": False, "conditional-path-template": [{"default": "x"}]}
+def conditional(*conditions: tuple[str, str], **more: Any) -> dict[str, Any]:
+    paths = [{condition: path} for condition, path in conditions]
+    return {
+        "id": "o",
+        "name": "O",
+        "value-key": "[O]",
+        "optional": True,
+        "conditional-path-template": paths,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "path"),
+    [({"n": 3, "s": "x"}, "x-large"), ({"n": 2, "s": "x"}, "x"), ({"n": 3}, "plain"), ({}, "plain")],
+)
+def test_the_first_condition_that_holds_names_the_output(answers: dict[str, Any], path: str) -> None:
+    output = conditional(("s and (n>2)", "[S]-large"), ("s", "[S]"), ("default", "plain"))
+    inputs = [question("n", "Number", optional=True), question("s", optional=True)]
+    made = build(make_tool("tool [O]", *inputs, output_files=[output]), answers)
+    assert (made.script, made.outputs[0].path) == (f"tool {path}", path)
+
+
+def test_an_output_none_of_whose_conditions_holds_is_not_there() -> None:
+    output = conditional(("n > 2", "large"), command_line_flag="-o")
+    made = build(make_tool("tool [O] end", question("n", "Number"), output_files=[output]), {"n": 1})
+    assert (made.script, made.outputs) == ("tool end", ())
+
+
+def test_a_condition_may_ask_about_another_output() -> None:
+    first = {"id": "first", "name": "F", "path-template": "[S].txt"}
+    output = conditional(("first == 'a.txt'", "for-a"), ("default", "for-others"))
+    tool = make_tool("tool [S] [O]", question("s"), output_files=[first, output])
+    assert build(tool, {"s": "a"}).script == "tool a for-a"
+    assert build(tool, {"s": "b"}).script == "tool b for-others"
+
+
+def test_outputs_that_ask_about_each_other_come_to_an_end() -> None:
+    one = {**conditional(("two == 'x'", "y"), ("default", "x")), "id": "one", "value-key": "[ONE]"}
+    two = {**conditional(("one == 'x'", "y"), ("default", "x")), "id": "two", "value-key": "[TWO]"}
+    assert build(make_tool("tool [ONE]", output_files=[one, two]), {}).outputs
+
+
+def test_a_condition_that_would_run_something_is_refused_whatever_is_answered() -> None:
+    output = conditional(("__import__('os').system('true')", "x"), ("default", "y"))
     with pytest.raises(UsageError) as refused:
-        build(make_tool("tool", output_files=[conditional]), {})
-    assert (refused.value.code, refused.value.exit) == ("conditional-path-template", 2)
+        build(make_tool("tool", output_files=[output]), {})
+    assert (refused.value.code, refused.value.exit) == ("bad-condition", 2)
 
 
 @pytest.mark.parametrize(
