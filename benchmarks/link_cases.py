@@ -35,8 +35,9 @@ def _over(
 
 
 def _large(way: Way) -> list[Contender]:
-    """A login more or less is nothing to peers that take two minutes: they run once a round."""
-    return [way.hibali(), way.rsync(), way.scp(), way.hibali(kept=True)]
+    """A login more or less is nothing to peers that take two minutes: they run once a round, scp in one direction."""
+    peers = [way.rsync()] if way.pull else [way.rsync(), way.scp()]
+    return [way.hibali(), *peers, way.hibali(kept=True)]
 
 
 def _with_rsync(way: Way) -> list[Contender]:

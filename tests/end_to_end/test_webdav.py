@@ -167,7 +167,8 @@ def test_no_room_is_said_and_what_landed_stays(apache: Transfers) -> None:
     apache.make({**{b"%03d" % number: b"x" * 100_000 for number in range(20)}, b"large": b"y" * 6_000_000})
     with small_filesystem(root, "size=1m"):
         answer = apache.push(exit=6)
-        assert set(failed(answer).values()) == {"no-space"}
+        # The last file may fit when what Apache would know of it does not.
+        assert {"no-space"} <= set(failed(answer).values()) <= {"no-space", "no-property"}
         assert 0 < answer.last["files_moved"] < 12
         assert len(apache.landed()) == answer.last["files_moved"]
 
