@@ -92,11 +92,10 @@ def build_command_line(
 
 def refuse_unrunnable(pipeline: Pipeline) -> None:
     """Raise when no invocation of this pipeline can be run: what it asks for is not safe, or not known here."""
-    known = frozenset(each.id for each in (*pipeline.inputs, *pipeline.outputs))
     for output in pipeline.outputs:
         for condition, _ in output.conditions:
             if condition != DEFAULT:
-                read_condition(condition, known)
+                read_condition(condition, pipeline.ids)
     shell = pipeline.shell
     if posixpath.basename(shell) not in {"sh", "bash"}:
         raise UsageError("unknown-shell", "the shell must be sh or bash", about=printable(shell))

@@ -127,7 +127,7 @@ def _path_template(scene: Scene, output: OutputFile, seen: frozenset[str]) -> st
     """The template that counts; None where none of the conditions holds, and for an output that asks about itself."""
     if not output.conditions:
         return output.path_template
-    known = frozenset(each.id for each in (*scene.pipeline.inputs, *scene.pipeline.outputs))
+    known = scene.pipeline.ids
     for text, template in output.conditions:
         if text == DEFAULT:
             return template

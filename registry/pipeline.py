@@ -154,6 +154,11 @@ class Pipeline:
         """NAME@VERSION, as users write it."""
         return f"{self.name}@{self.version}"
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of its inputs and outputs: what a condition may ask about."""
+        return frozenset(each.id for each in self.inputs) | frozenset(each.id for each in self.outputs)
+
     def find_input(self, identifier: str) -> Input | None:
         """The input of that id."""
         return next((each for each in self.inputs if each.id == identifier), None)
