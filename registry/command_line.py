@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import printable
 from registry.condition import DEFAULT, read_condition
+from registry.environment import is_safe_variable
 from registry.invocation import Invocation
 from registry.outputs import (
     ConfigurationFile,
@@ -32,11 +32,6 @@ __all__ = [
     "refuse_unrunnable",
     "render_script",
 ]
-
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FORBIDDEN_NAME = re.compile(
-    r"LD_.*|BASH_ENV|ENV|PYTHON.*|SLURM_.*|APPTAINER.*|SINGULARITY.*|DOCKER_.*|HIBALI_.*", re.DOTALL
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ def _build_environment(scene: Scene) -> dict[str, str]:
 
 
 def _check_environment_name(name: str) -> None:
-    if not _ENVIRONMENT_NAME.fullmatch(name) or _FORBIDDEN_NAME.fullmatch(name):
+    if not is_safe_variable(name):
         raise RefusedError(
             "unsafe-environment-variable",
             "this pipeline sets a variable that changes how programs are started, or whose name is none",

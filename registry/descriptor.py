@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import NotFoundError, UsageError
+from hibali.json_lines import find_lines, written_path
 from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, read_json
 from registry.pipeline import (
     Container,
@@ -33,7 +34,7 @@ def read_descriptor(raw: bytes, about: str, name: str | None = None) -> Pipeline
     document = read_json(raw, about)
     problems = find_problems(document)
     if problems:
-        raise DescriptorError(problems, about=about)
+        raise DescriptorError(place_problems(problems, raw), about=about)
     return make_pipeline(document, raw, name)
 
 
@@ -50,12 +51,44 @@ def read_file_bytes(path: Path) -> bytes:
 
 
 def find_problems(document: Any) -> list[Problem]:
-    """Everything that makes the document no valid descriptor."""
-    from registry.reference import find_descriptor_problems
+    """Everything that makes the document no valid descriptor. The reference has the last word of what nothing is said against."""
+    from registry.descriptor_rules import find_rule_problems
+    from registry.reference import find_refusals, find_shape_problems
 
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
-    return find_descriptor_problems(document)
+    shape = find_shape_problems(document)
+    rules = find_rule_problems(document)
+    if shape:
+        return shape + [each for each in rules if each.path not in {one.path for one in shape}]
+    return rules + [each for each in find_refusals(document) if not _is_said(each, rules)]
+
+
+def find_advice(raw: bytes, about: str) -> list[Problem]:
+    """What is better written otherwise in a descriptor that is valid, by its lines. Raises `JsonProblemError`."""
+    from registry import advice
+
+    document = read_json(raw, about)
+    return place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
+
+
+def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:
+    """The same by their lines in the file, from above; what stands nowhere is the first."""
+    lines = {written_path(path): line for path, line in find_lines(raw.decode("utf-8-sig")).items()}
+    placed = [each.at_line(lines.get(each.path, 0)) for each in problems]
+    return sorted(placed, key=lambda each: each.line)
+
+
+def _is_said(refusal: Problem, rules: list[Problem]) -> bool:
+    """Whether a rule of ours says it: in the same words, of the same place or something in it. A crash is said by anything."""
+    if not refusal.path:
+        return bool(rules)
+    return any(
+        each.message == refusal.message
+        or each.path == refusal.path
+        or each.path.startswith(f"{refusal.path}.")
+        for each in rules
+    )
 
 
 def digest_document(document: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hibali.errors import UsageError
 from hibali.text import printable
@@ -11,24 +11,47 @@ from hibali.text import printable
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing to correct: `path` is where (`inputs[3].value-key`, or an input's id), `message` is what."""
+    """One thing to correct: `path` is where (`inputs[3].value-key`, or an input's id), `message` is what.
+
+    `instead` says what to write; `line` is where in the file, from 1 (0: unknown). What is only `advice` makes nothing invalid.
+    """
 
     path: str
     message: str
+    instead: str = ""
+    line: int = 0
+    advice: bool = False
 
     def __str__(self) -> str:
-        return f"{printable(self.path)}: {printable(self.message)}" if self.path else printable(self.message)
+        place = printable(self.path)
+        if self.line:
+            place = f"line {self.line}, {place}" if place else f"line {self.line}"
+        text = f"{place}: {printable(self.message)}" if place else printable(self.message)
+        return f"{text} ({printable(self.instead)})" if self.instead else text
+
+    def at_line(self, line: int) -> Problem:
+        """The same, found there."""
+        return replace(self, line=line)
+
+    def to_record(self) -> dict[str, str | int]:
+        """For programs."""
+        known: dict[str, str | int] = {"path": self.path, "message": self.message}
+        if self.instead:
+            known["instead"] = self.instead
+        if self.line:
+            known["line"] = self.line
+        return known
 
 
 class ProblemsError(UsageError):
     """A document of the user's is wrong; the message shows every reason, one to a line.
 
-    `problems` holds them for programs: a list of objects with `path` and `message`.
+    `problems` holds them for programs: a list of objects with `path` and `message`, and where known `instead` and `line`.
     """
 
     def __init__(self, code: str, problems: Iterable[Problem], *, about: str = "", hint: str = "") -> None:
         found = list(problems)
-        self.problems = [{"path": each.path, "message": each.message} for each in found]
+        self.problems = [each.to_record() for each in found]
         super().__init__(code, "\n".join(str(each) for each in found), about=about, hint=hint)
 
 

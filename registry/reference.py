@@ -14,23 +14,28 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from hibali.json_lines import written_path
 from registry.problem import Problem
 
 _LONGEST_MESSAGE = 400
 _QUOTED = re.compile(r'"([^"]*)"')
 _WORDED = re.compile(r"^\s*(\w+Error): *(.*)$", re.DOTALL)
+_JSON_WORDS = {
+    "string": "a text in quotes",
+    "boolean": "true or false, without quotes",
+    "number": "a number, without quotes",
+    "integer": "a whole number, without quotes",
+    "array": "a list in [ ]",
+    "object": "an object in { }",
+}
 _ONE_OF = {
     "output-files": "exactly one of path-template and conditional-path-template must be there",
     "container-image": "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
 }
-
-
-def find_descriptor_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Everything the schema says, or, where it is content, everything the validator says; none: it is valid."""
-    return _find_schema_problems(document) or _find_rule_problems(document)
 
 
 def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
@@ -48,14 +53,15 @@ def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
         return [Problem("invocation-schema", _shorten(f"is not a JSON schema: {problem.message}"))]
     except (Unresolvable, RecursionError, ValueError, re.error) as problem:
         return [Problem("invocation-schema", _shorten(f"cannot be followed: {problem}"))]
-    return [_as_problem(each) for each in found]
+    return [problem for each in found for problem in _as_problems(each)]
 
 
-def _find_schema_problems(document: Mapping[str, Any]) -> list[Problem]:
+def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """What the schema says of a descriptor, all of it; none: it has the shape of one."""
     found = sorted(
-        _descriptor_validator().iter_errors(document), key=lambda each: _written(each.absolute_path)
+        _descriptor_validator().iter_errors(document), key=lambda each: written_path(each.absolute_path)
     )
-    return [_as_problem(each) for each in found if not _is_said_elsewhere(each)]
+    return [problem for each in found if not _is_said_elsewhere(each) for problem in _as_problems(each)]
 
 
 def _is_said_elsewhere(error: Any) -> bool:
@@ -75,7 +81,8 @@ def _descriptor_validator() -> Any:
     return jsonschema.Draft4Validator(json.loads(schema.read_bytes()))
 
 
-def _find_rule_problems(document: Mapping[str, Any]) -> list[Problem]:
+def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
+    """What the reference validator says of a document of the right shape, or what it stops with; none: it accepts it."""
     from boutiques.validator import DescriptorValidationError, validate_descriptor
 
     ours = copy.deepcopy(dict(document))
@@ -139,25 +146,44 @@ def _find(document: Mapping[str, Any], sections: Iterable[str], key: str, value:
     return ""
 
 
-def _as_problem(error: Any) -> Problem:
+def _as_problems(error: Any) -> list[Problem]:
     where = list(error.absolute_path)
+    place = written_path(where)
     if error.validator in {"oneOf", "anyOf"}:
         known = _ONE_OF.get(str(where[0])) if where and error.validator == "oneOf" else None
         if known:
-            return Problem(_written(where), known)
+            return [Problem(place, known)]
         if where and where[0] == "inputs":
-            return Problem(_written(where), "an input of type Flag cannot be a list")
-    return Problem(_written(where), _shorten(str(error.message)))
+            return [Problem(place, "an input of type Flag cannot be a list")]
+    if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
+        return _unknown_keys(where, error.instance, error.schema["properties"])
+    return [Problem(place, _shorten(str(error.message)), _instead(error, where))]
 
 
-def _written(path: Iterable[str | int]) -> str:
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text
+def _unknown_keys(
+    where: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
+) -> list[Problem]:
+    found = []
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, [each for each in known if each not in given], n=1)
+            instead = f"is it {near[0]}?" if near else "your own keys go below `custom`"
+            found.append(
+                Problem(written_path([*where, key]), _shorten(f"there is no key {key!r} here"), instead)
+            )
+    return found
+
+
+def _instead(error: Any, where: list[str | int]) -> str:
+    if where[-1:] == ["schema-version"] and str(error.instance).startswith("0."):
+        return "`hibali pipelines upgrade FILE` writes it as 0.5"
+    if error.validator == "enum":
+        return f"one of {', '.join(str(each) for each in error.validator_value)}"
+    if error.validator in {"minLength", "minItems"}:
+        return "write something, or take the key away if it is optional"
+    if error.validator == "type":
+        return f"write {_JSON_WORDS.get(str(error.validator_value), error.validator_value)}"
+    return ""
 
 
 def _worded(problem: BaseException) -> str:

@@ -10,13 +10,10 @@ from typing import Protocol
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import printable
+from registry.environment import is_safe_variable
 from registry.pipeline import Container as Wanted
 from transfers.far import Finished
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFUSED_NAMES = re.compile(
-    r"LD_.*|BASH_ENV|ENV|PYTHON.*|SLURM_.*|APPTAINER.*|SINGULARITY.*|DOCKER_.*|HIBALI_.*", re.DOTALL
-)
 _MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
 _WITHOUT_EFFECT = frozenset(
     {"--rm", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--network=none", "--net=none"}
@@ -98,7 +95,7 @@ def load_container(word: str) -> Container:
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raise `RefusedError` for a variable that would reach beyond the tool, or is no variable at all (S10)."""
     for name, value in environment.items():
-        if not _NAME.fullmatch(name) or _REFUSED_NAMES.fullmatch(name):
+        if not is_safe_variable(name):
             raise RefusedError(
                 "unsafe-variable",
                 f"a pipeline may not set the variable {printable(name)}",

@@ -18,11 +18,12 @@ import pytest
 
 from hibali.errors import HibaliError, UsageError
 from registry.command_line import build_command_line, render_script
-from registry.descriptor import read_descriptor
+from registry.descriptor import find_problems, read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 from registry.problem import DescriptorError, InvocationError
+from registry.reference import find_refusals, find_shape_problems
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, Item, read_corpus
 
@@ -208,3 +209,12 @@ def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
             except HibaliError as error:
                 ends.add(error.exit)
     assert ends == {2}
+
+
+@pytest.mark.parametrize("item", [item for item in ITEMS if not item.valid], ids=lambda item: item.name)
+def test_what_the_reference_names_is_named(item: Item) -> None:
+    """In one pass: what the schema says does not hide the rules, nor one rule another."""
+    document = json.loads(item.descriptor.read_bytes())
+    found = find_problems(document)
+    for each in find_shape_problems(document) or find_refusals(document):
+        assert [one for one in found if one.path.startswith(each.path) or one.message == each.message], each

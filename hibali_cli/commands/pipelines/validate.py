@@ -15,20 +15,28 @@ from hibali_cli.options import Common
     examples=[
         ("hibali pipelines validate bet.json", "Name everything that is wrong with a descriptor."),
         ("hibali pipelines validate bet.json bet-invocation.json", "Check an invocation against it, too."),
+        ("hibali pipelines validate --strict bet.json", "Accept nothing that has to be excused."),
     ],
 )
 @click.argument("file")
 @click.argument("invocation", required=False)
-def command(common: Common, file: str, invocation: str | None) -> int | None:
+@click.option("--strict", is_flag=True, help="End with 2 where there is advice, too.")
+def command(common: Common, file: str, invocation: str | None, *, strict: bool) -> int | None:
     """Check a descriptor and an invocation of it.
 
-    Nothing is kept. What is wrong is named all at once, with its place in the file; then the exit code is 2.
+    Nothing is kept. What is wrong is named all at once, with its line and what to write instead; then the exit code is 2.
+    What would be refused to run, or is better written otherwise, is advice.
     """
     from hibali.strict_json import read_json_file
-    from registry.descriptor import read_descriptor, read_file_bytes
+    from registry.descriptor import find_advice, read_descriptor, read_file_bytes
     from registry.invocation import check_invocation
+    from registry.problem import DescriptorError
 
-    pipeline = read_descriptor(read_file_bytes(Path(file)), file)
+    raw = read_file_bytes(Path(file))
+    pipeline = read_descriptor(raw, file)
+    advice = find_advice(raw, file)
+    if strict and advice:
+        raise DescriptorError(advice, about=file)
     if invocation is not None:
         check_invocation(pipeline, read_json_file(Path(invocation)))
     if common.json:
@@ -41,9 +49,12 @@ def command(common: Common, file: str, invocation: str | None) -> int | None:
                 "version": pipeline.version,
                 "digest": pipeline.digest,
                 "valid": True,
+                "advice": [each.to_record() for each in advice],
             },
         )
     else:
+        for each in advice:
+            common.output.warn(f"{file}: advice: {each}")
         common.output.line(f"{file}: valid ({pipeline.reference})")
         if invocation is not None:
             common.output.line(f"{invocation}: valid")

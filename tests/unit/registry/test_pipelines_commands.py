@@ -109,3 +109,43 @@ def test_a_damaged_entry_is_named_and_the_list_is_incomplete(hibali: Hibali, tmp
     listed = hibali("pipelines", "list", "--json")
     assert (listed.returncode, records(listed)[-1]["exit"]) == (6, 6)
     assert "tool@1.0" in listed.stderr
+
+
+def test_two_versions_are_compared(hibali: Hibali, tmp_path: Path) -> None:
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+    second = make_document("tool [A] [B]", question("a"), question("b"), **{"tool-version": "2.0"})
+    hibali("pipelines", "add", write(tmp_path / "two.json", second))
+    shown = hibali("pipelines", "diff", "tool@1.0", "tool@2.0")
+    assert "! + input b: b\n" in shown.stdout
+    told = records(hibali("pipelines", "diff", "tool@1.0", "tool@2.0", "--json"))
+    assert [(each["kind"], each.get("path")) for each in told] == [
+        ("difference", "command-line"),
+        ("difference", "input b"),
+        ("end", None),
+    ]
+    assert hibali("pipelines", "diff", "tool@1.0", "tool@2.0", "--detailed-exit-code").returncode == 10
+    same = hibali("pipelines", "diff", "tool@1.0", "tool@1.0", "--detailed-exit-code")
+    assert (same.returncode, same.stdout) == (0, "")
+
+
+def test_an_old_descriptor_is_upgraded_and_stays_as_it_is(hibali: Hibali, tmp_path: Path) -> None:
+    old = make_document("tool [A]", question("a"), **{"schema-version": "0.4", "walltime-estimate": 60})
+    file = write(tmp_path / "old.json", old)
+    refused = hibali("pipelines", "validate", file)
+    assert (refused.returncode, "pipelines upgrade" in refused.stderr) == (2, True)
+    (tmp_path / "new.json").write_text(hibali("pipelines", "upgrade", file).stdout)
+    assert hibali("pipelines", "validate", "new.json").returncode == 0
+    [told] = records(hibali("pipelines", "upgrade", file, "--json"))
+    assert told["descriptor"]["suggested-resources"] == {"walltime-estimate": 60}
+    assert json.loads((tmp_path / "old.json").read_text()) == old
+
+
+def test_advice_is_given_and_can_be_taken_for_an_order(hibali: Hibali, tmp_path: Path) -> None:
+    image = {"type": "docker", "image": "lab/tool:1"}
+    file = write(tmp_path / "tool.json", make_document("tool [A]", question("a"), container_image=image))
+    advised = hibali("pipelines", "validate", file)
+    assert (advised.returncode, "not pinned" in advised.stderr) == (0, True)
+    [told] = records(hibali("pipelines", "validate", file, "--json"))
+    assert [each["path"] for each in told["advice"]] == ["container-image.image"]
+    strict = hibali("pipelines", "validate", "--strict", file, "--json")
+    assert (strict.returncode, records(strict)[-1]["problems"]) == (2, told["advice"])

@@ -1,0 +1,130 @@
+"""What is better written otherwise in a descriptor that is valid all the same, and what would be refused to run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from hibali.errors import HibaliError
+from registry.condition import DEFAULT, read_condition
+from registry.environment import is_safe_variable
+from registry.problem import Problem
+from registry.sections import Part, Rule, Sections
+
+_DIGEST = re.compile(r"(?:@sha256:|sha256:|^)[0-9a-f]{64}$")
+_KINDS = {"String": (str,), "File": (str,), "Number": (int, float), "Flag": (bool,)}
+
+
+def find_advice(document: Mapping[str, Any]) -> list[Problem]:
+    """Everything worth a word, in the order of the checks."""
+    sections = Sections(document)
+    found = dict.fromkeys(problem for check in _CHECKS for problem in check(sections))
+    return [replace(each, advice=True) for each in found]
+
+
+def _defaults_are_answers(sections: Sections) -> Iterator[Problem]:
+    for part in sections.inputs:
+        kind = part.text("type")
+        if "default-value" not in part.given or kind not in _KINDS:
+            continue
+        default, place = part.given["default-value"], part.at("default-value")
+        if isinstance(default, list) != part.is_true("list"):
+            instead = "write a list" if part.is_true("list") else 'write one value, or "list": true'
+            yield Problem(place, f'the default of "{part.id}" is {_word(default)}', instead)
+            continue
+        for each in default if isinstance(default, list) else [default]:
+            yield from _default_is_answer(part, kind, each, place)
+
+
+def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Iterator[Problem]:
+    wrong_kind = not isinstance(default, _KINDS[kind]) or (kind == "Number" and isinstance(default, bool))
+    if wrong_kind:
+        yield Problem(place, f'the default of "{part.id}" is {_word(default)}, which is no {kind}')
+        return
+    if kind != "Number":
+        return
+    least, most = part.number("minimum"), part.number("maximum")
+    if (least is not None and default < least) or (most is not None and default > most):
+        yield Problem(place, f'the default of "{part.id}" is outside its minimum and maximum')
+    if part.is_true("integer") and default != int(default):
+        yield Problem(place, f'the default of "{part.id}" is no integer')
+
+
+def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
+    container = sections.container
+    if container is None:
+        return
+    image = container.text("image")
+    if container.text("type") == "rootfs":
+        yield Problem(
+            container.at("type"),
+            "no runtime here starts a rootfs image",
+            'give a docker image: {"type": "docker", "image": "NAME:TAG"}',
+        )
+    elif image and not _DIGEST.search(image) and not _DIGEST.search(container.text("container-hash")):
+        name = image.rpartition("/")[2]
+        tag = name.partition(":")[2]
+        what = (
+            f"the tag {tag} can be pointed elsewhere"
+            if tag and tag != "latest"
+            else "without a tag it is whatever is newest"
+        )
+        instead = "write NAME@sha256:..., or pin it with `hibali pipelines image add`"
+        yield Problem(container.at("image"), f"the image {image} is not pinned: {what}", instead)
+
+
+def _conditions_can_be_judged(sections: Sections) -> Iterator[Problem]:
+    for output in sections.outputs:
+        paths = output.given.get("conditional-path-template")
+        for number, each in enumerate(paths if isinstance(paths, list) else ()):
+            for condition in each if isinstance(each, dict) else ():
+                if condition == DEFAULT:
+                    continue
+                try:
+                    read_condition(condition, sections.ids)
+                except HibaliError as problem:
+                    place = f"{output.path}.conditional-path-template[{number}]"
+                    yield Problem(place, problem.message, problem.hint)
+
+
+def _variables_can_be_set(sections: Sections) -> Iterator[Problem]:
+    for variable in sections.variables:
+        name = variable.text("name")
+        if name and not is_safe_variable(name):
+            message = f"the variable {name} changes how programs are started, or is none: such a pipeline is refused to run"
+            yield Problem(variable.at("name"), message, "give it another name")
+
+
+def _shell_is_known(sections: Sections) -> Iterator[Problem]:
+    shell = sections.whole.text("shell")
+    if shell and PurePosixPath(shell).name not in {"sh", "bash"}:
+        yield Problem("shell", f"the shell {shell} is refused to run", "write /bin/sh or /bin/bash")
+
+
+def _keys_stand_out(sections: Sections) -> Iterator[Problem]:
+    for part in (*sections.inputs, *sections.outputs):
+        key = part.text("value-key")
+        if key and key.isalnum() and len(key) <= 2:
+            message = f"the value-key {key} may stand in the command-line by accident"
+            yield Problem(part.at("value-key"), message, f"write [{(part.id or key).upper()}]")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else f"{value!r}"[:80] if isinstance(value, str) else str(value)[:80]
+
+
+_CHECKS: tuple[Rule, ...] = (
+    _defaults_are_answers,
+    _image_is_pinned,
+    _conditions_can_be_judged,
+    _variables_can_be_set,
+    _shell_is_known,
+    _keys_stand_out,
+)

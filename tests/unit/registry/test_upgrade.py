@@ -1,0 +1,50 @@
+"""Descriptors of schema 0.4 become what the reference makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import UsageError
+from registry.descriptor import find_problems
+from registry.upgrade import upgrade_document
+from tests.properties.descriptors import make_document, question
+
+SINGULARITY = {"type": "singularity", "url": "shub://lab/tool:master"}
+DOCKER = {"type": "docker", "image": "lab/tool", "index": "http://index.docker.io"}
+
+
+def old(**more: Any) -> dict[str, Any]:
+    return make_document("x [A]", question("a"), **{**more, "schema-version": "0.4"})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        old(),
+        old(walltime_estimate=3600),
+        old(container_image=SINGULARITY),
+        old(container_image={**SINGULARITY, "url": "lab/tool"}),
+        old(container_image=DOCKER),
+        old(container_image={"type": "docker", "image": "lab/tool"}),
+    ],
+)
+def test_it_is_what_the_reference_makes_of_it(document: dict[str, Any], tmp_path: Path) -> None:
+    from boutiques.importer import Importer
+
+    before = json.dumps(document)
+    upgraded = upgrade_document(document, "x")
+    (tmp_path / "old.json").write_text(before)
+    Importer(str(tmp_path / "old.json"), str(tmp_path / "new.json"), None, None).upgrade_04()
+    assert upgraded == json.loads((tmp_path / "new.json").read_text())
+    assert find_problems(upgraded) == []
+    assert json.dumps(document) == before
+
+
+@pytest.mark.parametrize("document", [None, [], {}, make_document("x [A]", question("a"))])
+def test_only_schema_04_is_upgraded(document: Any) -> None:
+    with pytest.raises(UsageError, match="can be upgraded"):
+        upgrade_document(document, "x")
