@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hibali.errors import UsageError
 from hibali.folders import check_private_file, config_file
+from hibali.settings_catalogue import CatalogueSettings, RemoteSettings
 from hibali.settings_parts import URL_PROTOCOLS_BUILT
-from hibali.settings_sites import SITE_NAME, read_sites
+from hibali.settings_sites import SITE_NAME, read_document
 from hibali.settings_table import Wrong
 from hibali.sites import Site
 from hibali.text import printable
@@ -40,6 +41,8 @@ class Settings:
 
     path: Path
     sites: dict[str, Site]
+    catalogue: CatalogueSettings = field(default_factory=CatalogueSettings)
+    remotes: dict[str, RemoteSettings] = field(default_factory=dict)
 
     def site(self, name: str) -> Site:
         """The site of that name; raises `UsageError` with what may have been meant."""
@@ -48,6 +51,14 @@ class Settings:
             raise UsageError(
                 "unknown-site", "no site of this name is configured", about=name, hint=self._hint(name)
             )
+        return found
+
+    def remote(self, name: str) -> RemoteSettings:
+        """The remote of that name; raises `UsageError`."""
+        found = self.remotes.get(name)
+        if found is None:
+            hint = f"There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
+            raise UsageError("unknown-remote", "no remote of this name is configured", about=name, hint=hint)
         return found
 
     def _hint(self, name: str) -> str:
@@ -69,17 +80,17 @@ def load_sites(config: str | None = None) -> Settings:
     path = config_file(config)
     check_private_file(path, "the configuration")
     text = _read_text(path)
-    return Settings(path, parse_sites(text, path) if text else {})
+    return parse_settings(text, path) if text else Settings(path, {})
 
 
-def parse_sites(text: str, path: Path) -> dict[str, Site]:
-    """The sites of a config.toml's text; pure. Raises `SettingsError`."""
+def parse_settings(text: str, path: Path) -> Settings:
+    """What a config.toml's text says; pure. Raises `SettingsError`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         _raise_syntax(problem, path)
     wrong: list[Wrong] = []
-    sites = read_sites(document, wrong)
+    tables = read_document(document, wrong)
     if wrong:
         from hibali.settings_lines import line_of_key
 
@@ -88,7 +99,7 @@ def parse_sites(text: str, path: Path) -> dict[str, Site]:
             for found in wrong
         ]
         raise SettingsError(path, sorted(problems, key=lambda found: (found["line"], found["key"])))
-    return sites
+    return Settings(path, *tables)
 
 
 def require_built(site: Site) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, MutableMapping
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, Literal
 
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.folders import check_private_file, config_file
 from hibali.ledger import write_atomic
-from hibali.settings import Settings, parse_sites
+from hibali.settings import Settings, parse_settings
+from hibali.settings_catalogue import RemoteSettings
 from hibali.settings_lines import Keys, lines_of_table
-from hibali.settings_sites import read_sites
+from hibali.settings_sites import read_document
 from hibali.settings_table import Wrong
 from hibali.sites import Site
 from hibali.text import printable
@@ -24,7 +26,7 @@ _INLINE = frozenset({"roots", "paths"})
 def check_site_table(name: str, table: Mapping[str, Any]) -> Site:
     """The site that this table would be; raises `UsageError` with all that is wrong in it."""
     wrong: list[Wrong] = []
-    sites = read_sites({"version": 1, "sites": {name: dict(table)}}, wrong)
+    sites = read_document({"version": 1, "sites": {name: dict(table)}}, wrong).sites
     if wrong:
         listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
         raise UsageError("invalid-site", "\n".join(["the site cannot be as described", *listed]), about=name)
@@ -61,9 +63,9 @@ def add_site(
     site = check_site_table(name, table)
     change = _compare(settings, site, replace=replace)
     if change == "added":
-        _write(path, text, _appended(text, name, table), settings.sites | {name: site})
+        _write(path, text, _appended(text, name, table), _with_site(settings, site))
     elif change == "replaced":
-        _write(path, text, _updated(text, name, table), settings.sites | {name: site})
+        _write(path, text, _updated(text, name, table), _with_site(settings, site))
     return change, site
 
 
@@ -72,8 +74,53 @@ def remove_site(config: str | None, name: str) -> Path:
     path, text, settings = _read(config)
     settings.site(name)
     left = {other: site for other, site in settings.sites.items() if other != name}
-    _write(path, text, _without(text, ("sites", name)), left)
+    _write(path, text, _without(text, ("sites", name)), replace_fields(settings, sites=left))
     return path
+
+
+def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = False) -> Change:
+    """Write a remote into config.toml; the identical one again changes nothing.
+
+    Raises `RefusedError("remote-differs")` where another one has that name and `replace` is off, `UsageError`.
+    """
+    path, text, settings = _read(config)
+    found = settings.remotes.get(remote.name)
+    if found == remote:
+        return "same"
+    if found is not None and not replace:
+        raise RefusedError(
+            "remote-differs",
+            f"another remote of this name stands in {settings.path}: {found.url}",
+            about=remote.name,
+            hint="--replace puts the new one in its place.",
+        )
+    before = text if found is None else _without(text, ("remotes", remote.name))
+    expected = replace_fields(settings, remotes=settings.remotes | {remote.name: remote})
+    _write(path, text, _above(before) + _render_remote(remote), expected)
+    return "added" if found is None else "replaced"
+
+
+def remove_remote(config: str | None, name: str) -> Path:
+    """Take a remote out of config.toml; returns the file. Raises `UsageError` for one that is not there."""
+    path, text, settings = _read(config)
+    settings.remote(name)
+    left = {other: remote for other, remote in settings.remotes.items() if other != name}
+    _write(path, text, _without(text, ("remotes", name)), replace_fields(settings, remotes=left))
+    return path
+
+
+def _with_site(settings: Settings, site: Site) -> Settings:
+    return replace_fields(settings, sites=settings.sites | {site.name: site})
+
+
+def _render_remote(remote: RemoteSettings) -> str:
+    import tomlkit
+
+    document = tomlkit.document()
+    remotes = tomlkit.table(is_super_table=True)
+    remotes.add(remote.name, _toml_table({"url": remote.url}))
+    document.add("remotes", remotes)
+    return document.as_string().strip() + "\n"
 
 
 def _read(config: str | None) -> tuple[Path, str, Settings]:
@@ -87,7 +134,7 @@ def _read(config: str | None) -> tuple[Path, str, Settings]:
         raise UsageError(
             "unreadable-config", f"cannot be read: {type(problem).__name__}", about=str(path)
         ) from None
-    return path, text, Settings(path, parse_sites(text, path))
+    return path, text, parse_settings(text, path)
 
 
 def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
@@ -107,8 +154,12 @@ def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
 
 
 def _appended(text: str, name: str, table: Mapping[str, Any]) -> str:
-    before = text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
-    return before + render_site(name, table)
+    return _above(text) + render_site(name, table)
+
+
+def _above(text: str) -> str:
+    """What stands above a new table."""
+    return text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
 
 
 def _without(text: str, keys: Keys) -> str:
@@ -187,10 +238,10 @@ def _inline(content: Mapping[str, str]) -> Any:
     return table
 
 
-def _write(path: Path, before: str, after: str, expected: Mapping[str, Site]) -> None:
+def _write(path: Path, before: str, after: str, expected: Settings) -> None:
     """Put the text there only if it says what was meant, and nobody else wrote meanwhile."""
     try:
-        meant = parse_sites(after, path) == expected
+        meant = parse_settings(after, path) == expected
     except (UsageError, tomllib.TOMLDecodeError):
         meant = False
     if not meant:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
+from hibali.settings_catalogue import (
+    CatalogueSettings,
+    RemoteSettings,
+    read_catalogue,
+    read_remotes,
+)
 from hibali.settings_parts import (
     read_container,
     read_globus,
@@ -41,8 +47,16 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
 }
 
 
-def read_sites(document: dict[str, Any], wrong: list[Wrong]) -> dict[str, Site]:
-    """Every site of a parsed config.toml; what is wrong anywhere goes to `wrong`."""
+class Document(NamedTuple):
+    """All tables of a config.toml."""
+
+    sites: dict[str, Site]
+    catalogue: CatalogueSettings
+    remotes: dict[str, RemoteSettings]
+
+
+def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
+    """What a parsed config.toml says; what is wrong anywhere goes to `wrong`."""
     top = Table(document, (), wrong)
     if top.has("version") and (document["version"] != 1 or document["version"] is True):
         top.note("must be 1: a newer hibali wrote this file, or it is a mistake", "version")
@@ -55,8 +69,10 @@ def read_sites(document: dict[str, Any], wrong: list[Wrong]) -> dict[str, Site]:
                 below.note("a site's name matches [a-z][a-z0-9-]+", name)
             if table is not None:
                 sites[name] = _read_site(name, table)
+    catalogue = read_catalogue(top.table("catalogue"))
+    remotes = read_remotes(top.table("remotes"))
     top.finish()
-    return sites
+    return Document(sites, catalogue, remotes)
 
 
 def _read_site(name: str, table: Table) -> Site:

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from hibali_cli.output import Cell, Output
 
 if TYPE_CHECKING:
-    from registry.catalogue import Damaged
+    from registry.deprecation import Deprecation
     from registry.pipeline import Input, OutputFile, Pipeline
+    from registry.summary import Damaged, Summary
+
+    Said = Callable[[Summary], Deprecation | None]
 
 
-def pipeline_record(pipeline: Pipeline) -> dict[str, Any]:
+def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = None) -> dict[str, Any]:
     """What identifies a pipeline and says what it is for."""
+    deprecated = {"deprecated": {"successor": said.successor, "because": said.because}} if said else {}
     return {
         "name": pipeline.name,
         "version": pipeline.version,
         "digest": pipeline.digest,
         "title": pipeline.title,
         "description": pipeline.description,
+        **deprecated,
     }
 
 
-def full_record(pipeline: Pipeline, *, trusted: bool) -> dict[str, Any]:
+def full_record(pipeline: Pipeline, said: Deprecation | None, *, trusted: bool) -> dict[str, Any]:
     """All of it: the author's descriptor as it is, and what hibali adds."""
     return {
-        **pipeline_record(pipeline),
+        **pipeline_record(pipeline, said),
         "trusted": trusted,
         "runnable": _why_unrunnable(pipeline) == "",
         "descriptor": dict(pipeline.document),
     }
 
 
-def list_pipelines(output: Output, entries: Iterable[Pipeline | Damaged]) -> int:
+def list_pipelines(output: Output, entries: Iterable[Summary | Damaged], deprecation: Said) -> int:
     """A line for each; 6 when something that was added cannot be used, else 0."""
-    from registry.catalogue import Damaged
+    from registry.summary import Damaged
 
     rows: list[tuple[Cell, ...]] = []
     damaged = 0
@@ -44,9 +49,11 @@ def list_pipelines(output: Output, entries: Iterable[Pipeline | Damaged]) -> int
             damaged += 1
             output.warn(f"{each.reference}: {each.error.message}")
             continue
+        said = deprecation(each)
         if output.json:
-            output.record("pipeline", pipeline_record(each))
-        rows.append((each.name, each.version, each.digest[:12], _one_line(each.description)))
+            output.record("pipeline", pipeline_record(each, said))
+        about = f"({said}) {each.description}" if said else each.description
+        rows.append((each.name, each.version, each.digest[:12], _one_line(about)))
     code = 6 if damaged else 0
     if output.json:
         output.record("end", {"count": len(rows), "exit": code})
@@ -55,7 +62,7 @@ def list_pipelines(output: Output, entries: Iterable[Pipeline | Damaged]) -> int
     return code
 
 
-def show_pipeline(output: Output, pipeline: Pipeline, *, trusted: bool) -> None:
+def show_pipeline(output: Output, pipeline: Pipeline, said: Deprecation | None, *, trusted: bool) -> None:
     """Everything a person needs to write an invocation."""
     output.pairs(
         {
@@ -66,6 +73,7 @@ def show_pipeline(output: Output, pipeline: Pipeline, *, trusted: bool) -> None:
             "command": pipeline.command_template,
             "container": _container_words(pipeline),
             "bare": "trusted" if trusted else "not trusted",
+            **({"note": str(said)} if said else {}),
             **({"not run": _why_unrunnable(pipeline)} if _why_unrunnable(pipeline) else {}),
         }
     )

@@ -1,75 +1,58 @@
-"""The local catalogue of pipelines: `NAME/VERSION/descriptor.json`, each pinned to its digest elsewhere."""
+"""The local catalogue of pipelines: by name and version, each pinned to its digest elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.folders import check_private_file, private_folder, state_folder
-from hibali.ledger import Journal, now, read_records, write_atomic
+from hibali.ledger import Journal, now, read_records
 from hibali.strict_json import read_json
 from hibali.text import printable
+from registry.deprecation import Deprecation, read_deprecation, take_back, write_deprecation
 from registry.descriptor import digest_document, make_pipeline, read_descriptor, read_file_bytes
+from registry.history import History
+from registry.overview import Overview
+from registry.pins import Pins
 from registry.pipeline import Pipeline, split_reference
+from registry.remote import Arrival
+from registry.shelf import DESCRIPTOR, Shelf, writing
+from registry.summary import Damaged, Summary, summarise
 
-_FILE = "descriptor.json"
 _TRIES = 20  # adding races with removing at most so often before we say so
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """An entry that cannot be used, and why."""
-
-    reference: str
-    error: HibaliError
+_PinsRead = dict[tuple[str, str], str]
 
 
 class Catalogue:
     """Pipelines by NAME@VERSION on this machine; safe to use from several processes at once.
 
     A version's folder appears by one rename and never changes; its pin (name, version, digest) stands in
-    `pins.jsonl` beside the catalogue. What does not match its pin is refused when it is read.
+    `pins.jsonl` beside the catalogue. What does not match its pin is refused when it is read. With `history`, changes
+    are commits of a DataLad dataset.
     """
 
-    def __init__(self, state: Path | None = None) -> None:
+    def __init__(self, state: Path | None = None, *, history: bool = False) -> None:
         """Open the catalogue in the state folder; raises `RefusedError` where others could write it."""
-        self._state = private_folder(state) if state else state_folder()
-        self._folder = private_folder(self._state / "catalogue")
-        self._pins = self._state / "pins.jsonl"
-        self._trust = self._state / "trust.jsonl"
+        state = private_folder(state) if state else state_folder()
+        self._shelf = Shelf(state)
+        self._pins = Pins(state / "pins.jsonl")
+        self._trust = state / "trust.jsonl"
+        self._overview = Overview(state / "catalogue.index")
+        self._history = History(self._shelf.folder, self._shelf.partial_folder) if history else None
 
-    def add(self, source: Path | bytes, name: str | None = None) -> Pipeline:
-        """Keep a descriptor, given as a file or as its bytes; the same content again is fine.
+    def add(self, source: Path | bytes, name: str | None = None, *, about: str = "descriptor") -> Pipeline:
+        """Keep a descriptor, given as a file or as its bytes, which errors call `about`; the same content again is fine.
 
         Raises `DescriptorError` with every problem, and `RefusedError` `immutable-version` when other content
         has that name@version.
         """
-        raw = source if isinstance(source, bytes) else read_file_bytes(source)
-        about = "descriptor" if isinstance(source, bytes) else str(source)
-        pipeline = read_descriptor(raw, about, name)
-        for _ in range(_TRIES):
-            held = self._held_digest(pipeline.name, pipeline.version)
-            if held is not None:
-                if held != pipeline.digest:
-                    raise _immutable(pipeline, held)
-                self._pin(pipeline)
-                return self.find(pipeline.reference)
-            pinned = self._read_pins().get((pipeline.name, pipeline.version), pipeline.digest)
-            if pinned != pipeline.digest:
-                raise _immutable(pipeline, pinned)
-            if self._place(pipeline):
-                self._pin(pipeline)
-                return pipeline
-        raise RefusedError(
-            "catalogue-busy", "another process keeps changing this entry", about=pipeline.reference
-        )
+        if isinstance(source, Path):
+            source, about = read_file_bytes(source), str(source)
+        pipeline = self._keep(read_descriptor(source, about, name))
+        self._record(f"Add {pipeline.reference}\n\n{pipeline.title}\n\nsha256 {pipeline.digest}\n")
+        return pipeline
 
     def find(self, reference: str) -> Pipeline:
         """The pipeline at NAME or NAME@VERSION; without a version the latest added.
@@ -79,10 +62,10 @@ class Catalogue:
         name, version = split_reference(reference)
         if version is not None:
             return self._read(name, version)
-        versions = [each for each in self._references() if each[0] == name]
+        versions = self._versions(name)
         if not versions:
             raise self._missing(reference, name)
-        return self._read(*versions[-1])
+        return self._read(name, versions[-1])
 
     def remove(self, reference: str) -> None:
         """Forget NAME@VERSION and its pin; raises `NotFoundError`, or `UsageError` without a version."""
@@ -94,35 +77,93 @@ class Catalogue:
                 about=printable(reference),
                 hint="Write NAME@VERSION; `hibali pipelines list` shows them.",
             )
-        folder = self._folder / name / version
-        pinned = self._read_pins().get((name, version))
-        if pinned is None and not folder.exists():
+        if (name, version) not in self._pins.read() and not self._shelf.version_folder(
+            name, version
+        ).exists():
             raise self._missing(reference, name)
-        if pinned is not None:
-            self._append(self._pins, {"kind": "unpin", "name": name, "version": version, "digest": pinned})
-        with _translated(folder):
-            if folder.exists():
-                aside = self._partial_folder() / secrets.token_hex(16)
-                folder.rename(aside)
-                shutil.rmtree(aside)
-            with contextlib.suppress(OSError):
-                folder.parent.rmdir()
+        self._pins.take_back(name, version)
+        self._shelf.remove(name, version)
+        self._record(f"Remove {name}@{version}\n")
 
-    def entries(self) -> Iterator[Pipeline | Damaged]:
+    def deprecate(self, reference: str, deprecation: Deprecation | None) -> list[Pipeline]:
+        """Say of NAME@VERSION, or of all versions of NAME, what is to be used instead; None takes that back.
+
+        Raises `NotFoundError`.
+        """
+        name, version = split_reference(reference)
+        found = [self._read(name, each) for each in ([version] if version else self._versions(name))]
+        if not found:
+            raise self._missing(reference, name)
+        for each in found:
+            folder = self._shelf.version_folder(each.name, each.version)
+            with writing(folder):
+                if deprecation is None:
+                    take_back(folder)
+                else:
+                    write_deprecation(folder, deprecation)
+        what = "Deprecate" if deprecation else "Do not deprecate"
+        said = f"\n{deprecation}\n" if deprecation else ""
+        self._record(f"{what} {', '.join(each.reference for each in found)}\n{said}")
+        return found
+
+    def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:
+        """What is said of it here, else by its author."""
+        said = read_deprecation(self._shelf.version_folder(pipeline.name, pipeline.version))
+        if said is not None:
+            return said
+        doi = summarise(pipeline).doi if isinstance(pipeline, Pipeline) else pipeline.doi
+        return Deprecation("" if doi == "yes" else f"doi:{doi}", "its author says so") if doi else None
+
+    def entries(self) -> Iterator[Summary | Damaged]:
         """All that was added, by name, within a name in the order of adding; what is damaged is said so."""
-        for name, version in sorted(self._references(), key=lambda each: each[0]):
+        self._overview.load()
+        pins = self._pins.read()
+        lying = {(name, version) for name in self._shelf.names() for version in self._shelf.versions(name)}
+        for name, version in sorted(_in_order(lying, pins), key=lambda each: each[0]):
             try:
-                yield self._read(name, version)
+                yield self._glance(name, version, pins)
             except HibaliError as error:
                 yield Damaged(f"{name}@{version}", error)
+        self._overview.save()
+
+    def all(self) -> list[Pipeline]:
+        """Every version, read whole; raises like `find` for the first that cannot be used."""
+        return [self._read(*key) for key in sorted(self._pins.read())]
+
+    def pins(self) -> dict[tuple[str, str], str]:
+        """The digest of every version that was added, by name and version."""
+        return self._pins.read()
+
+    def beside(self, name: str, version: str) -> dict[str, Path]:
+        """The files that lie beside a descriptor, by their names in the version's folder."""
+        return self._shelf.beside(name, version)
+
+    def take(self, arrivals: Sequence[Arrival], message: str) -> None:
+        """Keep versions that came from elsewhere and were judged, with what lies beside them; one commit for all.
+
+        Raises `RefusedError` `immutable-version` like `add`.
+        """
+        for arrival in arrivals:
+            pipeline = self._keep(arrival.pipeline)
+            self._shelf.place_beside(pipeline.name, pipeline.version, arrival.beside)
+        if arrivals:
+            listed = "\n".join(
+                f"{each.pipeline.reference} sha256 {each.pipeline.digest}" for each in arrivals
+            )
+            self._record(f"{message}\n\n{listed}\n")
+
+    def sign(self, pipeline: Pipeline, file: str, signature: bytes) -> None:
+        """Keep a signature of it."""
+        self._shelf.place_beside(pipeline.name, pipeline.version, {file: signature})
+        self._record(f"Sign {pipeline.reference}\n")
 
     def trust(self, reference: str) -> Pipeline:
         """Consent to running this very content without a container, as this account."""
         pipeline = self.find(reference)
         if not self.is_trusted(pipeline.digest):
-            self._append(
-                self._trust, {"kind": "trust", "digest": pipeline.digest, "reference": pipeline.reference}
-            )
+            record = {"kind": "trust", "digest": pipeline.digest, "reference": pipeline.reference}
+            with Journal(self._trust) as journal:
+                journal.append({"schema": 1, **record, "at": now()}, durable=True)
         return pipeline
 
     def is_trusted(self, digest: str) -> bool:
@@ -133,13 +174,43 @@ class Catalogue:
             for record in read_records(self._trust)
         )
 
+    def _keep(self, pipeline: Pipeline) -> Pipeline:
+        name, version = pipeline.name, pipeline.version
+        for _ in range(_TRIES):
+            held = self._held_digest(name, version)
+            if held is not None:
+                if held != pipeline.digest:
+                    raise _immutable(pipeline, held)
+                self._pins.add(name, version, pipeline.digest)
+                return self._read(name, version)
+            pinned = self._pins.read().get((name, version), pipeline.digest)
+            if pinned != pipeline.digest:
+                raise _immutable(pipeline, pinned)
+            if self._shelf.place(pipeline):
+                self._pins.add(name, version, pipeline.digest)
+                return pipeline
+        raise RefusedError(
+            "catalogue-busy", "another process keeps changing this entry", about=pipeline.reference
+        )
+
+    def _glance(self, name: str, version: str, pins: _PinsRead) -> Summary:
+        """The summary of what lies there; raises like `find`."""
+        file = self._shelf.descriptor(name, version)
+        try:
+            found = self._overview.summary(name, version, file, lambda: summarise(self._read(name, version)))
+        except OSError:
+            raise self._missing(f"{name}@{version}", name) from None
+        if found.digest != pins.get((name, version)):
+            return summarise(self._read(name, version))  # which says what is wrong
+        return found
+
     def _read(self, name: str, version: str) -> Pipeline:
-        path = self._folder / name / version / _FILE
+        path = self._shelf.descriptor(name, version)
         try:
             raw = read_file_bytes(path)
         except NotFoundError:
             raise self._missing(f"{name}@{version}", name) from None
-        pinned = self._read_pins().get((name, version))
+        pinned = self._pins.read().get((name, version))
         if pinned is None:
             raise RefusedError(
                 "unpinned-pipeline",
@@ -160,76 +231,21 @@ class Catalogue:
     def _held_digest(self, name: str, version: str) -> str | None:
         """The digest of what lies there, `''` for what is no descriptor; None: nothing does."""
         try:
-            return _digest_of(read_file_bytes(self._folder / name / version / _FILE))
+            return _digest_of(read_file_bytes(self._shelf.descriptor(name, version)))
         except NotFoundError:
             return None
 
-    def _place(self, pipeline: Pipeline) -> bool:
-        """Let the version's folder appear whole; False when another one appeared first."""
-        target = self._folder / pipeline.name / pipeline.version
-        partial = private_folder(self._partial_folder() / secrets.token_hex(16))
-        try:
-            with _translated(target):
-                write_atomic(partial / _FILE, pipeline.raw)
-                private_folder(target.parent)
-                try:
-                    partial.rename(target)
-                except (FileExistsError, FileNotFoundError):
-                    return False
-                except OSError:
-                    if (target / _FILE).exists():
-                        return False
-                    raise
-                _sync(target.parent)
-                _sync(self._folder)
-                return True
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    def _versions(self, name: str) -> list[str]:
+        """Of one name, the latest added last."""
+        lying = {(name, version) for version in self._shelf.versions(name)}
+        return [version for _, version in _in_order(lying, self._pins.read())]
 
-    def _pin(self, pipeline: Pipeline) -> None:
-        if self._read_pins().get((pipeline.name, pipeline.version)) != pipeline.digest:
-            self._append(
-                self._pins,
-                {
-                    "kind": "pin",
-                    "name": pipeline.name,
-                    "version": pipeline.version,
-                    "digest": pipeline.digest,
-                },
-            )
-
-    def _read_pins(self) -> dict[tuple[str, str], str]:
-        """Digest by name and version, in the order of adding; the first pin holds until it is taken back."""
-        check_private_file(self._pins, "the record of pins")
-        pins: dict[tuple[str, str], str] = {}
-        for record in read_records(self._pins):
-            key = (str(record.get("name")), str(record.get("version")))
-            if record.get("kind") == "pin":
-                pins.setdefault(key, str(record.get("digest")))
-            elif record.get("kind") == "unpin":
-                pins.pop(key, None)
-        return pins
-
-    def _references(self) -> list[tuple[str, str]]:
-        """Names and versions that lie there: pinned ones in the order of adding, then those that are not."""
-        lying = {
-            (folder.parent.name, folder.name)
-            for folder in self._folder.glob("*/*")
-            if (folder / _FILE).exists()
-        }
-        pinned = [each for each in self._read_pins() if each in lying]
-        return sorted(lying.difference(pinned)) + pinned
-
-    def _append(self, path: Path, record: dict[str, str]) -> None:
-        with Journal(path) as journal:
-            journal.append({"schema": 1, **record, "at": now()}, durable=True)
-
-    def _partial_folder(self) -> Path:
-        return private_folder(self._state / "catalogue-partial")
+    def _record(self, message: str) -> None:
+        if self._history is not None:
+            self._history.record(message)
 
     def _missing(self, reference: str, name: str) -> NotFoundError:
-        known = sorted({each[0] for each in self._references()})
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, sorted(self._shelf.names()), n=1)
         hint = f"Is it {near[0]}? " if near and near[0] != name else ""
         return NotFoundError(
             "no-such-pipeline",
@@ -239,9 +255,15 @@ class Catalogue:
         )
 
 
+def _in_order(lying: set[tuple[str, str]], pins: _PinsRead) -> list[tuple[str, str]]:
+    """Those without a pin, then the pinned ones in the order of adding."""
+    pinned = [each for each in pins if each in lying]
+    return sorted(lying.difference(pinned)) + pinned
+
+
 def _digest_of(raw: bytes) -> str:
     try:
-        return digest_document(read_json(raw, _FILE))
+        return digest_document(read_json(raw, DESCRIPTOR))
     except UsageError:
         return ""
 
@@ -253,24 +275,3 @@ def _immutable(pipeline: Pipeline, held: str) -> RefusedError:
         about=pipeline.reference,
         hint="Raise `tool-version` in the descriptor, or add it under another --name.",
     )
-
-
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        raise IncompleteError(
-            "catalogue-unwritable",
-            f"the catalogue cannot be changed: {problem.strerror}",
-            about=str(path),
-            hint="Make room there and type the same line again.",
-        ) from None
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -171,7 +171,7 @@ class Pipeline:
 def catalogue_name(title: str) -> str:
     """The author's name as the catalogue writes it: lower-cased, runs outside `[a-z0-9._-]` become `-`.
 
-    Raises `UsageError` where nothing usable remains: empty, only dots (a folder would climb), too long.
+    Raises `UsageError` where nothing usable remains: empty, beginning with a dot (`..`, `.git`), too long.
     """
     return _checked_component(_OUTSIDE_NAME.sub("-", title.lower()), title, "name")
 
@@ -190,10 +190,10 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 
 def _checked_component(component: str, given: str, what: str) -> str:
-    if not component.strip(".") or len(component) > _LONGEST:
+    if not component or component.startswith(".") or len(component) > _LONGEST:
         raise UsageError(
             f"unusable-pipeline-{what}",
-            f"a pipeline's {what} must have 1 to {_LONGEST} characters that are not all dots, not '{printable(given[:200])}'",
+            f"a pipeline's {what} must have 1 to {_LONGEST} characters and not begin with a dot, not '{printable(given[:200])}'",
             about=what,
             hint="Give one with --name NAME."
             if what == "name"

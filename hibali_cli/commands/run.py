@@ -58,9 +58,11 @@ def command(
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
-    request = _read_request(
-        common, catalogue.find(pipeline), Path(invocation), site_name, identify=not dry_run
-    )
+    found = catalogue.find(pipeline)
+    deprecation = catalogue.deprecation(found)
+    if deprecation is not None:
+        common.output.warn(f"{found.reference}: {deprecation}")
+    request = _read_request(common, found, Path(invocation), site_name, identify=not dry_run)
     if dry_run:
         _show(common, request)
         return None

@@ -15,7 +15,7 @@ from hibali.settings import (
     Settings,
     SettingsError,
     load_sites,
-    parse_sites,
+    parse_settings,
     require_built,
     require_built_for_runs,
 )
@@ -100,7 +100,7 @@ url = "https://example.org/data"
 
 
 def parse(text: str) -> dict[str, Site]:
-    return parse_sites(text, Path("/c/config.toml"))
+    return parse_settings(text, Path("/c/config.toml")).sites
 
 
 def problems_of(text: str) -> list[tuple[int, str]]:
@@ -367,9 +367,9 @@ KEYS = st.sampled_from(
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_table_is_read_or_refused_in_words(table: dict[str, object]) -> None:
-    from hibali.settings_sites import read_sites
+    from hibali.settings_sites import read_document
     from hibali.settings_table import Wrong
 
     wrong: list[Wrong] = []
-    read_sites({"sites": {"xx": table}}, wrong)
+    read_document({"sites": {"xx": table}}, wrong)
     assert all(found.message for found in wrong)

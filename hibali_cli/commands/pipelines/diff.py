@@ -10,7 +10,9 @@ from hibali_cli.options import Common
 
 @as_command(
     "diff",
-    examples=[("hibali pipelines diff fsl_bet@1.0.0 fsl_bet@1.1.0", "See what a new version asks otherwise.")],
+    examples=[
+        ("hibali pipelines diff fsl_bet@1.0.0 fsl_bet@1.1.0", "See what a new version asks otherwise.")
+    ],
 )
 @click.argument("old")
 @click.argument("new")

@@ -15,4 +15,5 @@ def command(common: Common) -> int | None:
     from hibali_cli.pipeline_record import list_pipelines
     from registry.catalogue import Catalogue
 
-    return list_pipelines(common.output, Catalogue().entries())
+    catalogue = Catalogue()
+    return list_pipelines(common.output, catalogue.entries(), catalogue.deprecation)

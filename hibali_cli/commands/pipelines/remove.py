@@ -17,10 +17,10 @@ def command(common: Common, pipeline: str) -> int | None:
 
     PIPELINE is NAME@VERSION. Runs that were made with it are kept.
     """
-    from registry.catalogue import Catalogue
+    from hibali_cli.catalogue import open_catalogue
     from registry.pipeline import split_reference
 
-    Catalogue().remove(pipeline)
+    open_catalogue(common).remove(pipeline)
     name, version = split_reference(pipeline)
     if common.json:
         common.output.record("pipeline-change", {"name": name, "version": version, "change": "removed"})

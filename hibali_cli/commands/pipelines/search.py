@@ -13,12 +13,15 @@ from hibali_cli.options import Common
 def command(common: Common, words: tuple[str, ...]) -> int | None:
     """Find pipelines by words, best first.
 
-    All WORDS have to occur in the name, title, tags, description or inputs.
+    All WORDS have to occur in the name, title, tags, description or inputs; one that occurs nowhere is taken for what
+    is nearest to it.
     """
     from hibali_cli.pipeline_record import list_pipelines
     from registry.catalogue import Catalogue
-    from registry.pipeline import Pipeline
     from registry.search import search_pipelines
+    from registry.summary import Summary
 
-    sound = [each for each in Catalogue().entries() if isinstance(each, Pipeline)]
-    return list_pipelines(common.output, (each for each, _ in search_pipelines(sound, words)))
+    catalogue = Catalogue()
+    sound = [each for each in catalogue.entries() if isinstance(each, Summary)]
+    found = (each for each, _ in search_pipelines(sound, words))
+    return list_pipelines(common.output, found, catalogue.deprecation)

@@ -22,9 +22,9 @@ def command(common: Common, pipeline: str) -> int | None:
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
-    trusted = catalogue.is_trusted(found.digest)
+    trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
     if common.json:
-        common.output.record("pipeline", full_record(found, trusted=trusted))
+        common.output.record("pipeline", full_record(found, said, trusted=trusted))
     else:
-        show_pipeline(common.output, found, trusted=trusted)
+        show_pipeline(common.output, found, said, trusted=trusted)
     return None

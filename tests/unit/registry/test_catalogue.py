@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
-from registry.catalogue import Catalogue, Damaged
-from registry.pipeline import Pipeline
+from registry.catalogue import Catalogue
+from registry.deprecation import Deprecation
 from registry.search import search_pipelines
+from registry.summary import Damaged, Summary
 from tests.properties.descriptors import make_document, question
 
 
@@ -193,7 +194,7 @@ def test_killed_at_any_change_the_same_line_again_mends_it(tmp_path: Path) -> No
         line = [sys.executable, "-c", ADDING, str(state), str(step), str(tmp_path / "tool.json")]
         ended = subprocess.run(line, check=False, cwd=Path(__file__).parents[3]).returncode
         for entry in Catalogue(state).entries():
-            assert isinstance(entry, Pipeline) or entry.error.code == "unpinned-pipeline"
+            assert isinstance(entry, Summary) or entry.error.code == "unpinned-pipeline"
         assert Catalogue(state).add(raw()) == Catalogue(state).find("tool")
         if ended == 0:
             assert step > 4
@@ -206,7 +207,69 @@ def test_searching(catalogue: Catalogue) -> None:
     catalogue.add(raw(name="brain", description="Masks a head."))
     catalogue.add(raw(name="mask", description="For a brain.", tags={"domain": ["neuroinformatics"]}))
     catalogue.add(raw(name="other", description="Nothing."))
-    entries = [each for each in catalogue.entries() if isinstance(each, Pipeline)]
+    entries = [each for each in catalogue.entries() if isinstance(each, Summary)]
     assert [each.name for each, _ in search_pipelines(entries, ["BRAIN"])] == ["brain", "mask"]
     assert [each.name for each, _ in search_pipelines(entries, ["neuro", "mask"])] == ["mask"]
     assert search_pipelines(entries, ["absent", "brain"]) == []
+
+
+def test_a_mistyped_word_finds_what_was_meant(catalogue: Catalogue) -> None:
+    catalogue.add(raw(name="brain", description="Segments a hippocampus."))
+    catalogue.add(raw(name="other", description="Nothing."))
+    entries = [each for each in catalogue.entries() if isinstance(each, Summary)]
+    assert [each.name for each, _ in search_pipelines(entries, ["hipocampus"])] == ["brain"]
+    assert [each.name for each, _ in search_pipelines(entries, ["brian"])] == ["brain"]
+    assert search_pipelines(entries, ["hipp", "zzzzzz"]) == []
+
+
+def test_what_is_listed_is_read_once(
+    catalogue: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        catalogue.add(raw(version=f"{number}"))
+    first = list(catalogue.entries())
+    again = Catalogue(tmp_path / "state")
+    monkeypatch.setattr(again, "_read", None)
+    assert list(again.entries()) == first
+    other = tmp_path / "state" / "catalogue" / "tool" / "3" / "descriptor.json"
+    other.write_bytes(other.read_bytes().replace(b"A tool.", b"B tool."))
+    assert [type(each) for each in Catalogue(tmp_path / "state").entries()].count(Damaged) == 1
+
+
+def test_a_damaged_overview_costs_nothing_but_time(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.add(raw())
+    first = list(catalogue.entries())
+    index = tmp_path / "state" / "catalogue.index"
+    index.write_bytes(b'{"identity": 3}\nno json\n' + index.read_bytes()[:40])
+    assert list(Catalogue(tmp_path / "state").entries()) == first
+    index.write_text("")
+    index.chmod(0o622)
+    with pytest.raises(RefusedError):
+        list(Catalogue(tmp_path / "state").entries())
+
+
+def test_the_overview_does_not_grow_for_ever(catalogue: Catalogue, tmp_path: Path) -> None:
+    catalogue.add(raw())
+    stored = tmp_path / "state" / "catalogue" / "tool" / "1.0" / "descriptor.json"
+    for _ in range(150):
+        stored.write_bytes(stored.read_bytes())
+        assert len(list(Catalogue(tmp_path / "state").entries())) == 1
+    assert len((tmp_path / "state" / "catalogue.index").read_text().splitlines()) < 120
+
+
+def test_a_version_is_deprecated_and_that_is_taken_back(catalogue: Catalogue) -> None:
+    old, new = catalogue.add(raw("1")), catalogue.add(raw("2"))
+    catalogue.deprecate("tool@1", Deprecation("tool@2", "wrong units"))
+    said = catalogue.deprecation(catalogue.find("tool@1"))
+    assert (said.successor, str(said)) == ("tool@2", "deprecated; use tool@2; wrong units") if said else None
+    assert catalogue.deprecation(new) is None
+    assert catalogue.find("tool@1") == old
+    assert len(catalogue.deprecate("tool", None)) == 2
+    assert catalogue.deprecation(old) is None
+    with pytest.raises(NotFoundError):
+        catalogue.deprecate("other", None)
+
+
+def test_an_author_can_deprecate_too(catalogue: Catalogue) -> None:
+    added = catalogue.add(raw(**{"deprecated-by-doi": "10.5281/zenodo.1"}))
+    assert str(catalogue.deprecation(added)) == "deprecated; use doi:10.5281/zenodo.1; its author says so"

@@ -149,3 +149,105 @@ def test_advice_is_given_and_can_be_taken_for_an_order(hibali: Hibali, tmp_path:
     assert [each["path"] for each in told["advice"]] == ["container-image.image"]
     strict = hibali("pipelines", "validate", "--strict", file, "--json")
     assert (strict.returncode, records(strict)[-1]["problems"]) == (2, told["advice"])
+
+
+def test_a_folder_is_added_as_far_as_it_is_right(hibali: Hibali, tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    write(tmp_path / "tools" / "one.json", make_document("tool [A]", question("a")))
+    write(tmp_path / "tools" / "two.json", make_document("tool [A]", question("a"), name="two"))
+    write(tmp_path / "tools" / "answers.json", {"a": "x"})
+    assert hibali("pipelines", "add", "tools").stdout == "tool@1.0\ntwo@1.0\n"
+    write(tmp_path / "tools" / "bad.json", {**make_document("tool", question("b")), "name": "bad"})
+    partly = hibali("pipelines", "add", "tools", "--json")
+    told = records(partly)
+    assert (partly.returncode, [each["kind"] for each in told]) == (6, ["pipeline", "pipeline", "error"])
+    assert "bad.json" in partly.stderr
+    assert hibali("pipelines", "add", "tools", "--name", "x").returncode == 2
+    (tmp_path / "empty").mkdir()
+    assert hibali("pipelines", "add", "empty").returncode == 3
+
+
+def test_changes_are_in_the_history_unless_there_is_to_be_none(hibali: Hibali, tmp_path: Path) -> None:
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+    assert (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").exists()
+    (tmp_path / "config.toml").write_text('version = 1\n[catalogue]\nkeep = "folder"\n')
+    two = write(tmp_path / "two.json", make_document("tool [A]", question("a"), name="two"))
+    head = (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").read_text()
+    assert hibali("pipelines", "add", two, "--config", "config.toml").returncode == 0
+    assert (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").read_text() == head
+    (tmp_path / "config.toml").write_text(
+        'version = 1\n[catalogue]\nkeep = "no"\norigins = ["x"]\nother = 1\n'
+    )
+    wrong = hibali("pipelines", "add", two, "--config", "config.toml", "--json")
+    assert {each["key"] for each in records(wrong)[-1]["problems"]} == {
+        "catalogue.keep",
+        "catalogue.origins",
+        "catalogue.other",
+    }
+
+
+def test_a_deprecated_one_is_marked_wherever_it_is_shown(hibali: Hibali, tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        document = make_document("tool [A]", question("a"), **{"tool-version": version})
+        hibali("pipelines", "add", write(tmp_path / f"{version}.json", document))
+    [told] = records(
+        hibali(
+            "pipelines", "deprecate", "tool@1.0", "--successor", "tool", "--because", "wrong units", "--json"
+        )
+    )
+    assert told["deprecated"] == {"successor": "tool@2.0", "because": "wrong units"}
+    assert "use tool@2.0; wrong units" in hibali("pipelines", "list").stdout
+    assert "use tool@2.0" in hibali("pipelines", "show", "tool@1.0").stdout
+    assert "deprecated" not in hibali("pipelines", "show", "tool@2.0").stdout
+    assert hibali("pipelines", "deprecate", "tool@1.0", "--undo").returncode == 0
+    assert "deprecated" not in hibali("pipelines", "list").stdout
+    assert hibali("pipelines", "deprecate", "tool@1.0", "--undo", "--because", "x").returncode == 2
+    assert hibali("pipelines", "deprecate", "other").returncode == 3
+
+
+def test_two_accounts_meet_at_a_folder_and_at_a_repository(hibali: Hibali, tmp_path: Path) -> None:
+    tool = write(tmp_path / "one.json", make_document("tool [A]", question("a")))
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
+    (tmp_path / "shared").mkdir()
+    config = ["--config", "config.toml"]
+    for name, url in (("lab", tmp_path / "lab.git"), ("shared", tmp_path / "shared")):
+        assert hibali("pipelines", "remotes", "add", name, str(url), *config).returncode == 0
+    assert hibali("pipelines", "remotes", "add", "lab", "elsewhere", *config).returncode == 8
+    listed = records(hibali("pipelines", "remotes", "list", "--json", *config))
+    assert [each.get("name") for each in listed] == ["lab", "shared", None]
+    hibali("pipelines", "add", tool)
+    for remote in ("lab", "shared"):
+        told = records(hibali("pipelines", "publish", "tool", "--to", remote, "--json", *config))
+        assert [(each["kind"], each.get("fate")) for each in told] == [
+            ("exchanged", "published"),
+            ("end", None),
+        ]
+        hibali("pipelines", "remove", "tool@1.0")
+        fetched = hibali("pipelines", "fetch", "--from", remote, *config)
+        assert (fetched.returncode, fetched.stdout) == (0, "tool@1.0: fetched\n")
+    assert hibali("pipelines", "fetch", "other", "--from", "lab", *config).returncode == 3
+    assert hibali("pipelines", "fetch", "--from", "nowhere", *config).returncode == 2
+    assert hibali("pipelines", "remotes", "remove", "lab", *config).returncode == 0
+    assert "lab" not in (tmp_path / "config.toml").read_text()
+
+
+def test_who_signs_and_who_asks_for_it(hibali: Hibali, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    (tmp_path / "signers").write_text(f"ada {(tmp_path / 'key.pub').read_text()}")
+    (tmp_path / "config.toml").write_text(
+        f'version = 1\n[remotes.shared]\nurl = "{tmp_path}/shared"\n[catalogue]\nrequire_signatures = true\n'
+        f'allowed_signers = "{tmp_path}/signers"\n'
+    )
+    config = ["--config", "config.toml"]
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+    hibali("pipelines", "publish", "--to", "shared", *config)
+    hibali("pipelines", "remove", "tool@1.0")
+    assert hibali("pipelines", "fetch", "--from", "shared", *config).returncode == 8
+    assert hibali("pipelines", "list").stdout == ""
+    hibali("pipelines", "add", "one.json")
+    signed = hibali("pipelines", "sign", "tool@1.0", "--key", "key", *config)
+    assert (signed.returncode, signed.stdout) == (0, "tool@1.0: signed\n")
+    hibali("pipelines", "publish", "--to", "shared", *config)
+    hibali("pipelines", "remove", "tool@1.0")
+    assert hibali("pipelines", "fetch", "--from", "shared", *config).returncode == 0

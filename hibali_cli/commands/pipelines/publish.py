@@ -1,0 +1,38 @@
+"""`hibali pipelines publish`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command(
+    "publish",
+    examples=[
+        ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Leave one version for others."),
+        ("hibali pipelines publish --to lab", "Leave all that are in the catalogue."),
+    ],
+)
+@click.argument("pipelines", nargs=-1)
+@click.option("--to", "remote_name", metavar="REMOTE", required=True, help="The remote to leave them at.")
+def command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int | None:
+    """Leave pipelines at a remote for other sites.
+
+    PIPELINES are NAME or NAME@VERSION; none means all. What is there stays; other content under the same name and version
+    is refused (8), and then nothing was published.
+    """
+    import getpass
+    import socket
+
+    from hibali_cli.catalogue import open_catalogue
+    from hibali_cli.exchanging import open_remote, show_exchanged
+    from registry.exchange import publish
+
+    catalogue = open_catalogue(common)
+    remote, seen = open_remote(common, remote_name)
+    wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    show_exchanged(common, remote_name, publish(catalogue, remote, remote_name, seen, wanted, by))
+    return None

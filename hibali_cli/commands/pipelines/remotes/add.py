@@ -1,0 +1,45 @@
+"""`hibali pipelines remotes add`."""
+
+from __future__ import annotations
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+
+
+@as_command(
+    "add",
+    examples=[
+        ("hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git", "A git repository."),
+        (
+            "hibali pipelines remotes add lab ria+ssh://store.example.org/data/ria#ID",
+            "A dataset in a RIA store.",
+        ),
+        ("hibali pipelines remotes add lab /project/shared/pipelines", "A folder that a project shares."),
+    ],
+)
+@click.argument("name")
+@click.argument("url")
+@click.option("--replace", is_flag=True, help="Put it in the place of another one of that name.")
+def command(common: Common, name: str, url: str, *, replace: bool) -> int | None:
+    """Name a place where sites leave pipelines for each other.
+
+    URL is a git repository, a dataset in a RIA store, or a folder. Nothing is asked there yet.
+    """
+    import re
+
+    from hibali.errors import UsageError
+    from hibali.settings_catalogue import REMOTE_NAME, RemoteSettings
+    from hibali.settings_edit import add_remote
+
+    if not re.fullmatch(REMOTE_NAME, name):
+        raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", about=name)
+    if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
+        raise UsageError("bad-remote-url", "this is no URL and no folder", about=name)
+    change = add_remote(common.config, RemoteSettings(name, url), replace=replace)
+    if common.json:
+        common.output.record("remote", {"name": name, "url": url, "change": change})
+    else:
+        common.output.say(f"{name}: {change}")
+    return None

@@ -1,0 +1,58 @@
+"""What `pipelines publish`, `fetch` and `sign` have in common: the remote by its name, and how results are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hibali_cli.options import Common
+
+if TYPE_CHECKING:
+    from registry.exchange import Exchanged
+    from registry.remote import Remote
+    from registry.seen import Seen
+    from registry.signature import Policy
+
+
+def open_remote(common: Common, name: str) -> tuple[Remote, Seen]:
+    """The remote of that name, and what is known of it; raises `UsageError` for an unknown one."""
+    from hibali.folders import private_folder, state_folder
+    from registry.remote import Meeting
+    from registry.remotes.folder import FolderRemote
+    from registry.remotes.git import GitRemote, is_repository
+    from registry.seen import Seen
+
+    settings = common.settings().remote(name)
+    folder = private_folder(state_folder() / "remotes")
+    meeting = Meeting(name, settings.url, folder)
+    place = Path(settings.url)
+    plain = place.is_absolute() and not is_repository(place)
+    return (FolderRemote(meeting) if plain else GitRemote(meeting)), Seen(folder / f"{name}.seen")
+
+
+def policy_of(common: Common) -> Policy:
+    """Whose signatures count, and whether one is needed."""
+    from hibali.folders import private_folder, state_folder
+    from registry.signature import Policy
+
+    settings = common.settings().catalogue
+    allowed = Path(settings.allowed_signers).expanduser() if settings.allowed_signers else None
+    return Policy(allowed, settings.require_signatures, private_folder(state_folder() / "catalogue-partial"))
+
+
+def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
+    """A line for each version that something became of, and the counts."""
+    from hibali_cli.pipeline_record import pipeline_record
+
+    changed = [each for each in done if each.fate != "same"]
+    for each in done if common.json else changed:
+        if common.json:
+            common.output.record(
+                "exchanged", {**pipeline_record(each.pipeline), "remote": remote, "fate": each.fate}
+            )
+        else:
+            common.output.line(f"{each.pipeline.reference}: {each.fate}")
+    if common.json:
+        common.output.record("end", {"count": len(done), "exit": 0})
+    else:
+        common.output.say(f"{len(changed)} changed, {len(done) - len(changed)} the same as before")

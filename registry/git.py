@@ -1,0 +1,137 @@
+"""Git, told to run nothing that a repository brings along: no hooks, no filters, no helpers, few protocols (S13)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hibali.errors import IncompleteError
+from hibali.shell import Finished, run
+from hibali.text import printable
+
+_SECONDS = 600.0
+_SETTINGS = {
+    "safe.bareRepository": "explicit",
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.attributesFile": "/dev/null",
+    "core.protectNTFS": "true",
+    "core.quotePath": "false",
+    "fetch.recurseSubmodules": "false",
+    "submodule.recurse": "false",
+    "transfer.fsckObjects": "true",
+    "filter.annex.process": "",
+    "filter.annex.clean": "cat",
+    "filter.annex.smudge": "cat",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "commit.gpgSign": "false",
+    "protocol.allow": "never",
+    "protocol.https.allow": "always",
+    "protocol.ssh.allow": "always",
+    "protocol.file.allow": "always",
+}
+
+
+class Git:
+    """One repository, by its git folder; `work_tree` where it has one."""
+
+    def __init__(self, folder: Path, work_tree: Path | None = None) -> None:
+        self.folder = folder
+        self._work_tree = work_tree
+
+    def run(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        own_settings: bool = False,
+    ) -> Finished:
+        """Run it to its end. `own_settings`: with the settings of this account, as a login at another host needs them."""
+        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        return run(
+            ["git", *settings, *words],
+            stdin=stdin,
+            timeout=_SECONDS,
+            environment={**_environment(own_settings=own_settings), **self._place(), **(environment or {})},
+        )
+
+    def ask(self, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
+        """What it answers; raises `IncompleteError` where it cannot."""
+        finished = self.run(*words, stdin=stdin, environment=environment)
+        if finished.exit_code != 0:
+            said = printable(finished.stderr.strip()[-500:])
+            raise IncompleteError(
+                "git-failed",
+                f"git {words[0]} ended with {finished.exit_code}: {said}",
+                about=str(self.folder),
+            )
+        return finished.stdout
+
+    def _place(self) -> dict[str, str]:
+        place = {"GIT_DIR": str(self.folder)}
+        return {**place, "GIT_WORK_TREE": str(self._work_tree)} if self._work_tree else place
+
+
+def _environment(*, own_settings: bool) -> dict[str, str]:
+    """The environment of this process, without what would lead git elsewhere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for name in ("GIT_SSH_COMMAND", "GIT_SSH"):
+        if own_settings and name in os.environ:
+            kept[name] = os.environ[name]
+    quiet = {
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_CONFIG_NOSYSTEM": "0" if own_settings else "1",
+    }
+    return {**kept, **quiet, **({} if own_settings else {"GIT_CONFIG_GLOBAL": "/dev/null"})}
+
+
+def read_blobs(repository: Git, blobs: list[tuple[bytes, str]]) -> Iterator[tuple[bytes, bytes]]:
+    """Names and contents, in one question to git (git-cat-file(1), BATCH OUTPUT)."""
+    answer = repository.ask(
+        "cat-file", "--batch", stdin="".join(f"{digest}\n" for _, digest in blobs).encode()
+    )
+    at = 0
+    for name, digest in blobs:
+        end = answer.index(b"\n", at)
+        told = answer[at:end].split()
+        if len(told) != 3 or told[0].decode() != digest or told[1] != b"blob":
+            raise IncompleteError(
+                "git-failed", "an object of the repository is missing", about=printable(name)
+            )
+        size = int(told[2])
+        yield name, answer[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
+
+
+def who_commits() -> dict[str, str]:
+    """Who commits: as git is configured for this account, else the account and host."""
+    known = Git(Path(os.devnull)).run("config", "--get-regexp", r"^user\.(name|email)$", own_settings=True)
+    told = dict(
+        line.split(" ", 1) for line in known.stdout.decode("utf-8", "replace").splitlines() if " " in line
+    )
+    account = _account()
+    name = os.environ.get("GIT_AUTHOR_NAME") or told.get("user.name") or account
+    email = (
+        os.environ.get("GIT_AUTHOR_EMAIL") or told.get("user.email") or f"{account}@{socket.gethostname()}"
+    )
+    return {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": name,
+        "GIT_COMMITTER_EMAIL": email,
+    }
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.geteuid()}"

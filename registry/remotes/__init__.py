@@ -1,0 +1,1 @@
+"""Where catalogues meet: one file for each kind of remote."""

@@ -1,0 +1,125 @@
+"""A plain folder as a remote, such as one that a project shares: `NAME/VERSION/...`, each version made by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
+from hibali.text import printable
+from registry.remote import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+
+
+class FolderRemote:
+    """The Remote protocol (registry.remote.Remote). It has no history: what was there before is known by pins alone."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._folder = Path(meeting.url)
+
+    def look(self, *, accept_rewritten: bool = False) -> FolderLook:
+        """See Remote."""
+        del accept_rewritten
+        if not self._folder.is_dir():
+            raise TryLaterError(
+                "remote-unreachable",
+                "there is no such folder now",
+                about=printable(os.fsencode(self._folder)),
+            )
+        return FolderLook(self._folder)
+
+
+class FolderLook:
+    """The Look protocol. Others may write there: whatever is no regular file is passed over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def offers(self) -> Mapping[Reference, Offer]:
+        """See Look."""
+        return gather(self._files(), str(self._folder))
+
+    def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
+        """See Look."""
+        return [_read(self._folder / each.partition("|")[2]) for each in wanted]
+
+    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
+        """See Look. A version that is there gets single files more."""
+        del message
+        with _translated(self._folder):
+            return all(self._place(parcel) for parcel in parcels)
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [each for each in folders if not each.startswith(".")]
+            for name in files:
+                path = Path(folder) / name
+                found = path.lstat()
+                inside = str(path.relative_to(self._folder))
+                if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_FILE and inside.isascii():
+                    yield (
+                        inside,
+                        f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}|{inside}",
+                    )
+
+    def _place(self, parcel: Parcel) -> bool:
+        target = self._folder / parcel.name / parcel.version
+        partial = self._folder / f".{secrets.token_hex(16)}"
+        try:
+            for name, content in parcel.files.items():
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                _write(partial / name, content)
+            if target.exists():
+                return all(self._add(partial / name, target / name) for name in parcel.files)
+            target.parent.mkdir(exist_ok=True)
+            try:
+                partial.rename(target)
+            except OSError:
+                if target.exists():
+                    return False
+                raise
+            return True
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    @staticmethod
+    def _add(source: Path, target: Path) -> bool:
+        """One file more; whoever was first wins."""
+        target.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            target.hardlink_to(source)
+        return True
+
+
+def _read(path: Path) -> bytes:
+    with _translated(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise RefusedError("no-file", "this is no regular file any more", about=str(path))
+            return stream.read(LARGEST_FILE + 1)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except HibaliError:
+        raise
+    except OSError as problem:
+        raise IncompleteError(
+            "remote-failed",
+            f"the folder cannot be used: {problem.strerror}",
+            about=printable(os.fsencode(path)),
+        ) from None

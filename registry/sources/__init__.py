@@ -1,0 +1,1 @@
+"""Where descriptors come from: one file for each kind of place."""

@@ -1,0 +1,38 @@
+"""What `bosh pull` has fetched on this machine (boutiques 0.5.33, puller.py): `bosh:` for all, `bosh:zenodo.123` for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hibali.errors import NotFoundError, UsageError
+from hibali.text import printable
+from registry.descriptor import read_file_bytes
+from registry.source import ZENODO_ID, Access, Candidate
+
+
+def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
+    """See `Source`."""
+    del access
+    wanted = place.removeprefix("bosh:")
+    folder = Path("~/.cache/boutiques/production").expanduser()
+    if wanted:
+        found = ZENODO_ID.fullmatch(wanted)
+        if found is None:
+            raise UsageError(
+                "bad-zenodo-id",
+                "what is in the cache of bosh has names such as zenodo.1234567",
+                about=printable(place),
+            )
+        yield Candidate(place, read_file_bytes(folder / f"zenodo-{found[1]}.json"))
+        return
+    files = sorted(folder.glob("zenodo-*.json"))
+    if not files:
+        raise NotFoundError(
+            "no-bosh-cache",
+            "bosh has fetched nothing here",
+            about=str(folder),
+            hint="`hibali pipelines add zenodo.1234567` fetches it from Zenodo itself.",
+        )
+    for file in files:
+        yield Candidate(f"bosh:{file.stem.replace('-', '.', 1)}", read_file_bytes(file))

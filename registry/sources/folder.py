@@ -1,0 +1,28 @@
+"""All descriptors below a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hibali.errors import NotFoundError
+from hibali.text import printable
+from registry.descriptor import read_file_bytes
+from registry.source import Access, Candidate
+
+
+def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
+    """See `Source`. Hidden folders and symlinks are passed over, as is JSON that is no descriptor."""
+    del access
+    root = Path(place)
+    if not root.is_dir():
+        raise NotFoundError("no-such-folder", "there is no such folder", about=printable(os.fsencode(root)))
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        for name in sorted(files):
+            path = Path(folder) / name
+            if name.endswith(".json") and path.is_file() and not path.is_symlink():
+                candidate = Candidate(str(path), read_file_bytes(path))
+                if candidate.looks_like_one:
+                    yield candidate

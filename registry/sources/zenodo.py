@@ -1,0 +1,59 @@
+"""Descriptors published on Zenodo, by its REST API (https://developers.zenodo.org, records; InvenioRDM has the same)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import new as new_hash
+from typing import Any
+
+from hibali.errors import NotFoundError, RefusedError, TryLaterError
+from hibali.strict_json import MAXIMUM_BYTES, read_json
+from hibali.text import printable
+from registry.source import ZENODO_ID, Access, Candidate
+from registry.web import fetch
+
+_CHECKSUMS = {"md5", "sha256", "sha512"}
+
+
+def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
+    """See `Source`. A record may hold several files; those that are descriptors are meant."""
+    found = ZENODO_ID.fullmatch(place)
+    assert found is not None
+    about = f"zenodo.{found[1]}"
+    record = read_json(fetch(f"{access.zenodo}/api/records/{found[1]}", access.origins, MAXIMUM_BYTES), about)
+    offered = [each for each in _files(record) if _name(each).endswith(".json")]
+    count = 0
+    for each in offered:
+        candidate = Candidate(f"{about}/{_name(each)}", _content(each, about, access))
+        if len(offered) == 1 or candidate.looks_like_one:
+            count += 1
+            yield candidate
+    if not count:
+        raise NotFoundError("no-descriptor", "this record holds no Boutiques descriptor", about=about)
+
+
+def _content(file: dict[str, Any], about: str, access: Access) -> bytes:
+    """The file as it was published: its checksum is compared."""
+    links = file.get("links")
+    url = links.get("self") or links.get("content") if isinstance(links, dict) else None
+    if not isinstance(url, str):
+        raise TryLaterError("bad-answer", "the record does not say where its files are", about=about)
+    raw = fetch(url, access.origins, MAXIMUM_BYTES)
+    kind, _, digest = str(file.get("checksum", "")).partition(":")
+    if kind in _CHECKSUMS and new_hash(kind, raw, usedforsecurity=False).hexdigest() != digest:
+        raise RefusedError(
+            "content-differs",
+            f"what came has another {kind} than the record says ({printable(digest)})",
+            about=f"{about}/{printable(_name(file))}",
+        )
+    return raw
+
+
+def _files(record: Any) -> list[dict[str, Any]]:
+    files = record.get("files") if isinstance(record, dict) else None
+    return [each for each in files if isinstance(each, dict)] if isinstance(files, list) else []
+
+
+def _name(file: dict[str, Any]) -> str:
+    name = file.get("key") or file.get("filename")
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,379 @@
+"""Two catalogues meet at a remote: what one publishes the other fetches, and nothing that lies there is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
+from registry.catalogue import Catalogue
+from registry.deprecation import Deprecation
+from registry.exchange import Exchanged, fetch, publish
+from registry.remote import Meeting, Remote
+from registry.remotes.folder import FolderRemote
+from registry.remotes.git import GitRemote
+from registry.seen import Seen
+from registry.signature import Policy, sign, signed_text
+from tests.properties.descriptors import make_document, question
+
+
+def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
+    document = make_document("tool [A]", question("a"), name=name)
+    return json.dumps({**document, "tool-version": version, **more}).encode()
+
+
+def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
+    person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    done = subprocess.run(
+        ["git", *words], cwd=folder, check=True, capture_output=True, env=environment, input=stdin
+    )
+    return done.stdout.decode()
+
+
+class Site:
+    """An account with a catalogue of its own."""
+
+    def __init__(self, folder: Path, kind: Callable[[Meeting], Remote], url: str) -> None:
+        folder.mkdir()
+        self.catalogue = Catalogue(folder / "state", history=True)
+        self.folder = folder
+        self.remote = kind(Meeting("lab", url, folder))
+        self.seen = Seen(folder / "seen")
+        self.policy = Policy(scratch=folder)
+
+    def publish(self, *references: str) -> dict[str, str]:
+        wanted = [self.catalogue.find(each) for each in references] or self.catalogue.all()
+        return fates(publish(self.catalogue, self.remote, "lab", self.seen, wanted, "somebody"))
+
+    def fetch(self, *names: str, accept_rewritten: bool = False) -> dict[str, str]:
+        done = fetch(
+            self.catalogue,
+            self.remote,
+            "lab",
+            self.seen,
+            names,
+            self.policy,
+            accept_rewritten=accept_rewritten,
+        )
+        return fates(done)
+
+    def references(self) -> list[str]:
+        return [f"{name}@{version}" for name, version in sorted(self.catalogue.pins())]
+
+
+def fates(done: list[Exchanged]) -> dict[str, str]:
+    return {each.pipeline.reference: each.fate for each in done}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "lab.git"
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", str(folder))
+    return folder
+
+
+@pytest.fixture(params=["git", "folder"])
+def two_sites(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Site]:
+    if request.param == "git":
+        url = str(request.getfixturevalue("repository"))
+        kind: Callable[[Meeting], Remote] = GitRemote
+    else:
+        (tmp_path / "lab").mkdir()
+        url, kind = str(tmp_path / "lab"), FolderRemote
+    return Site(tmp_path / "a", kind, url), Site(tmp_path / "b", kind, url)
+
+
+@pytest.fixture
+def over_git(tmp_path: Path, repository: Path) -> tuple[Site, Site]:
+    return Site(tmp_path / "a", GitRemote, str(repository)), Site(tmp_path / "b", GitRemote, str(repository))
+
+
+def test_what_one_publishes_the_other_fetches(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    added = a.catalogue.add(b" " + raw())
+    assert b.fetch() == {}
+    assert a.publish() == {"tool@1.0": "published"}
+    assert a.publish() == {"tool@1.0": "same"}
+    assert b.fetch() == {"tool@1.0": "fetched"}
+    assert b.fetch() == {"tool@1.0": "same"}
+    found = b.catalogue.find("tool@1.0")
+    assert (found, found.raw) == (added, b" " + raw())
+
+
+def test_only_what_is_named_goes(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    for name, version in (("one", "1"), ("one", "2"), ("two", "1")):
+        a.catalogue.add(raw(name, version))
+    assert a.publish("one@1", "two@1") == {"one@1": "published", "two@1": "published"}
+    assert a.publish("one@2") == {"one@2": "published"}
+    assert b.fetch("one") == {"one@1": "fetched", "one@2": "fetched"}
+    assert b.references() == ["one@1", "one@2"]
+    assert b.fetch("two@1") == {"two@1": "fetched"}
+    with pytest.raises(NotFoundError):
+        b.fetch("three")
+
+
+def test_other_content_under_a_version_is_refused_at_both_ends(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    b.catalogue.add(raw("other"))
+    assert a.publish() == {"tool@1.0": "published"}
+    for act in (b.publish, b.fetch):
+        with pytest.raises(RefusedError) as refused:
+            act()
+        assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
+        assert {mine.digest, theirs.digest} <= set(refused.value.message.split())
+    assert b.references() == ["other@1.0", "tool@1.0"]
+    assert a.fetch() == {"tool@1.0": "same"}
+
+
+def test_two_that_add_at_once_both_have_both(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    a.catalogue.add(raw("one"))
+    b.catalogue.add(raw("two"))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda site: site.publish(), (a, b)))
+    assert a.fetch() == b.fetch() | {"one@1.0": "same", "two@1.0": "fetched"}
+    assert a.references() == b.references() == ["one@1.0", "two@1.0"]
+
+
+def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site], key: Path) -> None:
+    a, b = two_sites
+    added = a.catalogue.add(raw())
+    a.publish()
+    b.fetch()
+    a.catalogue.deprecate("tool@1.0", Deprecation("tool@2.0", ""))
+    a.catalogue.sign(added, *sign(signed_text(added), key, a.folder))
+    assert a.publish() == {"tool@1.0": "added to"}
+    assert b.fetch() == {"tool@1.0": "added to"}
+    assert b.fetch() == {"tool@1.0": "same"}
+    assert b.catalogue.deprecation(added) == Deprecation("tool@2.0", "", b.catalogue.deprecation(added).at)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh-keygen")
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def test_under_the_policy_only_what_is_signed_comes(
+    over_git: tuple[Site, Site], key: Path, tmp_path: Path
+) -> None:
+    a, b = over_git
+    signers = tmp_path / "allowed_signers"
+    signers.write_text(f"ada@example.org {key.with_suffix('.pub').read_text()}")
+    b.policy = Policy(signers, required=True, scratch=b.folder)
+    added = a.catalogue.add(raw())
+    a.publish()
+    with pytest.raises(RefusedError, match="not signed"):
+        b.fetch()
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    a.catalogue.sign(added, *sign(signed_text(added), other, a.folder))
+    a.publish()
+    with pytest.raises(RefusedError, match="none whose word counts"):
+        b.fetch()
+    second = a.catalogue.add(raw(version="2.0"))
+    file, signature = sign(signed_text(added), key, a.folder)
+    a.catalogue.sign(second, file, signature)  # of another version
+    a.publish()
+    with pytest.raises(RefusedError):
+        b.fetch("tool@2.0")
+    assert b.references() == []
+    a.catalogue.sign(added, file, signature)
+    a.publish()
+    assert b.fetch("tool@1.0") == {"tool@1.0": "fetched"}
+    assert b.policy.check(added, {file: signature}, "x") == "ada@example.org"
+
+
+def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:
+    """Commit something into the remote behind everybody's back."""
+    index = {"GIT_INDEX_FILE": str(repository / "forged")}
+    os.environ.update(index)
+    try:
+        if git(repository, "for-each-ref"):
+            git(repository, "read-tree", "main")
+        for name, content in files.items():
+            if content is None:
+                gone = f"0 {'0' * 40}\t{name}\n".encode()
+                git(repository, "update-index", "--index-info", stdin=gone)
+                continue
+            blob = git(repository, "hash-object", "-w", "--stdin", stdin=content).strip()
+            mode = "120000" if symlink else "100644"
+            git(repository, "update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}")
+        tree = git(repository, "write-tree").strip()
+        parents = git(repository, "for-each-ref", "--format=%(objectname)").split()
+        words = [word for each in parents for word in ("-p", each)]
+        git(
+            repository,
+            "update-ref",
+            "refs/heads/main",
+            git(repository, "commit-tree", tree, *words, "-m", "x").strip(),
+        )
+    finally:
+        del os.environ["GIT_INDEX_FILE"]
+        (repository / "forged").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("forged", "code", "ends"),
+    [
+        ({"tool/1.0/descriptor.json": raw(description="Evil.")}, "tampered", 8),
+        ({"tool/1.0/descriptor.json": b"no json"}, "invalid-json", 2),
+        ({"tool/1.0/descriptor.json": b"{}"}, "invalid-descriptor", 2),
+        ({"tool/1.0/descriptor.json": raw(version="2.0")}, "wrong-version", 8),
+        ({"tool/1.0/published.json": b'{"digest": 3}'}, "tampered", 8),
+    ],
+)
+def test_what_was_tampered_with_is_refused_and_nothing_is_fetched(
+    over_git: tuple[Site, Site], repository: Path, forged: dict[str, bytes], code: str, ends: int
+) -> None:
+    a, b = over_git
+    a.catalogue.add(raw())
+    a.catalogue.add(raw("other"))
+    a.publish()
+    forge(repository, dict(forged))
+    with pytest.raises(HibaliError) as refused:
+        b.fetch()
+    assert (refused.value.code, refused.value.exit) == (code, ends)
+    assert b.references() == []
+    assert b.fetch("other") == {"other@1.0": "fetched"}
+
+
+def test_what_was_fetched_once_cannot_be_changed_there(over_git: tuple[Site, Site], repository: Path) -> None:
+    a, b = over_git
+    a.catalogue.add(raw())
+    a.publish()
+    b.fetch()
+    forge(repository, {"tool/1.0/descriptor.json": raw(description="Evil."), "tool/1.0/published.json": None})
+    for site in (a, b):
+        with pytest.raises(RefusedError, match="other content"):
+            site.fetch()
+
+
+def test_a_rewritten_history_is_told(over_git: tuple[Site, Site], repository: Path) -> None:
+    a, b = over_git
+    a.catalogue.add(raw())
+    a.publish()
+    b.fetch()
+    git(repository, "update-ref", "-d", "refs/heads/main")
+    forge(repository, {"other/1.0/descriptor.json": raw("other")})
+    with pytest.raises(RefusedError) as refused:
+        b.fetch()
+    assert (refused.value.code, refused.value.exit) == ("history-rewritten", 8)
+    assert b.references() == ["tool@1.0"]
+    assert b.fetch(accept_rewritten=True) == {"other@1.0": "fetched"}
+    assert b.fetch() == {"other@1.0": "same"}
+
+
+def test_a_remote_that_is_gone_is_5(two_sites: tuple[Site, Site], tmp_path: Path) -> None:
+    a, _ = two_sites
+    a.catalogue.add(raw())
+    a.publish()
+    for name in ("lab", "lab.git"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+    with pytest.raises((TryLaterError, NotFoundError)):
+        a.fetch()
+
+
+HOSTILE_NAMES = ["../../x/1/descriptor.json", ".git/1/descriptor.json", "UPPER/1/descriptor.json", "a b/1/descriptor.json", "tool/descriptor.json", "tool/.x/descriptor.json"]  # fmt: skip
+
+
+def test_strange_names_and_links_are_passed_over(over_git: tuple[Site, Site], repository: Path) -> None:
+    _, b = over_git
+    for name in HOSTILE_NAMES[2:]:
+        forge(repository, {name: raw()})
+    forge(repository, {"link/1.0/descriptor.json": b"/etc/passwd"}, symlink=True)
+    forge(repository, {"tool/1.0/descriptor.json": raw()})
+    assert b.fetch() == {"tool@1.0": "fetched"}
+
+
+@pytest.mark.parametrize(
+    "url", ["ext::sh -c touch% sprung", "--upload-pack=touch sprung", "fd::17", "git://example.org/x"]
+)
+def test_hostile_urls_run_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    site = Site(tmp_path / "a", GitRemote, url)
+    with pytest.raises(HibaliError):
+        site.fetch()
+    assert not list(tmp_path.glob("**/sprung*"))
+
+
+def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: Path, tmp_path: Path) -> None:
+    """Hooks, filters, an embedded bare repository whose settings name a program, submodules, special remotes that enable themselves."""
+    a, b = over_git
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    evil: dict[str, bytes | None] = {
+        ".gitattributes": b"* filter=evil diff=evil merge=evil\n",
+        ".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = https://example.org/x\n',
+        "tool/1.0/HEAD": b"ref: refs/heads/main\n",
+        "tool/1.0/config": f"[core]\n\tbare = true\n\tfsmonitor = {trap}\n\tsshCommand = {trap}\n".encode(),
+        "tool/1.0/objects/x": b"",
+        "tool/1.0/refs/x": b"",
+        "tool/1.0/descriptor.json": raw(),
+        ".datalad/config": f"[datalad]\n\tprocedures = {trap}\n".encode(),
+    }
+    forge(repository, evil)
+    remote_log = f"uuid autoenable=true externaltype={trap} type=external name=evil\n".encode()
+    blob = git(repository, "hash-object", "-w", "--stdin", stdin=remote_log).strip()
+    tree = git(repository, "mktree", stdin=f"100644 blob {blob}\tremote.log\n".encode()).strip()
+    git(
+        repository,
+        "update-ref",
+        "refs/heads/git-annex",
+        git(repository, "commit-tree", tree, "-m", "x").strip(),
+    )
+    assert b.fetch() == {"tool@1.0": "fetched"}
+    assert b.catalogue.beside("tool", "1.0") == {}
+    a.catalogue.add(raw("mine"))
+    a.publish()
+    assert b.fetch() == {"tool@1.0": "same", "mine@1.0": "fetched"}
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_objects_that_git_finds_dangerous_are_refused(over_git: tuple[Site, Site], repository: Path) -> None:
+    _, b = over_git
+    forge(
+        repository,
+        {
+            ".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = x\n\tupdate = !touch sprung\n',
+            "tool/1.0/descriptor.json": raw(),
+        },
+    )
+    with pytest.raises(RefusedError) as refused:
+        b.fetch()
+    assert (refused.value.code, b.references()) == ("bad-objects", [])
+
+
+def test_one_new_version_moves_only_that_one(over_git: tuple[Site, Site], repository: Path) -> None:
+    a, b = over_git
+    for number in range(50):
+        a.catalogue.add(raw(f"tool-{number}", description=os.urandom(2000).hex()))
+    a.publish()
+    b.fetch()
+    before = objects(b.folder / "exchange.git"), objects(repository)
+    a.catalogue.add(raw("new"))
+    assert a.publish("new") == {"new@1.0": "published"}
+    done: dict[str, Any] = b.fetch()
+    assert sum(fate == "fetched" for fate in done.values()) == 1
+    after = objects(b.folder / "exchange.git"), objects(repository)
+    # two blobs, three trees, one commit
+    assert [new - old for old, new in zip(before, after, strict=True)] == [6, 6]
+
+
+def objects(repository: Path) -> int:
+    return len(git(repository, "cat-file", "--batch-all-objects", "--batch-check").splitlines())
