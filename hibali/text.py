@@ -16,6 +16,8 @@ def printable(text: str | bytes) -> str:
     `\\n`, `\xNN` or `\\uNNNN`; a backslash becomes two, so that the result is unambiguous.
     """
     decoded = text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+    if decoded.isascii() and decoded.isprintable() and "\\" not in decoded:
+        return decoded  # nearly all text there is
     return "".join(_shown(character) for character in decoded)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -108,7 +109,7 @@ class Catalogue:
 
     def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:
         """What is said of it here, else by its author."""
-        said = read_deprecation(self._shelf.version_folder(pipeline.name, pipeline.version))
+        said = read_deprecation(self._shelf.deprecation(pipeline.name, pipeline.version))
         if said is not None:
             return said
         doi = summarise(pipeline).doi if isinstance(pipeline, Pipeline) else pipeline.doi
@@ -128,7 +129,8 @@ class Catalogue:
 
     def all(self) -> list[Pipeline]:
         """Every version, read whole; raises like `find` for the first that cannot be used."""
-        return [self._read(*key) for key in sorted(self._pins.read())]
+        pins = self._pins.read()
+        return [self._read(*key, pins) for key in sorted(pins)]
 
     def pins(self) -> dict[tuple[str, str], str]:
         """The digest of every version that was added, by name and version."""
@@ -188,6 +190,9 @@ class Catalogue:
                 raise _immutable(pipeline, pinned)
             if self._shelf.place(pipeline):
                 self._pins.add(name, version, pipeline.digest)
+                with contextlib.suppress(OSError):  # another process removed it again
+                    self._overview.note(self._shelf.descriptor(name, version), summarise(pipeline))
+                self._overview.save()
                 return pipeline
         raise RefusedError(
             "catalogue-busy", "another process keeps changing this entry", about=pipeline.reference
@@ -197,20 +202,22 @@ class Catalogue:
         """The summary of what lies there; raises like `find`."""
         file = self._shelf.descriptor(name, version)
         try:
-            found = self._overview.summary(name, version, file, lambda: summarise(self._read(name, version)))
+            found = self._overview.summary(
+                name, version, file, lambda: summarise(self._read(name, version, pins))
+            )
         except OSError:
             raise self._missing(f"{name}@{version}", name) from None
         if found.digest != pins.get((name, version)):
-            return summarise(self._read(name, version))  # which says what is wrong
+            return summarise(self._read(name, version, pins))  # which says what is wrong
         return found
 
-    def _read(self, name: str, version: str) -> Pipeline:
-        path = self._shelf.descriptor(name, version)
+    def _read(self, name: str, version: str, pins: _PinsRead | None = None) -> Pipeline:
+        path = Path(self._shelf.descriptor(name, version))
         try:
             raw = read_file_bytes(path)
         except NotFoundError:
             raise self._missing(f"{name}@{version}", name) from None
-        pinned = self._pins.read().get((name, version))
+        pinned = (self._pins.read() if pins is None else pins).get((name, version))
         if pinned is None:
             raise RefusedError(
                 "unpinned-pipeline",
@@ -231,7 +238,7 @@ class Catalogue:
     def _held_digest(self, name: str, version: str) -> str | None:
         """The digest of what lies there, `''` for what is no descriptor; None: nothing does."""
         try:
-            return _digest_of(read_file_bytes(self._shelf.descriptor(name, version)))
+            return _digest_of(read_file_bytes(Path(self._shelf.descriptor(name, version))))
         except NotFoundError:
             return None
 

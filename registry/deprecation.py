@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,12 @@ class Deprecation:
         )
 
 
-def read_deprecation(folder: Path) -> Deprecation | None:
-    """What is said of the version in this folder; None where nothing is, or nothing that can be read."""
-    if not (folder / FILE).exists():
+def read_deprecation(file: str) -> Deprecation | None:
+    """What the file beside a descriptor says; None where there is none."""
+    if not os.path.exists(file):  # noqa: PTH110  # asked of every version of a list, and Path is slow
         return None
     try:
-        found = read_json_file(folder / FILE)
+        found = read_json_file(Path(file))
     except HibaliError:
         return Deprecation("", "")
     return parse_deprecation(found)

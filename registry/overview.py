@@ -31,16 +31,20 @@ class Overview:
         self._lines = 0
         self._fresh: list[tuple[Identity, Summary]] = []
 
-    def summary(self, name: str, version: str, file: Path, read: Callable[[], Summary]) -> Summary:
+    def summary(self, name: str, version: str, file: str, read: Callable[[], Summary]) -> Summary:
         """What is known of the file as it is now, else what `read` finds in it; raises what that raises, and OSError."""
-        identity = identity_of(file.lstat())
+        identity = identity_of(os.lstat(file))
         known = self.load().get((name, version))
         if known is not None and known[0] == identity:
             return known[1]
         found = read()
-        if identity_of(file.lstat()) == identity:
+        if identity_of(os.lstat(file)) == identity:
             self._fresh.append((identity, found))
         return found
+
+    def note(self, file: str, summary: Summary) -> None:
+        """It was written or read just now, and lies there; raises OSError."""
+        self._fresh.append((identity_of(os.lstat(file)), summary))
 
     def save(self) -> None:
         """Remember what was read; a state folder that takes nothing costs time only."""

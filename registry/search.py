@@ -46,7 +46,8 @@ def _meanings(word: str, texts: list[tuple[Summary, _Fields]]) -> list[tuple[str
         return [(word, 1)]
     from rapidfuzz import fuzz, process
 
-    known = {found for _, fields in texts for _, text in fields for found in _WORD.findall(text)}
+    different = {text for _, fields in texts for _, text in fields}
+    known = {found for text in different for found in _WORD.findall(text)}
     near = process.extract(word, sorted(known), scorer=fuzz.ratio, score_cutoff=_NEAR, limit=_MOST_NEAR)
     return [(str(found[0]), 2) for found in near] or [(word, 1)]
 

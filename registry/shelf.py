@@ -12,6 +12,7 @@ from pathlib import Path
 from hibali.errors import IncompleteError
 from hibali.folders import private_folder
 from hibali.ledger import write_atomic
+from registry.deprecation import FILE as DEPRECATED
 from registry.pipeline import Pipeline
 
 DESCRIPTOR = "descriptor.json"
@@ -24,22 +25,28 @@ class Shelf:
         """In this state folder; raises `RefusedError` where others could write it."""
         self._state = state
         self.folder = private_folder(state / "catalogue")
+        self._root = str(self.folder)  # thousands of paths are made of it, which Path is slow at
 
     def names(self) -> list[str]:
         """All names, in no order."""
-        return list(_folders(self.folder))
+        return list(_folders(self._root))
 
     def versions(self, name: str) -> set[str]:
         """The versions that lie there."""
-        return {each for each in _folders(self.folder / name) if self.descriptor(name, each).exists()}
+        folder = f"{self._root}/{name}"
+        return {each for each in _folders(folder) if os.path.exists(f"{folder}/{each}/{DESCRIPTOR}")}  # noqa: PTH110
 
     def version_folder(self, name: str, version: str) -> Path:
         """Where a version lies, or would."""
         return self.folder / name / version
 
-    def descriptor(self, name: str, version: str) -> Path:
+    def descriptor(self, name: str, version: str) -> str:
         """Where its descriptor lies, or would."""
-        return self.folder / name / version / DESCRIPTOR
+        return f"{self._root}/{name}/{version}/{DESCRIPTOR}"
+
+    def deprecation(self, name: str, version: str) -> str:
+        """Where it is said that it is deprecated, if it is."""
+        return f"{self._root}/{name}/{version}/{DEPRECATED}"
 
     def place(self, pipeline: Pipeline) -> bool:
         """Let the version's folder appear whole; False when another one appeared first."""
@@ -111,7 +118,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _folders(folder: Path) -> Iterator[str]:
+def _folders(folder: str) -> Iterator[str]:
     """What may be a name or a version in it: none of them begins with a dot."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
