@@ -13,17 +13,16 @@ from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.locations import Location
-from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.agent.records import Record, RecordError, unpack_records
 from transfers.connection import Connection
 from transfers.direct_landing import DirectLanding
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry
 from transfers.growing import Growing
 from transfers.holding import Holding
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
+from transfers.paged import PagedListing, entries_of
 from transfers.reading import ReadingStream
 from transfers.room import space_in, within_quotas
 from transfers.store import (
@@ -32,18 +31,14 @@ from transfers.store import (
     Facts,
     Item,
     Landed,
-    ListingIncompleteError,
     Payload,
     Problem,
     Space,
     Unit,
-    unsafe_component,
 )
 from transfers.units import KIND_LETTERS, attributes_text, problem_from
 
 Reopen = Callable[[bytes], tuple[Connection, Lines]]
-
-_KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
@@ -194,29 +189,18 @@ class PosixStore:
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
+        listing = self.pages(shallow=shallow)
+        if listing is not None:
+            yield from listing
+
+    def pages(self, *, shallow: bool = False) -> PagedListing | None:
+        """The same, in pages that can be passed over; None where there is no folder."""
         if not self._open_folder():
-            return
-        where = self._connection.where
-        before = b""
-        count = 0
-        closing: dict[str, Any] = {}
-        for frame in self._ask_list(shallow=shallow):
-            for entry in entries_of(frame.body, where):
-                reason = unsafe_component(entry.path)
-                if reason or not before < entry.order:
-                    raise _violation(where, reason or "the order is wrong", entry.path)
-                before = entry.order
-                # The bare `.hibali/` folder is left out over there, with its count.
-                count += 1
-                yield entry
-            closing = frame.header
-        if closing.get("count") != count:
-            raise _violation(where, f"{count} names came, {closing.get('count')} were announced", b"")
-        with self._connection.understanding():
-            self._orphans = [frames.bytes_of(text) for text in closing["orphans"]]
-            problems = [(frames.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
-        if problems:
-            raise ListingIncompleteError(where, problems)
+            return None
+        return PagedListing(self._ask_list(shallow=shallow), self._connection, self._listed)
+
+    def _listed(self, orphans: _Paths) -> None:
+        self._orphans = orphans
 
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
         return {"do": "list", "shallow": shallow, "attributes": self._attributes}
@@ -526,40 +510,3 @@ def one_entry(answer: frames.Frame, connection: Connection) -> Entry | None:
     with connection.understanding():
         found = bool(answer.header["found"])
     return next(entries_of(answer.body, connection.where), None) if found else None
-
-
-def entries_of(packed: frames.Body, where: str) -> Iterator[Entry]:
-    """The entries of one message; raises `IncompleteError` where they are malformed."""
-    try:
-        for record in unpack_records(bytes(packed)):
-            yield _entry(record)
-    except RecordError as problem:
-        raise _violation(where, str(problem), b"") from None
-
-
-def _entry(record: Record) -> Entry:
-    return Entry(
-        path=record.path,
-        kind=_KINDS[record.kind],
-        size=record.size,
-        mtime_ns=record.mtime_ns,
-        mode=record.mode,
-        device=record.device,
-        inode=record.inode,
-        links=record.links,
-        ctime_ns=record.ctime_ns,
-        link=record.link,
-        offline=bool(record.offline),
-        allocated=record.allocated,
-        attributes=record.attributes,
-    )
-
-
-def _violation(where: str, reason: str, path: bytes) -> IncompleteError:
-    named = f"{where}:{printable(path)}" if path else where
-    return IncompleteError(
-        "listing-violation",
-        f"the listing cannot be trusted: {reason}",
-        about=named,
-        hint="Nothing was deleted. Report it to the site if it happens again.",
-    )

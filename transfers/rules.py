@@ -86,6 +86,12 @@ def selector(rules: Rules) -> Selector:
     return lambda entry: takes_by_facts(entry, names, newer, sizes) and by_pattern(entry)
 
 
+def shows_in_pages(rules: Rules) -> bool:
+    """Whether every name is taken, and size, time, execute bit and link alone tell what changed."""
+    more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
+    return not more and rules.files_from is None and selector(rules) is _take_all
+
+
 def _pattern_selector(rules: Rules) -> Selector:
     """By at least one `include` where there are any, and by no `exclude`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
@@ -12,11 +13,21 @@ from transfers.entry import Entry, Kind
 from transfers.folding import FoldedNames
 from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
+from transfers.paged import BothSides, Page, PagedListing
 from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
-from transfers.rules import Rules, Selector, selector
+from transfers.rules import Rules, Selector, selector, shows_in_pages
 from transfers.selection import unmet
 from transfers.spool import Spool
 from transfers.store import ListingIncompleteError, Problem, Store
+
+
+@runtime_checkable
+class InPages(Protocol):
+    """A side that lists in pages."""
+
+    def pages(self) -> PagedListing | None:
+        """The listing; None where there is no folder."""
+
 
 Unlisted = list[tuple[bytes, Problem]]
 
@@ -82,6 +93,13 @@ class Survey:
             self.names_to_make += action.target is None
             self.moves.add(action)
 
+    def keep(self, page: Page) -> None:
+        """Take in names that are the same at both sides."""
+        self.files += page.files
+        self.bytes += page.size
+        self.files_kept += page.files
+        self.target_files += page.files
+
     def failures(self) -> Iterator[Failed]:
         """What cannot be done, as it is told: names that could not be listed, and conflicts that refuse nothing else."""
         for path, problem in self.unlisted:
@@ -106,10 +124,11 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     selected = selector(rules)
 
     missing: set[bytes] = set()
-    listing = listed(source, found.unlisted)
+    listings = _listings(source, target, rules, found, target_exists=target_exists)
+    listing, standing = (_gathered(each, found.unlisted) for each in listings)
     asked = unmet(rules.files_from, listing, missing) if rules.files_from else listing
     ours = _taken(asked, rules, selected, found)
-    theirs = _standing(listed(target, found.unlisted) if target_exists else iter(()), found)
+    theirs = _standing(standing, found)
     if target.facts.folds_case:
         folded = FoldedNames()
         ours = folded.watch(ours, found.conflicts, selected)
@@ -137,6 +156,22 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     return found
 
 
+def _listings(
+    source: Side, target: Side, rules: Rules, found: Survey, *, target_exists: bool
+) -> tuple[Iterator[Entry], Iterator[Entry]]:
+    """What both sides list. Where nothing else decides than what pages tell, those that are the same are counted whole."""
+    if not target_exists:
+        return source.list(), iter(())
+    plain = shows_in_pages(rules) and not target.facts.folds_case
+    if plain and isinstance(source, InPages) and isinstance(target, InPages):
+        ours, theirs = source.pages(), target.pages()
+        if ours is not None and theirs is not None:
+            both = BothSides(ours, theirs, found.keep)
+            return both.source(), both.target()
+        return ours or iter(()), theirs or iter(())
+    return source.list(), target.list()
+
+
 def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Survey) -> Iterator[Entry]:
     """The source's, counted as far as they are taken, and further names of a file marked where those are kept."""
     first_names = FirstNames()
@@ -156,8 +191,12 @@ def _standing(entries: Iterable[Entry], found: Survey) -> Iterator[Entry]:
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
     """What a side lists; what it could not list goes to `unlisted`."""
+    return _gathered(side.list(), unlisted)
+
+
+def _gathered(listing: Iterator[Entry], unlisted: Unlisted) -> Iterator[Entry]:
     try:
-        yield from side.list()
+        yield from listing
     except ListingIncompleteError as problem:
         unlisted.extend(problem.unlisted)
 

@@ -47,9 +47,10 @@ def after(source: Model, target: Model, rules: Rules) -> tuple[Model, set[bytes]
         conflicts = {(conflict.entry.path, conflict.code) for conflict in found.conflicts}
     with planned(ModelSide(source, POSIX), ModelSide(result, POSIX), rules) as again:
         assert [action for action in again.moves if action.entry.path not in dict(conflicts)] == []
-        assert list(again.deletions) == []
+        # Whether a folder can make room is known only when all that is in it has passed.
+        assert [action for action in again.deletions if not action.implied] == []
         assert {(conflict.entry.path, conflict.code) for conflict in again.conflicts} == conflicts
-        assert not again.changes
+        assert not again.changes or "folder-in-the-way" in dict(conflicts).values()
     return result, set(dict(conflicts))
 
 
@@ -181,8 +182,12 @@ def test_keys_that_a_folder_cannot_hold_together_are_refused(
     with planned(ModelSide(source, BUCKET), ModelSide(target, POSIX), Rules(delete=delete)) as found:
         refused = {conflict.entry.path for conflict in found.conflicts if conflict.refuse}
         moved = {action.entry.path for action in found.moves}
-    assert refused == {path for path in source if any(above in source for above in parents(path))}
-    assert not refused & moved
+    # What lies below a name in the way is not done for that reason, and named by it.
+    in_the_way = {path for path, node in target.items() if node.kind is not Kind.FOLDER and not delete}
+    together = {path for path in source if any(above in source for above in parents(path))}
+    assert refused <= together
+    assert together - refused <= {path for path in together if in_the_way & set(parents(path))}
+    assert not together & moved
 
 
 @patient

@@ -13,6 +13,7 @@ from transfers.agent.beneath import Root, UnsafeNameError, open_root
 from transfers.agent.channel import Channel
 from transfers.agent.former import GONE, end_formers
 from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
+from transfers.agent.pages import Pages
 from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
 from transfers.agent.records import pack_record
 from transfers.agent.removing import purge, remove_item
@@ -107,17 +108,18 @@ class Session(object):
         walk = Walk(
             self._opened(), shallow=bool(header.get("shallow")), attributes=bool(header.get("attributes"))
         )
-        block = bytearray()
+        packed = Pages()
         for record in walk:
-            block += pack_record(record)
-            if len(block) >= _BLOCK:
-                self._channel.send(frames.REPLY, {}, block)
-                block = bytearray()
+            packed.add(record)
+            if len(packed.block) >= _BLOCK:
+                self._channel.send(frames.REPLY, {"pages": packed.take()}, packed.block)
+                packed.clear()
         problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
         orphans = [frames.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._places, self._partials = walk.places, walk.orphans + walk.under_way
-        self._channel.send(frames.END, {"count": walk.count, "problems": problems, "orphans": orphans}, block)
+        closing = {"count": walk.count, "problems": problems, "orphans": orphans}
+        self._channel.send(frames.END, {**closing, "pages": packed.take()}, packed.block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
         """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
