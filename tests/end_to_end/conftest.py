@@ -17,9 +17,13 @@ from tests.support.transfers import STORES, Transfers
 MakeTransfers = Callable[..., Transfers]
 
 # An ssh site runs the agent that a local one runs, and more around it: from end to end one of them is enough. The contract
-# suite tries both, and `local_there` is for what no store decides.
-_IN_TURN = [word for word in STORES if word != "local"]
-_FOLDERS_IN_TURN = [word for word in _IN_TURN if word != "s3"]
+# suite tries both, and `local_there` is for what no store decides. What is tried on every store is tried on S3 with the heavy
+# tests: the contract suite and the tests of `bucket_there` have its ways already.
+_FOLDERS_IN_TURN = [word for word in STORES if word not in {"local", "s3"}]
+_IN_TURN = [
+    *_FOLDERS_IN_TURN,
+    *(pytest.param(word, marks=pytest.mark.heavy) for word in STORES if word == "s3"),
+]
 
 
 @pytest.fixture

@@ -18,7 +18,13 @@ class Names(object):
                 if len(self._names) == _RUN:
                     self._packed.append(_pack(self._names))
                     self._names = []
-                self._names.append(os.fsencode(entry.name) + (b"/" if _is_folder(entry) else b""))
+                name = os.fsencode(entry.name)
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        name += b"/"
+                except OSError:
+                    pass  # what the folder itself does not say is told when the name's turn comes
+                self._names.append(name)
         self._names.sort()
 
     def __contains__(self, name: bytes) -> bool:
@@ -37,14 +43,6 @@ def _scan(descriptor: int) -> Any:
         return os.scandir(descriptor)
     except TypeError:
         return os.scandir("/proc/self/fd/{}/.".format(descriptor))
-
-
-def _is_folder(entry: Any) -> bool:
-    """What the folder itself says of the name; one that cannot be looked at is told when its turn comes."""
-    try:
-        return bool(entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return False
 
 
 def _pack(names: List[bytes]) -> bytes:

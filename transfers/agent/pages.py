@@ -36,26 +36,24 @@ class Pages(object):
 
     def add(self, record: Record) -> None:
         """One more record, in the order of the listing."""
-        path = record.path
-        folder = path if record.kind == FOLDER else path.rpartition(b"/")[0]
+        path, kind, size = record[:3]
+        folder = path if kind == FOLDER else path.rpartition(b"/")[0]
         if folder != self._folder:
             self._end()
             self._folder = folder
         self.block += pack_record(record)
         self._names += 1
-        if record.kind == FILE:
-            self._parts.append(
-                b"%s\0f%d %d %d" % (path, record.size, record.mtime_ns, record.mode & _EXECUTE)
-            )
-        elif record.kind == FOLDER:
+        if kind == FILE:
+            self._files += 1
+            self._size += size
+            self._parts.append(b"%s\0f%d %d %d" % (path, size, record[3], record[4] & _EXECUTE))
+        elif kind == FOLDER:
             self._parts.append(path + b"\0d")
-        elif record.kind == LINK:
+        elif kind == LINK:
+            self._files += 1
             self._parts.append(path + b"\0l" + record.link)
         else:
             self._comparable = False
-        if record.kind in (FILE, LINK):
-            self._files += 1
-            self._size += record.size
         if zlib.crc32(path) & _CUT == 0:
             self._end()
 

@@ -39,26 +39,12 @@ class RecordError(Exception):
 
 def pack_record(record: Record) -> bytes:
     """One record as bytes."""
-    return (
-        _RECORD.pack(
-            len(record.path),
-            len(record.link),
-            len(record.attributes),
-            record.kind,
-            record.size,
-            record.mtime_ns,
-            record.mode,
-            record.device,
-            record.inode,
-            record.links,
-            record.ctime_ns,
-            record.offline,
-            record.allocated,
-        )
-        + record.path
-        + record.link
-        + record.attributes
+    path, kind, size, mtime_ns, mode, device, inode, links, ctime_ns, link, offline, allocated, attributes = (
+        record
     )
+    lengths = (len(path), len(link), len(attributes))
+    told = (kind, size, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated)
+    return _RECORD.pack(*lengths, *told) + path + link + attributes
 
 
 def unpack_records(packed: bytes) -> Iterator[Record]:

@@ -61,17 +61,26 @@ class Walk(object):
         if own_names.FOLDER + b"/" in names:
             self._meet_place(folder)
         inside_own = folder.rpartition(b"/")[2] == own_names.FOLDER
+        above = folder + b"/" if folder else b""
+        descriptor = None
         for name in names:
-            bare = name.rstrip(b"/")
+            is_folder = name[-1:] == b"/"
+            bare = name[:-1] if is_folder else name
             if inside_own and (bare in own_names.OWN or own_names.is_lock_part(bare)):
                 continue
-            path = folder + b"/" + bare if folder else bare
-            if own_names.has_partial_shape(bare) and self._is_partial(bare, path):
+            path = above + bare
+            if bare[:1] == b"." and own_names.has_partial_shape(bare) and self._is_partial(bare, path):
                 continue
-            record = self._look(folder, bare, path)
+            if descriptor is None:
+                descriptor = self._descriptor(folder, path)
+                if descriptor is None:
+                    continue
+            record = self._look(descriptor, bare, path)
             if record is None:
                 continue
-            if (record.kind == FOLDER) != name.endswith(b"/"):
+            if record.kind == FOLDER:
+                descriptor = None  # what is open is closed when many other folders were
+            if (record.kind == FOLDER) != is_folder:
                 # Under its new kind its place in the order is another, and may have passed.
                 number = errno.EISDIR if record.kind == FOLDER else errno.ENOTDIR
                 self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
@@ -92,15 +101,24 @@ class Walk(object):
                 return True
         return False
 
-    def _look(self, folder: bytes, name: bytes, path: bytes) -> Optional[Record]:
+    def _descriptor(self, folder: bytes, path: bytes) -> Optional[int]:
+        """The folder, open; None where it went, or cannot be opened any more, which is told of the name at `path`."""
         try:
-            # asked for each time: what is open is closed when many other folders were
-            descriptor = self._root.folder(folder)
+            return self._root.folder(folder)
+        except OSError as problem:
+            self._note(path, problem)
+            return None
+
+    def _note(self, path: bytes, problem: OSError) -> None:
+        if problem.errno not in _VANISHED:
+            self.problems.append((path, problem_of(problem)))
+
+    def _look(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
+        try:
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
         except OSError as problem:
-            if problem.errno not in _VANISHED:
-                self.problems.append((path, problem_of(problem)))
+            self._note(path, problem)
             return None
         record = record_of(path, status, link)
         return self._with_attributes(descriptor, name, record) if self._attributes else record
