@@ -48,7 +48,7 @@ class Journal:
         try:
             self._descriptor = os.open(path, flags, 0o600)
             _end_torn_line(path, self._descriptor)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as problem:
             raise RefusedError(
                 "ledger-unwritable",
@@ -116,7 +116,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -135,7 +135,8 @@ def _end_torn_line(path: Path, descriptor: int) -> None:
                 _write_all(descriptor, b"\n")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """What was renamed into a folder, or out of it, is on disk when this returns (S19); raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -18,7 +18,7 @@ from registry.pipeline import Pipeline
 from registry.remote import PUBLISHED, Arrival, Look, Offer, Parcel, Reference, Remote
 from registry.seen import Seen
 from registry.shelf import DESCRIPTOR
-from registry.signature import SIGNATURES, Policy
+from registry.signature import Policy, is_signature_name
 
 _TRIES = 20  # others who publish at the same time are let go first so often
 Fate = Literal["published", "fetched", "same", "added to"]
@@ -116,13 +116,14 @@ def _judge(offer: Offer, files: Mapping[str, bytes], about: str, policy: Policy)
             about=where,
             hint="Ask whoever published it; nothing was fetched.",
         )
-    policy.check(pipeline, {name: raw for name, raw in files.items() if name.startswith(SIGNATURES)}, where)
+    policy.check(pipeline, {name: raw for name, raw in files.items() if is_signature_name(name)}, where)
     beside = {name: raw for name, raw in files.items() if _is_kept(name)}
     return Arrival(pipeline, beside)
 
 
 def _is_kept(name: str) -> bool:
-    return name == DEPRECATED or name.startswith(SIGNATURES)
+    """Whether a file of a remote may lie beside a descriptor here: two exact shapes, neither of which leads anywhere (S1)."""
+    return name == DEPRECATED or is_signature_name(name)
 
 
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:

@@ -85,7 +85,9 @@ class Meeting:
 
 def offer_of(parts: Sequence[str]) -> Reference | None:
     """Name and version of a file's path `NAME/VERSION/...`; None for one that no catalogue would have written."""
-    if len(parts) < 3:
+    if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(
+        parts
+    ):  # git itself lets such names pass with a warning
         return None
     name, version = parts[:2]
     try:

@@ -9,9 +9,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hibali.errors import IncompleteError
+from hibali.errors import IncompleteError, RefusedError
 from hibali.folders import private_folder
-from hibali.ledger import write_atomic
+from hibali.ledger import sync_folder, write_atomic
+from hibali.text import printable
 from registry.deprecation import FILE as DEPRECATED
 from registry.pipeline import Pipeline
 
@@ -64,8 +65,8 @@ class Shelf:
                     if (target / DESCRIPTOR).exists():
                         return False
                     raise
-                _sync(target.parent)
-                _sync(self.folder)
+                sync_folder(target.parent)
+                sync_folder(self.folder)
                 return True
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -79,10 +80,14 @@ class Shelf:
         return found
 
     def place_beside(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
-        """Lay files beside the descriptor; those that are there stay as they are."""
+        """Lay files beside the descriptor; those that are there stay as they are. Raises `RefusedError` for a name that climbs."""
         folder = self.version_folder(name, version)
         with writing(folder):
             for file, content in files.items():
+                if not {"", ".", ".."}.isdisjoint(file.split("/")):
+                    raise RefusedError(
+                        "unsafe-name", "this name leads out of a version's folder", about=printable(file)
+                    )
                 target = folder / file
                 private_folder(target.parent)
                 if not target.exists():
@@ -124,11 +129,3 @@ def _folders(folder: str) -> Iterator[str]:
         for entry in entries:
             if not entry.name.startswith("."):
                 yield entry.name
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,11 @@ _FILE = re.compile(r"signatures/[A-Za-z0-9_-]{1,64}\.sig")
 _LARGEST = 16 * 1024
 
 
+def is_signature_name(name: str) -> bool:
+    """Whether a file's name is that of a signature beside a descriptor."""
+    return _FILE.fullmatch(name) is not None
+
+
 def signed_text(pipeline: Pipeline, image: str = "") -> bytes:
     """What is signed: five lines, the last of them the image's digest or nothing."""
     return (
@@ -74,7 +79,7 @@ class Policy:
 
     def _signer(self, pipeline: Pipeline, file: str, raw: bytes, image: str) -> str:
         """The principal of a good signature by somebody who is allowed to, "" for any other."""
-        if self.allowed_signers is None or not _FILE.fullmatch(file) or len(raw) > _LARGEST:
+        if self.allowed_signers is None or not is_signature_name(file) or len(raw) > _LARGEST:
             return ""
         path = self.scratch / f"{secrets.token_hex(16)}.sig"
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterErro
 from registry.catalogue import Catalogue
 from registry.deprecation import Deprecation
 from registry.exchange import Exchanged, fetch, publish
-from registry.remote import Meeting, Remote
+from registry.remote import Meeting, Remote, gather
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.seen import Seen
 from registry.signature import Policy, sign, signed_text
 from tests.properties.descriptors import make_document, question
+from tests.support.lacking import lacks
 
 
 def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
@@ -162,7 +164,7 @@ def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site]
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     if shutil.which("ssh-keygen") is None:
-        pytest.skip("no ssh-keygen")
+        lacks("ssh-keygen is missing")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path
@@ -343,6 +345,55 @@ def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: 
     a.publish()
     assert b.fetch() == {"tool@1.0": "same", "mine@1.0": "fetched"}
     assert not (tmp_path / "sprung").exists()
+
+
+def test_nothing_is_written_outside_of_the_catalogue(over_git: tuple[Site, Site], repository: Path) -> None:
+    """git lets names such as `..` in a tree pass with a warning, and what lies beside a descriptor is written here."""
+    _, b = over_git
+
+    def tree(*entries: tuple[str, str, str]) -> str:
+        packed = b"".join(
+            f"{mode} {name}".encode() + b"\0" + bytes.fromhex(digest) for mode, name, digest in entries
+        )
+        return git(
+            repository, "hash-object", "-w", "-t", "tree", "--literally", "--stdin", stdin=packed
+        ).strip()
+
+    def blob(content: bytes) -> str:
+        return git(repository, "hash-object", "-w", "--stdin", stdin=content).strip()
+
+    signature = ("100644", "x.sig", blob(b"escaped"))
+    up = tree(
+        ("40000", "..", tree(("40000", "..", tree(signature)))),
+        ("100644", "a b.sig", blob(b"x")),
+        ("100644", "y", blob(b"x")),
+    )
+    version = tree(("100644", "descriptor.json", blob(raw())), ("40000", "signatures", up))
+    root = tree(("40000", "tool", tree(("40000", "1.0", version))))
+    git(repository, "update-ref", "refs/heads/main", git(repository, "commit-tree", root, "-m", "x").strip())
+    before = set(b.folder.parent.rglob("*.sig"))
+    with contextlib.suppress(RefusedError):  # newer gits refuse such objects
+        b.fetch()
+        assert b.catalogue.beside("tool", "1.0") == {}
+    assert set(b.folder.parent.rglob("*.sig")) == before
+
+
+def test_the_catalogue_itself_writes_nothing_outside_of_a_version(over_git: tuple[Site, Site]) -> None:
+    a, _ = over_git
+    added = a.catalogue.add(raw())
+    for name in ("../x", "signatures/../../x", "/tmp/x", "signatures//x", "."):
+        with pytest.raises(RefusedError, match="leads out"):
+            a.catalogue.sign(added, name, b"x")
+
+
+@pytest.mark.parametrize(
+    "path", ["tool/1.0/signatures/../../x", "tool/1.0//x", "tool/../1.0/x", "./tool/1.0/x", "../1.0/x"]
+)
+def test_paths_that_climb_are_no_offers(path: str) -> None:
+    found = gather([("tool/1.0/descriptor.json", "1"), (path, "2")], "lab")
+    assert {key: dict(offer.files) for key, offer in found.items()} == {
+        ("tool", "1.0"): {"descriptor.json": "1"}
+    }
 
 
 def test_objects_that_git_finds_dangerous_are_refused(over_git: tuple[Site, Site], repository: Path) -> None:
