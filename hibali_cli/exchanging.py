@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from hibali.events import Event, Noted
+from hibali.locations import Location, read_location
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
+    from hibali.settings import Settings
     from registry.exchange import Exchanged
     from registry.remote import Remote
     from registry.seen import Seen
@@ -22,12 +27,35 @@ def open_remote(common: Common, name: str) -> tuple[Remote, Seen]:
     from registry.remotes.git import GitRemote, is_repository
     from registry.seen import Seen
 
-    settings = common.settings().remote(name)
+    settings = common.settings()
+    url = settings.remote(name).url
     folder = private_folder(state_folder() / "remotes")
-    meeting = Meeting(name, settings.url, folder)
-    place = Path(settings.url)
+    seen = Seen(folder / f"{name}.seen")
+    if names_site(url, settings):
+        return _at_site(common, read_location(url, settings)), seen
+    meeting = Meeting(name, url, folder)
+    place = Path(url)
     plain = place.is_absolute() and not is_repository(place)
-    return (FolderRemote(meeting) if plain else GitRemote(meeting)), Seen(folder / f"{name}.seen")
+    return (FolderRemote(meeting) if plain else GitRemote(meeting)), seen
+
+
+def names_site(url: str, settings: Settings) -> bool:
+    """Whether a remote's URL is SITE:PATH; what stands before the colon is a host to git where it is no site."""
+    site, colon, path = url.partition(":")
+    return bool(colon) and site in settings.sites and not path.startswith("//")
+
+
+def _at_site(common: Common, location: Location) -> Remote:
+    """Connected when it is looked at, closed when the command ends."""
+    from runs.catalogue_remote import PlaceRemote
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Noted):
+            common.output.warn(event.message)
+
+    remote = PlaceRemote(location, tell=tell)
+    click.get_current_context().call_on_close(remote.close)
+    return remote
 
 
 def policy_of(common: Common) -> Policy:

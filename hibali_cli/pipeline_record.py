@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hibali_cli.output import Cell, Output
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from registry.deprecation import Deprecation
     from registry.pipeline import Input, OutputFile, Pipeline
     from registry.summary import Damaged, Summary
+    from runs.experience import SiteRuns
 
     Said = Callable[[Summary], Deprecation | None]
 
@@ -97,6 +98,23 @@ def show_pipeline(output: Output, pipeline: Pipeline, said: Deprecation | None, 
         )
     for group in pipeline.groups:
         output.line(f"{group.id}: {_group_words(group)} {', '.join(group.members)}")
+
+
+def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
+    """Where it has run: the last run at each site, and how all of them ended."""
+    if sites:
+        output.text("\n")
+        output.table(
+            ["site", "last run", "state", "begun", "runs"],
+            [
+                (each.site, each.last.id, each.last.state, each.last.created[:19] + "Z", _states(each))
+                for each in sites
+            ],
+        )
+
+
+def _states(site: SiteRuns) -> str:
+    return ", ".join(f"{count} {state.lower()}" for state, count in site.states.items())
 
 
 def _why_unrunnable(pipeline: Pipeline) -> str:

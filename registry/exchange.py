@@ -15,7 +15,7 @@ from registry.catalogue import Catalogue
 from registry.deprecation import FILE as DEPRECATED
 from registry.descriptor import read_descriptor
 from registry.pipeline import Pipeline
-from registry.remote import PUBLISHED, Arrival, Look, Offer, Parcel, Reference, Remote
+from registry.remote import PUBLISHED, Arrival, Look, Offer, Parcel, Reference, Remote, published_digest
 from registry.seen import Seen
 from registry.shelf import DESCRIPTOR
 from registry.signature import Policy, is_signature_name
@@ -40,7 +40,7 @@ def publish(
     Raises `RefusedError` `immutable-version` where other content is there under a name and version, and then nothing was published.
     """
     for _ in range(_TRIES):
-        look = remote.look()
+        look = remote.look(make=True)
         offers = look.offers()
         digests = _digests(look, (offers[key] for each in wanted if (key := _key(each)) in offers), seen)
         parcels, done = [], []
@@ -87,6 +87,9 @@ def fetch(
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, about, policy) for offer, files in _read_files(look, more)]
     catalogue.take([*arrived, *added], f"Fetch from {about}")
+    for offer, arrival in zip(fresh, arrived, strict=True):
+        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
+    seen.save()
     fates = {
         each.pipeline.reference: each for each in (*_told(arrived, "fetched"), *_told(added, "added to"))
     }
@@ -108,7 +111,7 @@ def _judge(offer: Offer, files: Mapping[str, bytes], about: str, policy: Policy)
         raise RefusedError(
             "wrong-version", f"the descriptor there is of version {printable(pipeline.version)}", about=where
         )
-    said = _published_digest(files.get(PUBLISHED), where)
+    said = published_digest(files[PUBLISHED], where) if PUBLISHED in files else None
     if said is not None and said != pipeline.digest:
         raise RefusedError(
             "tampered",
@@ -176,14 +179,6 @@ def _read_files(look: Look, offers: Sequence[Offer]) -> list[tuple[Offer, dict[s
     for (offer, name), raw in zip(wanted, contents, strict=True):
         found.setdefault(offer.reference, (offer, {}))[1][name] = raw
     return list(found.values())
-
-
-def _published_digest(raw: bytes | None, where: str) -> str | None:
-    if raw is None:
-        return None
-    found = read_json(raw, where)
-    digest = found.get("digest") if isinstance(found, dict) else None
-    return digest if isinstance(digest, str) else ""
 
 
 def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], about: str) -> dict[Reference, Offer]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hibali.errors import RefusedError
+from hibali.errors import HibaliError, RefusedError
+from hibali.strict_json import read_json
 from hibali.text import printable
 from registry.pipeline import Pipeline, catalogue_name, catalogue_version
 from registry.shelf import DESCRIPTOR
@@ -70,8 +71,11 @@ class Look(Protocol):
 class Remote(Protocol):
     """One kind of remote."""
 
-    def look(self, *, accept_rewritten: bool = False) -> Look:
-        """What lies there now; raises `TryLaterError` where it cannot be reached, `RefusedError` where its history was rewritten."""
+    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> Look:
+        """What lies there now; raises `TryLaterError` where it cannot be reached, `RefusedError` where its history was rewritten.
+
+        With `make` a dataset that is not there yet is made, where the kind of remote knows what to make.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,29 @@ def gather(files: Iterable[tuple[str, str]], about: str) -> dict[Reference, Offe
         if len(found) > MOST_VERSIONS:
             raise RefusedError("too-many", f"more than {MOST_VERSIONS} versions", about=printable(about))
     return {reference: Offer(*reference, files) for reference, files in found.items() if DESCRIPTOR in files}
+
+
+def published_digest(raw: bytes, about: str) -> str:
+    """The digest that `published.json` tells; "" where it tells none. Raises `UsageError` for what is no JSON."""
+    found = read_json(raw, about)
+    digest = found.get("digest") if isinstance(found, dict) else None
+    return digest if isinstance(digest, str) else ""
+
+
+def check_begun(parcel: Parcel, standing: bytes, about: str) -> None:
+    """Judge the `published.json` of somebody who has not come to the descriptor yet, at a remote where files come one by one.
+
+    Raises `RefusedError` `immutable-version` where they began with other content: who is first there, wins.
+    """
+    try:
+        theirs = published_digest(standing, about)
+    except HibaliError:
+        theirs = ""
+    ours = published_digest(parcel.files[PUBLISHED], about)
+    if theirs != ours:
+        raise RefusedError(
+            "immutable-version",
+            f"somebody began to publish other content under this version: digest {printable(theirs) or 'none'} there, {ours} here",
+            about=f"{parcel.reference} at {printable(about)}",
+            hint=f"Whoever it was ends it with the same line again. If nobody was, remove {PUBLISHED} there; or raise `tool-version`.",
+        )

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.text import printable
-from registry.remote import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+from registry.remote import (
+    LARGEST_FILE,
+    PUBLISHED,
+    Meeting,
+    Offer,
+    Parcel,
+    Reference,
+    check_begun,
+    gather,
+)
+from registry.shelf import DESCRIPTOR
 
 
 class FolderRemote:
@@ -21,9 +31,9 @@ class FolderRemote:
     def __init__(self, meeting: Meeting) -> None:
         self._folder = Path(meeting.url)
 
-    def look(self, *, accept_rewritten: bool = False) -> FolderLook:
+    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> FolderLook:
         """See Remote."""
-        del accept_rewritten
+        del accept_rewritten, make
         if not self._folder.is_dir():
             raise TryLaterError(
                 "remote-unreachable",
@@ -74,7 +84,8 @@ class FolderLook:
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 _write(partial / name, content)
             if target.exists():
-                return all(self._add(partial / name, target / name) for name in parcel.files)
+                last = sorted(parcel.files, key=DESCRIPTOR.__eq__)  # without it nothing else is looked at
+                return all(self._add(parcel, name, partial / name, target / name) for name in last)
             target.parent.mkdir(exist_ok=True)
             try:
                 partial.rename(target)
@@ -86,12 +97,15 @@ class FolderLook:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    @staticmethod
-    def _add(source: Path, target: Path) -> bool:
-        """One file more; whoever was first wins."""
+    def _add(self, parcel: Parcel, name: str, source: Path, target: Path) -> bool:
+        """One file more; whoever was first wins. False where it is the descriptor that somebody else laid there."""
         target.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        try:
             target.hardlink_to(source)
+        except FileExistsError:
+            if name == PUBLISHED and DESCRIPTOR in parcel.files:
+                check_begun(parcel, _read(target), str(self._folder))
+            return name != DESCRIPTOR
         return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError,
 from hibali.text import printable
 from registry.git import Git, read_blobs, who_commits
 from registry.remote import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+from registry.ria import make_dataset, read_ria_url
 
 _BRANCH = "refs/heads/main"
-_RIA = re.compile(r"ria\+(?P<scheme>ssh|file|https)://(?P<place>[^#]*)#(?P<id>[0-9a-f]{8}-[0-9a-f-]{27})")
 
 
 class GitRemote:
@@ -25,12 +24,12 @@ class GitRemote:
         self._git = Git(meeting.folder / "exchange.git")
         self._seen = f"refs/remotes/{meeting.name}/main"
 
-    def look(self, *, accept_rewritten: bool = False) -> GitLook:
-        """See Remote."""
+    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> GitLook:
+        """See Remote. Only a dataset of a RIA store is made: whoever names one has said what it is to be."""
         self._prepare()
         arrived = f"refs/hibali/arrived-{secrets.token_hex(8)}"
         try:
-            tip = self._fetch(arrived)
+            tip = self._fetch_or_make(arrived) if make else self._fetch(arrived)
             known = self._resolve(self._seen)
             if known and tip != known and not accept_rewritten:
                 self._check_grown(known, tip)
@@ -44,6 +43,23 @@ class GitRemote:
         folder = self._git.folder
         if not (folder / "HEAD").exists():
             self._git.ask("init", "-q", "--bare", "--template=", str(folder))
+
+    def _fetch_or_make(self, arrived: str) -> str:
+        try:
+            return self._fetch(arrived)
+        except NotFoundError:
+            place = read_ria_url(self._meeting.url)
+            if place is None:
+                raise
+        if self._resolve(self._seen):
+            raise NotFoundError(
+                "no-repository",
+                "the dataset that was there before is gone",
+                about=printable(self._meeting.url),
+                hint="Is the store mounted, and is this the host that you mean?",
+            )
+        make_dataset(place)
+        return self._fetch(arrived)
 
     def _fetch(self, arrived: str) -> str:
         """The tip of its branch; "" where it has none yet."""
@@ -114,13 +130,9 @@ class GitLook:
 
 
 def repository_url(url: str) -> str:
-    """What git is told: `git+` is taken off, and a dataset in a RIA store is found by its id (DataLad handbook, RIA stores)."""
-    found = _RIA.fullmatch(url)
-    if found is None:
-        return url.removeprefix("git+")
-    identifier, place = found["id"], found["place"].rstrip("/")
-    path = f"{place}/{identifier[:3]}/{identifier[3:]}"
-    return path if found["scheme"] == "file" else f"{found['scheme']}://{path}"
+    """What git is told: `git+` is taken off, and a dataset in a RIA store is found by its id."""
+    place = read_ria_url(url)
+    return url.removeprefix("git+") if place is None else place.git_url
 
 
 def is_repository(folder: Path) -> bool:

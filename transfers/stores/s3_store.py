@@ -44,6 +44,7 @@ from transfers.stores.s3_reading import Reading
 from transfers.stores.s3_records import Records
 from transfers.stores.s3_removing import Removing
 from transfers.stores.s3_requests import CONNECTIONS, Requests
+from transfers.stores.s3_small import S3SmallFiles
 from transfers.stores.s3_uploads import Uploads
 from transfers.stores.s3_writing import Writing
 
@@ -333,6 +334,10 @@ class S3Store:
         """See Store."""
         del item
         return 0
+
+    def small_files(self) -> S3SmallFiles:
+        """See KeepsSmallFiles."""
+        return S3SmallFiles(self._requests, self._pool, self._prefix(), self.probe, self.close)
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; digests, times and modes stay with the copies, as metadata."""

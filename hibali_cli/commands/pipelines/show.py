@@ -13,18 +13,22 @@ from hibali_cli.options import Common
 )
 @click.argument("pipeline")
 def command(common: Common, pipeline: str) -> int | None:
-    """Show what a pipeline asks for, runs and leaves.
+    """Show what a pipeline asks for, runs and leaves, and where you have run it.
 
-    PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last.
+    PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last. No site is asked: runs are shown as they were last heard of.
     """
-    from hibali_cli.pipeline_record import full_record, show_pipeline
+    from hibali_cli.pipeline_record import full_record, show_pipeline, show_sites
     from registry.catalogue import Catalogue
+    from runs.experience import by_site, runs_of
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    sites = by_site(runs_of(found.digest))
     if common.json:
-        common.output.record("pipeline", full_record(found, said, trusted=trusted))
+        runs = [each.to_record() for each in sites]
+        common.output.record("pipeline", {**full_record(found, said, trusted=trusted), "runs": runs})
     else:
         show_pipeline(common.output, found, said, trusted=trusted)
+        show_sites(common.output, sites)
     return None

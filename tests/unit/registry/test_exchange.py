@@ -1,79 +1,22 @@
-"""Two catalogues meet at a remote: what one publishes the other fetches, and nothing that lies there is believed."""
+"""Two catalogues meet at a git repository, and nothing that lies there is believed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
-from registry.catalogue import Catalogue
-from registry.deprecation import Deprecation
-from registry.exchange import Exchanged, fetch, publish
-from registry.remote import Meeting, Remote, gather
-from registry.remotes.folder import FolderRemote
+from hibali.errors import HibaliError, RefusedError
+from registry.remote import gather
 from registry.remotes.git import GitRemote
-from registry.seen import Seen
 from registry.signature import Policy, sign, signed_text
-from tests.properties.descriptors import make_document, question
+from tests.support.catalogues import Site, forge, git, raw
 from tests.support.lacking import lacks
-
-
-def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
-    document = make_document("tool [A]", question("a"), name=name)
-    return json.dumps({**document, "tool-version": version, **more}).encode()
-
-
-def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
-    person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    done = subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True, env=environment, input=stdin
-    )
-    return done.stdout.decode()
-
-
-class Site:
-    """An account with a catalogue of its own."""
-
-    def __init__(self, folder: Path, kind: Callable[[Meeting], Remote], url: str) -> None:
-        folder.mkdir()
-        self.catalogue = Catalogue(folder / "state", history=True)
-        self.folder = folder
-        self.remote = kind(Meeting("lab", url, folder))
-        self.seen = Seen(folder / "seen")
-        self.policy = Policy(scratch=folder)
-
-    def publish(self, *references: str) -> dict[str, str]:
-        wanted = [self.catalogue.find(each) for each in references] or self.catalogue.all()
-        return fates(publish(self.catalogue, self.remote, "lab", self.seen, wanted, "somebody"))
-
-    def fetch(self, *names: str, accept_rewritten: bool = False) -> dict[str, str]:
-        done = fetch(
-            self.catalogue,
-            self.remote,
-            "lab",
-            self.seen,
-            names,
-            self.policy,
-            accept_rewritten=accept_rewritten,
-        )
-        return fates(done)
-
-    def references(self) -> list[str]:
-        return [f"{name}@{version}" for name, version in sorted(self.catalogue.pins())]
-
-
-def fates(done: list[Exchanged]) -> dict[str, str]:
-    return {each.pipeline.reference: each.fate for each in done}
 
 
 @pytest.fixture
@@ -83,82 +26,10 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["git", "folder"])
-def two_sites(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Site, Site]:
-    if request.param == "git":
-        url = str(request.getfixturevalue("repository"))
-        kind: Callable[[Meeting], Remote] = GitRemote
-    else:
-        (tmp_path / "lab").mkdir()
-        url, kind = str(tmp_path / "lab"), FolderRemote
-    return Site(tmp_path / "a", kind, url), Site(tmp_path / "b", kind, url)
-
-
 @pytest.fixture
 def over_git(tmp_path: Path, repository: Path) -> tuple[Site, Site]:
-    return Site(tmp_path / "a", GitRemote, str(repository)), Site(tmp_path / "b", GitRemote, str(repository))
-
-
-def test_what_one_publishes_the_other_fetches(two_sites: tuple[Site, Site]) -> None:
-    a, b = two_sites
-    added = a.catalogue.add(b" " + raw())
-    assert b.fetch() == {}
-    assert a.publish() == {"tool@1.0": "published"}
-    assert a.publish() == {"tool@1.0": "same"}
-    assert b.fetch() == {"tool@1.0": "fetched"}
-    assert b.fetch() == {"tool@1.0": "same"}
-    found = b.catalogue.find("tool@1.0")
-    assert (found, found.raw) == (added, b" " + raw())
-
-
-def test_only_what_is_named_goes(two_sites: tuple[Site, Site]) -> None:
-    a, b = two_sites
-    for name, version in (("one", "1"), ("one", "2"), ("two", "1")):
-        a.catalogue.add(raw(name, version))
-    assert a.publish("one@1", "two@1") == {"one@1": "published", "two@1": "published"}
-    assert a.publish("one@2") == {"one@2": "published"}
-    assert b.fetch("one") == {"one@1": "fetched", "one@2": "fetched"}
-    assert b.references() == ["one@1", "one@2"]
-    assert b.fetch("two@1") == {"two@1": "fetched"}
-    with pytest.raises(NotFoundError):
-        b.fetch("three")
-
-
-def test_other_content_under_a_version_is_refused_at_both_ends(two_sites: tuple[Site, Site]) -> None:
-    a, b = two_sites
-    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
-    b.catalogue.add(raw("other"))
-    assert a.publish() == {"tool@1.0": "published"}
-    for act in (b.publish, b.fetch):
-        with pytest.raises(RefusedError) as refused:
-            act()
-        assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
-        assert {mine.digest, theirs.digest} <= set(refused.value.message.split())
-    assert b.references() == ["other@1.0", "tool@1.0"]
-    assert a.fetch() == {"tool@1.0": "same"}
-
-
-def test_two_that_add_at_once_both_have_both(two_sites: tuple[Site, Site]) -> None:
-    a, b = two_sites
-    a.catalogue.add(raw("one"))
-    b.catalogue.add(raw("two"))
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda site: site.publish(), (a, b)))
-    assert a.fetch() == b.fetch() | {"one@1.0": "same", "two@1.0": "fetched"}
-    assert a.references() == b.references() == ["one@1.0", "two@1.0"]
-
-
-def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site], key: Path) -> None:
-    a, b = two_sites
-    added = a.catalogue.add(raw())
-    a.publish()
-    b.fetch()
-    a.catalogue.deprecate("tool@1.0", Deprecation("tool@2.0", ""))
-    a.catalogue.sign(added, *sign(signed_text(added), key, a.folder))
-    assert a.publish() == {"tool@1.0": "added to"}
-    assert b.fetch() == {"tool@1.0": "added to"}
-    assert b.fetch() == {"tool@1.0": "same"}
-    assert b.catalogue.deprecation(added) == Deprecation("tool@2.0", "", b.catalogue.deprecation(added).at)  # type: ignore[union-attr]
+    a, b = (Site(tmp_path / name, GitRemote, str(repository), history=True) for name in "ab")
+    return a, b
 
 
 @pytest.fixture
@@ -198,35 +69,6 @@ def test_under_the_policy_only_what_is_signed_comes(
     a.publish()
     assert b.fetch("tool@1.0") == {"tool@1.0": "fetched"}
     assert b.policy.check(added, {file: signature}, "x") == "ada@example.org"
-
-
-def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:
-    """Commit something into the remote behind everybody's back."""
-    index = {"GIT_INDEX_FILE": str(repository / "forged")}
-    os.environ.update(index)
-    try:
-        if git(repository, "for-each-ref"):
-            git(repository, "read-tree", "main")
-        for name, content in files.items():
-            if content is None:
-                gone = f"0 {'0' * 40}\t{name}\n".encode()
-                git(repository, "update-index", "--index-info", stdin=gone)
-                continue
-            blob = git(repository, "hash-object", "-w", "--stdin", stdin=content).strip()
-            mode = "120000" if symlink else "100644"
-            git(repository, "update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}")
-        tree = git(repository, "write-tree").strip()
-        parents = git(repository, "for-each-ref", "--format=%(objectname)").split()
-        words = [word for each in parents for word in ("-p", each)]
-        git(
-            repository,
-            "update-ref",
-            "refs/heads/main",
-            git(repository, "commit-tree", tree, *words, "-m", "x").strip(),
-        )
-    finally:
-        del os.environ["GIT_INDEX_FILE"]
-        (repository / "forged").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -278,16 +120,6 @@ def test_a_rewritten_history_is_told(over_git: tuple[Site, Site], repository: Pa
     assert b.references() == ["tool@1.0"]
     assert b.fetch(accept_rewritten=True) == {"other@1.0": "fetched"}
     assert b.fetch() == {"other@1.0": "same"}
-
-
-def test_a_remote_that_is_gone_is_5(two_sites: tuple[Site, Site], tmp_path: Path) -> None:
-    a, _ = two_sites
-    a.catalogue.add(raw())
-    a.publish()
-    for name in ("lab", "lab.git"):
-        shutil.rmtree(tmp_path / name, ignore_errors=True)
-    with pytest.raises((TryLaterError, NotFoundError)):
-        a.fetch()
 
 
 HOSTILE_NAMES = ["../../x/1/descriptor.json", ".git/1/descriptor.json", "UPPER/1/descriptor.json", "a b/1/descriptor.json", "tool/descriptor.json", "tool/.x/descriptor.json"]  # fmt: skip

@@ -17,6 +17,10 @@ from hibali_cli.options import Common
             "A dataset in a RIA store.",
         ),
         ("hibali pipelines remotes add lab /project/shared/pipelines", "A folder that a project shares."),
+        (
+            "hibali pipelines remotes add lab juwels:@project/pipelines",
+            "A folder at a site, or a prefix of a bucket.",
+        ),
     ],
 )
 @click.argument("name")
@@ -25,7 +29,7 @@ from hibali_cli.options import Common
 def command(common: Common, name: str, url: str, *, replace: bool) -> int | None:
     """Name a place where sites leave pipelines for each other.
 
-    URL is a git repository, a dataset in a RIA store, or a folder. Nothing is asked there yet.
+    URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. Nothing is asked there yet.
     """
     import re
 

@@ -1,0 +1,404 @@
+"""What every kind of remote holds to: two catalogues meet there, and neither loses or changes anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
+from registry.deprecation import Deprecation
+from registry.descriptor import read_descriptor
+from registry.remote import LARGEST_FILE, PUBLISHED, Meeting, Remote
+from registry.remotes.folder import FolderRemote
+from registry.remotes.git import GitRemote
+from registry.signature import sign, signed_text
+from runs.catalogue_remote import PlaceRemote
+from tests.contracts.subjects import Subject, object_stores, subjects
+from tests.support.catalogues import Site, forge, git, raw
+from tests.support.lacking import lacks
+from tests.support.trees import make_tree
+from transfers import small_files
+from transfers.stores.s3_requests import Answer, Requests
+
+PLACE = "shared pipelines/lab"
+Files = dict[str, bytes]
+
+
+@dataclass
+class Ground:
+    """A fresh remote, how it is opened, and a way in that is not hibali."""
+
+    open: Callable[[Meeting], Remote]
+    url: str
+    plant: Callable[[Files], None]
+    subject: Subject | None = None
+    opened: list[Remote] = field(default_factory=list)
+
+    def site(self, folder: Path) -> Site:
+        return Site(folder, self._open, self.url)
+
+    def _open(self, meeting: Meeting) -> Remote:
+        self.opened.append(self.open(meeting))
+        return self.opened[-1]
+
+
+def remote_words() -> list[Any]:
+    """Every kind of remote, and a site of every kind that can be written to; those that are like another one are `heavy`."""
+    more = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ria", "local", "sftp", "webdav")]
+    return ["git", "folder", "ssh", *object_stores(), *more]
+
+
+@pytest.fixture(params=remote_words())
+def ground(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ground]:
+    if request.param in {"git", "ria", "folder"}:
+        yield _ground_here(request.param, tmp_path)
+        return
+    for subject in subjects(request.param, request, tmp_path, monkeypatch):
+        subject.open(PLACE).make_root()
+        made = _ground_at(subject)
+        yield made
+        for remote in made.opened:
+            assert isinstance(remote, PlaceRemote)
+            remote.close()
+
+
+def _ground_at(subject: Subject) -> Ground:
+    location = subject.location(PLACE)
+
+    def plant(files: Files) -> None:
+        subject.place.plant(PLACE, {name.encode(): content for name, content in files.items()})
+
+    return Ground(lambda _: PlaceRemote(location), location.text, plant, subject)
+
+
+def _ground_here(word: str, tmp_path: Path) -> Ground:
+    if word == "folder":
+        folder = tmp_path / "lab"
+        folder.mkdir()
+        return Ground(
+            FolderRemote,
+            str(folder),
+            lambda files: make_tree(folder, {name.encode(): each for name, each in files.items()}),
+        )
+    if word == "git":
+        repository = tmp_path / "lab.git"
+        git(tmp_path, "init", "-q", "--bare", "-b", "main", str(repository))
+        url = str(repository)
+    else:
+        identifier = str(uuid.uuid4())
+        url = f"ria+file://{tmp_path}/store#{identifier}"
+        repository = tmp_path / "store" / identifier[:3] / identifier[3:]
+    return Ground(GitRemote, url, lambda files: forge(repository, dict(files)))
+
+
+@pytest.fixture
+def two_sites(ground: Ground, tmp_path: Path) -> tuple[Site, Site]:
+    return ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    if shutil.which("ssh-keygen") is None:
+        lacks("ssh-keygen is missing")
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def test_what_one_publishes_the_other_fetches(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    added = a.catalogue.add(b" " + raw())
+    assert a.publish() == {"tool@1.0": "published"}
+    assert a.publish() == {"tool@1.0": "same"}
+    assert b.fetch() == {"tool@1.0": "fetched"}
+    assert b.fetch() == {"tool@1.0": "same"}
+    found = b.catalogue.find("tool@1.0")
+    assert (found, found.raw) == (added, b" " + raw())
+
+
+def test_only_what_is_named_goes(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    for name, version in (("one", "1"), ("one", "2"), ("two", "1")):
+        a.catalogue.add(raw(name, version))
+    assert a.publish("one@1", "two@1") == {"one@1": "published", "two@1": "published"}
+    assert a.publish("one@2") == {"one@2": "published"}
+    assert b.fetch("one") == {"one@1": "fetched", "one@2": "fetched"}
+    assert b.references() == ["one@1", "one@2"]
+    assert b.fetch("two@1") == {"two@1": "fetched"}
+    with pytest.raises(NotFoundError):
+        b.fetch("three")
+
+
+def test_other_content_under_a_version_is_refused_at_both_ends(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    b.catalogue.add(raw("other"))
+    assert a.publish() == {"tool@1.0": "published"}
+    for act in (b.publish, b.fetch):
+        with pytest.raises(RefusedError) as refused:
+            act()
+        assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
+        assert {mine.digest, theirs.digest} <= set(refused.value.message.split())
+    assert b.references() == ["other@1.0", "tool@1.0"]
+    assert a.fetch() == {"tool@1.0": "same"}
+
+
+def test_two_that_add_at_once_both_have_both(two_sites: tuple[Site, Site]) -> None:
+    a, b = two_sites
+    a.catalogue.add(raw("one"))
+    b.catalogue.add(raw("two"))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda site: site.publish(), (a, b)))
+    assert a.fetch() == b.fetch() | {"one@1.0": "same", "two@1.0": "fetched"}
+    assert a.references() == b.references() == ["one@1.0", "two@1.0"]
+
+
+def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site], key: Path) -> None:
+    a, b = two_sites
+    added = a.catalogue.add(raw())
+    a.publish()
+    b.fetch()
+    a.catalogue.deprecate("tool@1.0", Deprecation("tool@2.0", ""))
+    a.catalogue.sign(added, *sign(signed_text(added), key, a.folder))
+    assert a.publish() == {"tool@1.0": "added to"}
+    assert b.fetch() == {"tool@1.0": "added to"}
+    assert b.fetch() == {"tool@1.0": "same"}
+    assert b.catalogue.deprecation(added) == Deprecation("tool@2.0", "", b.catalogue.deprecation(added).at)  # type: ignore[union-attr]
+
+
+def test_where_nothing_was_published_nothing_is_found(ground: Ground, tmp_path: Path) -> None:
+    """A dataset of a RIA store is made by the first who publishes, and not by who looks."""
+    b = ground.site(tmp_path / "b")
+    if ground.url.startswith("ria+"):
+        with pytest.raises(NotFoundError):
+            b.fetch()
+        assert not (tmp_path / "store").exists()
+    else:
+        assert b.fetch() == {}
+
+
+def test_strange_names_and_huge_files_are_passed_over(ground: Ground, tmp_path: Path) -> None:
+    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+    a.catalogue.add(raw())
+    a.publish()
+    odd = ["UPPER/1/descriptor.json", "a b/1/descriptor.json", "one/descriptor.json", "one/.x/descriptor.json", "caf\u00e9/1/descriptor.json", "README.md"]  # fmt: skip
+    ground.plant(dict.fromkeys(odd, raw()) | {"huge/1/descriptor.json": b" " * (LARGEST_FILE + 1)})
+    ground.plant({"beside/1/published.json": b"{}", "tool/1.0/notes.txt": b"by hand"})
+    assert b.fetch() == {"tool@1.0": "fetched"}
+    assert b.catalogue.beside("tool", "1.0") == {}
+
+
+@pytest.mark.parametrize(
+    ("planted", "code"),
+    [(raw(description="Evil."), "tampered"), (b"no json", "invalid-json"), (b"{}", "invalid-descriptor")],
+)
+def test_what_was_tampered_with_is_refused(ground: Ground, tmp_path: Path, planted: bytes, code: str) -> None:
+    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+    a.catalogue.add(raw())
+    a.catalogue.add(raw("other"))
+    a.publish()
+    ground.plant({"tool/1.0/descriptor.json": planted})
+    with pytest.raises(HibaliError) as refused:
+        b.fetch()
+    assert (refused.value.code, b.references()) == (code, [])
+    assert b.fetch("other") == {"other@1.0": "fetched"}
+
+
+def test_who_was_killed_before_the_descriptor_goes_on_with_the_same_line(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """Remotes where files come one by one: what stands beside a descriptor to come says whose it is to be."""
+    a, b, c = (ground.site(tmp_path / name) for name in "abc")
+    a.catalogue.add(raw("before"))
+    a.publish()
+    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    record = {"schema": 1, "kind": "published", "digest": mine.digest, "by": "a", "at": "earlier"}
+    ground.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
+    assert c.fetch() == {"before@1.0": "fetched"}
+    if isinstance(ground.opened[0], GitRemote):
+        return  # a commit is there as a whole
+    with pytest.raises(RefusedError) as refused:
+        b.publish()
+    assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
+    assert {mine.digest, theirs.digest} <= set(refused.value.message.replace(",", "").split())
+    assert c.fetch() == {"before@1.0": "same"}
+    assert a.publish("tool") == {"tool@1.0": "published"}
+    assert c.fetch("tool") == {"tool@1.0": "fetched"}
+
+
+def test_of_two_with_one_version_one_wins_and_the_other_is_told(
+    two_sites: tuple[Site, Site], tmp_path: Path, ground: Ground
+) -> None:
+    sites = two_sites
+    for site in sites:
+        site.catalogue.add(raw(description=f"By {site.folder.name}."))
+
+    def publish(site: Site) -> str:
+        try:
+            return site.publish()["tool@1.0"]
+        except RefusedError as refused:
+            return refused.code
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(publish, sites))
+    assert sorted(told) == ["immutable-version", "published"]
+    winner = sites[told.index("published")]
+    c = ground.site(tmp_path / "c")
+    assert c.fetch() == {"tool@1.0": "fetched"}
+    assert c.catalogue.find("tool") == winner.catalogue.find("tool")
+
+
+class Counted:
+    """The small files of a place, and what went there and came from there."""
+
+    def __init__(self, files: small_files.SmallFiles) -> None:
+        self._files = files
+        self.read_bytes: list[int] = []
+        self.created: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def read(self, entries: Any) -> Iterator[bytes]:
+        for content in self._files.read(entries):
+            self.read_bytes.append(len(content))
+            yield content
+
+    def create(self, contents: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        self.created += [len(content) for content in contents.values()]
+        return self._files.create(contents)
+
+
+def test_one_new_version_moves_only_that_one(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ground.subject is None:
+        return  # tests/unit/registry/test_exchange.py counts objects of git
+    counted: list[Counted] = []
+
+    def open_counted(*words: Any, **more: Any) -> Counted:
+        counted.append(Counted(small_files.open_small_files(*words, **more)))
+        return counted[-1]
+
+    monkeypatch.setattr("runs.catalogue_remote.open_small_files", open_counted)
+    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+    for number in range(12):
+        a.catalogue.add(raw(f"tool-{number}", description=os.urandom(500).hex()))
+    a.publish()
+    b.fetch()
+    new = a.catalogue.add(raw("new"))
+    for each in counted:
+        each.read_bytes, each.created = [], []
+    assert a.publish("new") == {"new@1.0": "published"}
+    assert sum(fate == "fetched" for fate in b.fetch().values()) == 1
+    published, fetched = counted
+    assert (len(published.created), published.read_bytes) == (2, [])
+    assert (sum(len(new.raw) == size for size in fetched.read_bytes), len(fetched.read_bytes)) == (1, 2)
+    assert fetched.created == []
+
+
+@pytest.mark.heavy
+def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(ground: Ground) -> None:
+    subject = ground.subject
+    if subject is None or subject.place.word in {"local", "s3", "webdav"}:
+        return  # see the next test, and tests/contracts/test_store_faults.py
+    unreachable, denied = subject.unreachable(), subject.denied()
+    assert unreachable is not None
+    assert denied is not None
+    for location, kind in ((unreachable, TryLaterError), (denied, AccessError)):
+        remote = PlaceRemote(location)
+        with pytest.raises(kind):
+            remote.look().offers()
+        remote.close()
+
+
+@pytest.mark.heavy
+def test_one_of_two_thousand_at_a_bucket_moves_alone(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests and bytes: five pages of a listing, and the files of that one version."""
+    for subject in subjects("s3", request, tmp_path, monkeypatch):
+        ground = _ground_at(subject)
+        names = [f"tool-{number}" for number in range(2000)]
+        pages = -(-2 * len(names) // subject.page)
+        digests = {name: read_descriptor(raw(name), name, name).digest for name in names}
+        ground.plant({f"{name}/1.0/descriptor.json": raw(name) for name in names})
+        ground.plant(
+            {f"{name}/1.0/{PUBLISHED}": json.dumps({"digest": digests[name]}).encode() for name in names}
+        )
+        a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+        new = a.catalogue.add(raw("new"))
+        sent = watch_requests(monkeypatch)
+        assert a.publish() == {"new@1.0": "published"}
+        assert sorted(method for method, _, size in sent if size) == ["PUT", "PUT"]
+        assert sum(method == "GET" for method, _, _ in sent) == pages
+        assert sum(size for _, _, size in sent) < len(new.raw) + 1000
+        sent.clear()
+        assert b.fetch("new") == {"new@1.0": "fetched"}
+        assert sum("list-type" in url for _, url, _ in sent) == pages
+        assert len(sent) == pages + 2
+        for remote in ground.opened:
+            remote.close()  # type: ignore[attr-defined]
+
+
+def watch_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Method, address and bytes of the body of every request to an object store from now on, but for what tries the server."""
+    sent: list[tuple[str, str, int]] = []
+    send = Requests._send
+
+    def watched(requests: Requests, method: str, url: str, headers: Any, body: Any, digest: str) -> Answer:
+        if "/.hibali/probe/" not in url and "probe" not in url:
+            sent.append((method, url, len(body)))
+        return send(requests, method, url, headers, body, digest)
+
+    monkeypatch.setattr(Requests, "_send", watched)
+    return sent
+
+
+def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> None:
+    a = ground.site(tmp_path / "a")
+    a.catalogue.add(raw())
+    if isinstance(a.remote, GitRemote):
+        if not ground.url.startswith("ria+"):
+            shutil.rmtree(ground.url)
+            with pytest.raises(NotFoundError):
+                a.publish()
+        return
+    if isinstance(a.remote, FolderRemote):
+        shutil.rmtree(ground.url)
+        with pytest.raises(TryLaterError):
+            a.publish()
+        return
+    assert ground.subject is not None
+    remote = PlaceRemote(ground.subject.location("elsewhere"))
+    if ground.subject.place.holds_folders:
+        with pytest.raises(NotFoundError, match="nothing there"):
+            remote.look().offers()
+    else:
+        assert remote.look().offers() == {}
+    remote.close()
+
+
+def test_what_was_there_before_is_not_made_anew(ground: Ground, tmp_path: Path) -> None:
+    """A store that is not mounted today is no reason to make another one in its place."""
+    if not ground.url.startswith("ria+"):
+        return
+    a = ground.site(tmp_path / "a")
+    a.catalogue.add(raw())
+    a.publish()
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    with pytest.raises(NotFoundError):
+        a.publish()
+    assert not (tmp_path / "store").exists()

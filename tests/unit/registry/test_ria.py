@@ -1,0 +1,107 @@
+"""Which dataset a RIA URL names, and what is not made from here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import RefusedError, UsageError
+from registry.ria import make_dataset, read_ria_url
+
+ID = "3cd8e4c7-a8b2-4b6e-b6a7-5e2d0c8ef3a1"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (f"ria+file:///data/ria#{ID}", f"/data/ria/3cd/{ID[3:]}"),
+        (
+            f"ria+ssh://ada@store.example.org:2222/data/ria/#{ID}",
+            f"ssh://ada@store.example.org:2222/data/ria/3cd/{ID[3:]}",
+        ),
+        (f"ria+https://store.example.org/ria#{ID}", f"https://store.example.org/ria/3cd/{ID[3:]}"),
+    ],
+)
+def test_a_dataset_is_found_by_its_id(url: str, told: str) -> None:
+    place = read_ria_url(url)
+    assert place is not None
+    assert place.git_url == told
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ria+file:///data/ria",
+        "ria+ssh://host/store#../../x",
+        f"ria+ftp://host/store#{ID}",
+        f"ria+https:///store#{ID}",
+        f"ria+file://host/store#{ID}",
+        f"ria+file:store#{ID}",
+        f"ria+ssh://host/store#{ID}/x",
+    ],
+)
+def test_what_names_no_dataset_is_told_with_a_line_to_take(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_ria_url(url)
+    assert refused.value.code == "bad-ria-url"
+    assert "#" in refused.value.hint
+
+
+def test_other_urls_are_none_of_a_store() -> None:
+    assert read_ria_url("https://example.org/x.git") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"ria+https://host/store#{ID}",
+        f"ria+ssh://-oProxyCommand=touch/store#{ID}",
+        f"ria+ssh://host/a store#{ID}",
+        f"ria+ssh://host/$(touch x)#{ID}",
+        f"ria+ssh://ho st/store#{ID}",
+    ],
+)
+def test_what_cannot_be_made_from_here_comes_with_the_line_to_type(url: str) -> None:
+    place = read_ria_url(url)
+    assert place is not None
+    with pytest.raises(UsageError) as refused:
+        make_dataset(place)
+    assert refused.value.code == "cannot-make-dataset"
+    assert "git init --bare -b main" in refused.value.hint
+
+
+@pytest.mark.parametrize("command", ["ssh $HOST", "ssh; touch sprung", "ssh 'half"])
+def test_settings_that_need_a_shell_are_not_guessed_at(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_SSH_COMMAND", command)
+    place = read_ria_url(f"ria+ssh://host/store#{ID}")
+    assert place is not None
+    with pytest.raises(UsageError, match="need a shell"):
+        make_dataset(place)
+
+
+def test_a_store_is_made_as_datalad_makes_it(tmp_path: Path) -> None:
+    place = read_ria_url(f"ria+file://{tmp_path}/new/store#{ID}")
+    assert place is not None
+    for _ in range(2):
+        make_dataset(place)
+    store, dataset = tmp_path / "new/store", Path(place.folder)
+    assert (store / "ria-layout-version").read_text() == "1\n"
+    assert (dataset / "ria-layout-version").read_text() == "2\n"
+    assert {"HEAD", "objects", "annex", "archives"} <= {each.name for each in dataset.iterdir()}
+    assert [each.name for each in dataset.parent.iterdir()] == [ID[3:]]
+    assert (store / "error_logs").is_dir()
+
+
+@pytest.mark.parametrize(("version", "taken"), [("1", True), ("1|l\n", True), ("2\n", False), ("", False)])
+def test_a_store_of_another_layout_is_left_alone(tmp_path: Path, version: str, *, taken: bool) -> None:
+    (tmp_path / "ria-layout-version").write_text(version)
+    place = read_ria_url(f"ria+file://{tmp_path}#{ID}")
+    assert place is not None
+    if taken:
+        make_dataset(place)
+        return
+    with pytest.raises(RefusedError) as refused:
+        make_dataset(place)
+    assert refused.value.code == "unknown-layout"
+    assert not (tmp_path / ID[:3]).exists()
