@@ -14,7 +14,7 @@ from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
-    from transfers.request import Request
+    from transfers.request import Request, Saving
     from transfers.rules import Rules
     from transfers.survey import Survey
 
@@ -106,6 +106,19 @@ _KEEPING: tuple[Callable[[Any], Any], ...] = (
         help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
     ),
 )
+_SAVING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--push-to",
+        multiple=True,
+        metavar="SIBLING",
+        help="After what came into a dataset is saved, push that to SIBLING (`datalad push`); may be repeated.",
+    ),
+    click.option(
+        "--no-save",
+        is_flag=True,
+        help="Leave what comes into a dataset uncommitted.",
+    ),
+)
 _PACE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--bwlimit",
@@ -146,7 +159,7 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:] + _SAVING, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +174,7 @@ def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide nothing about what a plan holds."""
-    return _add(_KEEPING + _DRY + _PACE, function)
+    return _add(_KEEPING + _DRY + _PACE + _SAVING, function)
 
 
 def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,6 +200,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
     direct = options.pop("direct", False)
+    push_to, no_save = options.pop("push_to"), options.pop("no_save")
     return Request(
         operation,
         read_location(source, settings),
@@ -197,7 +211,18 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         pack_bytes=pack_bytes,
         recorded=recorded,
         direct=direct,
+        saving=saving_of(push_to, no_save=no_save),
     )
+
+
+def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
+    """What becomes of what comes into a dataset. Raises `UsageError`."""
+    from hibali.errors import UsageError
+    from transfers.request import Saving
+
+    if push_to and no_save:
+        raise UsageError("usage", "what is not saved cannot be pushed on", about="--push-to")
+    return Saving(not no_save, push_to)
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:
