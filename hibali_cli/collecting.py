@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from hibali.errors import UsageError
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -44,3 +45,41 @@ def tell_collected(common: Common, receipt: Receipt) -> None:
         common.output.say(
             f"{receipt.files} files in {receipt.target}, {receipt.files_moved} moved, proof {receipt.proof_moved or 'none needed'}"
         )
+
+
+class Into(NamedTuple):
+    """Where outputs go after a run that is waited for, if anywhere."""
+
+    folder: str | None
+    dataset: str | None
+    no_save: bool
+
+
+def check_collecting(into: Into, *, wait: bool) -> None:
+    """Raise `UsageError` for what cannot be asked for together."""
+    folder, dataset, no_save = into
+    if folder is not None and dataset is not None:
+        raise UsageError(
+            "usage", "outputs go to one place: it says where, as --collect does", about="--dataset"
+        )
+    if (folder is not None or dataset is not None) and not wait:
+        option = "--collect" if dataset is None else "--dataset"
+        later = "DIR" if dataset is None else "--dataset DIR"
+        hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
+        raise UsageError("usage", "outputs are there when the run has ended", about=option, hint=hint)
+    if no_save and folder is None:
+        raise UsageError("usage", "it is for --collect", about="--no-save")
+
+
+def collect_into(common: Common, book: Book, run: Run, into: Into, tell: Listener) -> Receipt | None:
+    """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
+    from runs.run import State
+    from transfers.request import Saving
+
+    folder = into.dataset or into.folder
+    if folder is None or run.state is not State.SUCCEEDED:
+        return None
+    saving = Saving(save=not into.no_save)
+    if into.dataset is not None:
+        saving = saving_in(book, run, into.dataset)
+    return collect_outputs(common, book, run, folder, tell, saving)

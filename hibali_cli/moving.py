@@ -10,11 +10,12 @@ import click
 from hibali.errors import Exit
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
+from hibali_cli.saving import SAVING, saving_of
 from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
     from transfers.receipt import Receipt
-    from transfers.request import Request, Saving
+    from transfers.request import Request
     from transfers.rules import Rules
     from transfers.survey import Survey
 
@@ -106,19 +107,6 @@ _KEEPING: tuple[Callable[[Any], Any], ...] = (
         help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
     ),
 )
-_SAVING: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--push-to",
-        multiple=True,
-        metavar="SIBLING",
-        help="After what came into a dataset is saved, push that to SIBLING (`datalad push`); may be repeated.",
-    ),
-    click.option(
-        "--no-save",
-        is_flag=True,
-        help="Leave what comes into a dataset uncommitted.",
-    ),
-)
 _PACE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--bwlimit",
@@ -159,7 +147,7 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:] + _SAVING, function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:] + SAVING, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +162,7 @@ def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide nothing about what a plan holds."""
-    return _add(_KEEPING + _DRY + _PACE + _SAVING, function)
+    return _add(_KEEPING + _DRY + _PACE + SAVING, function)
 
 
 def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,16 +201,6 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         direct=direct,
         saving=saving_of(push_to, no_save=no_save),
     )
-
-
-def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
-    """What becomes of what comes into a dataset. Raises `UsageError`."""
-    from hibali.errors import UsageError
-    from transfers.request import Saving
-
-    if push_to and no_save:
-        raise UsageError("usage", "what is not saved cannot be pushed on", about="--push-to")
-    return Saving(not no_save, push_to)
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:

@@ -82,8 +82,7 @@ def _identify_tree(root: bytes, known: dict[str, str]) -> Identity:
         if contents is not None and is_reserved(path):
             continue
         content = contents.find(path) if contents is not None and stat.S_ISLNK(looked.st_mode) else None
-        name = content or root + b"/" + path
-        found = looked if content is None else Path(os.fsdecode(content)).stat()
+        name, found = content if content is not None else (root + b"/" + path, looked)
         if stat.S_ISLNK(found.st_mode):
             what = b"l " + os.fsencode(_path(root, path).readlink())
         elif stat.S_ISDIR(found.st_mode):

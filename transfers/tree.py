@@ -98,7 +98,7 @@ def open_tree(
     def opened(at: Location) -> Store:
         return open_store(at, tell=tell)
 
-    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, tell))
+    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, tell, brings=False))
 
     store, found = seeing.find(location)
     stack.callback(store.close)

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import add_applying_options, carry_out, saving_of
+from hibali_cli.moving import add_applying_options, carry_out
 from hibali_cli.options import Common
+from hibali_cli.saving import saving_of
 
 
 @as_command(

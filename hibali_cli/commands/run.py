@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hibali.errors import RefusedError, UsageError
+from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from hibali.events import Listener
     from registry.catalogue import Catalogue
     from registry.pipeline import Pipeline
-    from runs.book import Book
     from runs.container import Container
     from runs.launch import Request
     from runs.run import Run
-    from transfers.receipt import Receipt
 
 
 @as_command(
@@ -72,7 +70,8 @@ def command(
     """
     from registry.catalogue import Catalogue
 
-    _check_collecting(folder, dataset, wait=wait, no_save=no_save)
+    into = Into(folder, dataset, no_save)
+    check_collecting(into, wait=wait)
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
@@ -94,31 +93,8 @@ def command(
         request,
         {"name": name, "new": new, "image": image},
         wait=wait,
-        into=_Into(folder, dataset, no_save),
+        into=into,
     )
-
-
-class _Into(NamedTuple):
-    """Where outputs go after a run that is waited for, if anywhere."""
-
-    folder: str | None
-    dataset: str | None
-    no_save: bool
-
-
-def _check_collecting(folder: str | None, dataset: str | None, *, wait: bool, no_save: bool) -> None:
-    """Raise `UsageError` for what cannot be asked for together."""
-    if folder is not None and dataset is not None:
-        raise UsageError(
-            "usage", "outputs go to one place: it says where, as --collect does", about="--dataset"
-        )
-    if (folder is not None or dataset is not None) and not wait:
-        option = "--collect" if dataset is None else "--dataset"
-        later = "DIR" if dataset is None else "--dataset DIR"
-        hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
-        raise UsageError("usage", "outputs are there when the run has ended", about=option, hint=hint)
-    if no_save and folder is None:
-        raise UsageError("usage", "it is for --collect", about="--no-save")
 
 
 def _read_request(
@@ -170,10 +146,9 @@ def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, c
     )
 
 
-def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: _Into) -> int:
+def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
     from dataclasses import replace
 
-    from hibali_cli.collecting import tell_collected
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends
     from hibali_cli.run_site import opener, wait_for_runs
@@ -197,7 +172,7 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
             far.close()
         if wait:
             [run] = wait_for_runs(common, book, [run], tell)
-        receipt = _collect(common, book, run, into, tell)
+        receipt = collect_into(common, book, run, into, tell)
     if receipt is not None:
         tell_collected(common, receipt)
     if wait or run.state.ended:
@@ -207,21 +182,6 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
     else:
         common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
     return int(receipt.exit) if receipt is not None else 0
-
-
-def _collect(common: Common, book: Book, run: Run, into: _Into, tell: Listener) -> Receipt | None:
-    """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
-    from hibali_cli.collecting import collect_outputs, saving_in
-    from runs.run import State
-    from transfers.request import Saving
-
-    folder = into.dataset or into.folder
-    if folder is None or run.state is not State.SUCCEEDED:
-        return None
-    saving = Saving(save=not into.no_save)
-    if into.dataset is not None:
-        saving = saving_in(book, run, into.dataset)
-    return collect_outputs(common, book, run, folder, tell, saving)
 
 
 def _announce(common: Common, run: Run) -> None:

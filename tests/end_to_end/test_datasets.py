@@ -72,7 +72,7 @@ def annex(hibali: Any, tmp_path: Path) -> Annex:
 
 
 def test_what_is_pushed_is_content_and_it_is_got_first(folder_there: Transfers, annex: Annex) -> None:
-    files = {b"big": b"x" * 100_000, b"sub/same": b"x" * 100_000, b"unlocked": b"u" * 50}
+    files = {b"big": b"x" * 5_000_000, b"sub/same": b"x" * 5_000_000, b"unlocked": b"u" * 50}
     files |= {b"names/" + name: name * 3 for name in _HOSTILE}
     for name, content in files.items():
         annex.put(name, content)
@@ -248,6 +248,8 @@ def test_a_verification_and_a_single_file_look_at_content(local_there: Transfers
     assert local_there.there() == {b"a": b"a" * 500}
     local_there.verify(clone.root, "there:data")
     clone.git("annex", "drop", "-q", "a")
+    local_there.verify(clone.root, "there:data", exit=6)
+    assert not (clone.root / "a").exists()
     again = local_there.hibali(
         "push", clone.root, "there:data", "--checksum", "--recorded", "--json", exit=0
     ).last

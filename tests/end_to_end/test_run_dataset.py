@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datalad.local.rerun import get_run_info
 
 from tests.end_to_end.run_tools import Bench
-from tests.support.annex import AnnexRepository, annex_environment
+from tests.support.annex import AnnexRepository, annex_environment, make_repository
 
 
 class Study:
@@ -75,6 +76,50 @@ def study(hibali: Any, tmp_path: Path) -> Study:
     bench = Bench(hibali)
     bench.add_local_site()
     return Study(bench, tmp_path)
+
+
+def test_a_run_is_saved_with_a_record_and_its_inputs_are_got(hibali: Any, tmp_path: Path) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    origin = make_repository(tmp_path / "origin", hibali.env, tmp_path)
+    hibali.env = origin.env
+    (origin.folder / "many").mkdir()
+    (origin.folder / "many" / "one.txt").write_text("one\n")
+    (origin.folder / "answers.json").write_text('{"in": "../many/one.txt"}')
+    (origin.folder / ".gitattributes").write_text("*.json annex.largefiles=nothing\n")
+    for words in (("annex", "add", "-q", "."), ("commit", "-q", "-m", "made")):
+        origin.run(*words)
+    origin.run("clone", "-q", str(origin.folder), str(tmp_path / "clone"))
+    clone = AnnexRepository(tmp_path / "clone", origin.env)
+    typed = clone.folder / "typed {here}"
+    typed.mkdir()
+    shutil.copy(clone.folder / "answers.json", typed / "-answers.json")
+    line = bench.line("./-answers.json", "--wait", "--dataset", "../derived", "--name", "a name")
+    ended = hibali(*line, "--json", cwd=typed, exit=0)
+    assert [each["kind"] for each in ended.lines[-2:]] == ["receipt", "run"]
+    assert (clone.folder / "derived" / "out.txt").read_text() == "one\n"
+    assert clone.run("status", "--porcelain") == b""
+    message, found = get_run_info(None, clone.run("log", "-1", "--format=%B").decode())
+    assert message == f"{bench.reference} at here"
+    assert found["pwd"] == "typed {here}"
+    assert found["inputs"] == ["-answers.json", "../many/one.txt"]
+    assert found["outputs"] == ["../derived/out.txt"]
+    assert found["cmd"] == (
+        f"hibali run {bench.reference} ./-answers.json --site here --wait --new --collect ../derived --no-save"
+        " '--name=a name'"
+    )
+
+
+@pytest.mark.heavy  # as below, and a cluster
+def test_a_recorded_run_is_repeated_at_its_cluster(hibali: Any, slurm: Any, tmp_path: Path) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm)
+    study = Study(bench, tmp_path)
+    hibali(*study.line("--wait", "--dataset", "derived", "--json"), cwd=study.root, exit=0)
+    before = study.repository.run("rev-parse", "HEAD^{tree}")
+    study.datalad(study.root, "rerun")
+    assert len(bench.run_ids()) == 2
+    assert study.repository.run("rev-parse", "HEAD^{tree}") == before
 
 
 @pytest.mark.heavy  # datalad takes its time

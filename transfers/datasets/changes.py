@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,11 +53,14 @@ class Changes:
     def _hide_own_names(self) -> None:
         """What stands beside the data while a call is at work, or was killed, is never anybody's change."""
         path = Path(os.fsdecode(self._repository.git)) / "info" / "exclude"
-        path.parent.mkdir(exist_ok=True)
-        known = path.read_bytes() if path.exists() else b""
-        if _OWN_NAMES.encode() not in known:
-            with path.open("ab") as stream:
-                stream.write((b"\n" if known and not known.endswith(b"\n") else b"") + _OWN_NAMES.encode())
+        with contextlib.suppress(OSError):  # who cannot write there cannot save either, and is told then
+            path.parent.mkdir(exist_ok=True)
+            known = path.read_bytes() if path.exists() else b""
+            if _OWN_NAMES.encode() not in known:
+                with path.open("ab") as stream:
+                    stream.write(
+                        (b"\n" if known and not known.endswith(b"\n") else b"") + _OWN_NAMES.encode()
+                    )
 
     def begin(self, entry: Entry) -> None:
         """An entry is about to land or to go."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.events import Listener, Noted, ignore
@@ -16,6 +17,13 @@ from transfers.datasets.getting import get_content
 from transfers.datasets.repository import RESERVED, Place, Repository, find_place, repository_around
 
 _FOLDERS_KNOWN = 4096
+
+
+class Content(NamedTuple):
+    """Where some bytes are, absolute, and what the system says of that file."""
+
+    name: bytes
+    status: os.stat_result
 
 
 class Contents:
@@ -35,11 +43,12 @@ class Contents:
         """The repository that an absolute name lies in."""
         return self._around(name.rpartition(b"/")[0])
 
+    @cached_property
     def common(self) -> bytes:
-        """The folder below which all that may be read lies."""
+        """The folder below which all that may be read lies, with a slash behind it."""
         path = self.place.path
         folder = path if Path(os.fsdecode(path)).is_dir() else path.rpartition(b"/")[0]
-        return os.path.commonpath([folder or b"/", self.place.repository.objects])
+        return os.path.commonpath([folder or b"/", self.place.repository.objects]).rstrip(b"/") + b"/"
 
     def key(self, path: bytes, link: bytes | None) -> Key | None:
         """The key of an annexed file in this very repository, or in one inside it; None for all else.
@@ -62,14 +71,14 @@ class Contents:
             return None
         return repository.objects + b"/" + led[1], led[2]
 
-    def find(self, path: bytes) -> bytes | None:
-        """The absolute name of a file's bytes; None where they are not here."""
+    def find(self, path: bytes) -> Content | None:
+        """A file's bytes; None where they are not here, or outside of all that may be read."""
         name = self.absolute(path)
         try:
             led = self._led(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
         except OSError:  # not a link, or nothing at all
-            return name if _is_file(name) and key_of_pointer(read_start(name)) is None else None
-        return led[0] if led is not None and _is_file(led[0]) else None
+            return _content(name) if key_of_pointer(read_start(name)) is None else None
+        return _content(led[0]) if led is not None and led[0].startswith(self.common) else None
 
     def key_there(self, path: bytes) -> Key | None:
         """The key of what stands there now."""
@@ -97,7 +106,7 @@ class Contents:
         """Why the content of a file is not here."""
         key = self.key_there(path)
         why = self._not_got.get(key.name) if key is not None else None
-        return f"its content is not here: {why or 'git annex get did not bring it'}"
+        return f"its content is not here: {why or 'git annex get brings it'}"
 
 
 def look_into(path: bytes) -> Contents | None:
@@ -139,12 +148,13 @@ def is_reserved(path: bytes) -> bool:
     return b"." in path and not RESERVED.isdisjoint(path.lower().split(b"/"))
 
 
-def _is_file(name: bytes) -> bool:
-    """Whether a regular file stands there by itself."""
+def _content(name: bytes) -> Content | None:
+    """The regular file that stands there by itself, if one does."""
     try:
-        return stat.S_ISREG(os.lstat(name).st_mode)
+        status = os.lstat(name)
     except OSError:
-        return False
+        return None
+    return Content(name, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_start(name: bytes) -> bytes:

@@ -65,7 +65,9 @@ def find_place(where: bytes) -> Place | None:
             return Place(repository, path, link=True)
         path = os.path.realpath(path)
     repository = repository_around(path if _path(path).is_dir() else path.rpartition(b"/")[0])
-    return Place(repository, path) if repository is not None else None
+    # what is named inside of what makes the repository is what it is
+    inside = path[len(repository.root) :].lower().split(b"/") if repository is not None else []
+    return Place(repository, path) if repository is not None and RESERVED.isdisjoint(inside) else None
 
 
 def _path(name: bytes) -> Path:

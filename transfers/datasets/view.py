@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.datasets.annexed import POINTER, POINTER_BYTES
 from transfers.datasets.changes import Changes
 from transfers.datasets.contents import Contents, is_reserved
+from transfers.datasets.reading import NOT_HERE, ContentReading, Opener
 from transfers.datasets.repository import RESERVED, Place, find_place
 from transfers.entry import Entry, Kind
 from transfers.receipt import Receipt
@@ -33,19 +32,20 @@ from transfers.store import (
     Unit,
 )
 
-Opener = Callable[[Location], Store]
-
-_AT_ONCE = 256
 _SHORTEST_POINTER = 20
-NOT_HERE = "content-not-here"
 
 
-def see_dataset(store: Store, location: Location, opener: Opener, tell: Listener) -> Store:
-    """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site."""
+def see_dataset(
+    store: Store, location: Location, opener: Opener, tell: Listener, *, brings: bool = True
+) -> Store:
+    """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
+
+    Without `brings` no content is got that is not here.
+    """
     place = find_place(store.where) if location.site.kind == "local" else None
     if place is None:
         return store
-    return DatasetStore(store, place, location, opener, tell)  # type: ignore[return-value]
+    return DatasetStore(store, place, location, opener, tell, brings=brings)  # type: ignore[return-value]
 
 
 class DatasetStore:
@@ -56,17 +56,23 @@ class DatasetStore:
     """
 
     def __init__(
-        self, store: Store, place: Place, location: Location, opener: Opener, tell: Listener
+        self,
+        store: Store,
+        place: Place,
+        location: Location,
+        opener: Opener,
+        tell: Listener,
+        *,
+        brings: bool = True,
     ) -> None:
         self.store = store
         self.where = store.where
         self.packed_at: bytes | None = getattr(store, "packed_at", None)  # see TellsPacks
         self._location = location
-        self._opener = opener
         self._contents = Contents(place, tell)
+        self._reading = ContentReading(self._contents, location, opener, brings=brings)
         self._changes = Changes(self._contents, tell)
         self._receives = False
-        self._reads: Store | None = None
 
     @property
     def facts(self) -> Facts:
@@ -98,12 +104,18 @@ class DatasetStore:
         """See Store."""
         place = self._contents.place
         if not path and place.link:
-            found = os.lstat(place.path)
-            link = os.readlink(place.path)  # noqa: PTH115 - a name in bytes
-            bare = Entry(b"", Kind.LINK, found.st_size, found.st_mtime_ns, link=link)
-            return self._seen(bare)
+            return self._itself()
         entry = self.store.stat(path)
         return entry if entry is None or not path else self._seen(entry)
+
+    def _itself(self) -> Entry | None:
+        """An annexed file that was named by itself."""
+        path = self._contents.place.path
+        try:
+            found, link = os.lstat(path), os.readlink(path)  # noqa: PTH115 - a name in bytes
+        except OSError:
+            return None
+        return self._seen(Entry(b"", Kind.LINK, found.st_size, found.st_mtime_ns, link=link))
 
     def take_attributes(self) -> bool:
         """See Store: an annexed file has none."""
@@ -139,85 +151,23 @@ class DatasetStore:
             return entry  # it is in nobody's way, and brought again
         size, mode = key.size, entry.mode if link is None else -1
         if content is not None:
-            found = Path(os.fsdecode(content)).lstat()
-            # those of a target are git-annex's own, and not compared
-            size, mode = found.st_size, -1 if self._receives else found.st_mode & 0o777
+            # permissions of a target are git-annex's own, and not compared
+            size, mode = content.status.st_size, -1 if self._receives else content.status.st_mode & 0o777
         annexed = entry._replace(kind=Kind.FILE, size=size, mode=mode, digest=key.sha256)
         marked = entry.link or POINTER + key.name
         return annexed._replace(link=marked, links=1, allocated=-1, offline=False)
 
     def bring(self, entries: Iterable[Entry]) -> None:
         """Get the content of these, as far as it is not here; what cannot be got is told when it is read."""
-        self._contents.bring(entry.path for entry in entries if entry.kind is Kind.FILE)
+        self._reading.bring(entries)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; content that is not here is a problem of its item."""
-        asked: deque[Unit] = deque()
-
-        def placed() -> Iterator[Unit]:
-            for unit in units:
-                self.bring(
-                    item.entry for item in unit.items
-                )  # whoever did not say before what is going to be read
-                known = replace(unit, items=tuple(self._as_got(item) for item in unit.items))
-                asked.append(known)
-                items = (replace(item, entry=self._placed(item.entry)) for item in known.items)
-                yield replace(known, items=tuple(items))
-
-        for payload in self._reader().read(placed()):
-            payload.unit = asked.popleft()
-            for position in payload.problems:
-                path = payload.unit.items[position].entry.path
-                if self._contents.find(path) is None:
-                    payload.problems[position] = self._missing(path)
-            yield payload
-
-    def _as_got(self, item: Item) -> Item:
-        """What of a file is known only when its content is here: the execute bit, and the time of an unlocked one."""
-        entry = item.entry
-        content = self._contents.find(entry.path) if entry.kind is Kind.FILE and entry.link else None
-        if content is None:
-            return item
-        found = Path(os.fsdecode(content)).stat()
-        if entry.link.startswith(POINTER):
-            entry = entry._replace(mtime_ns=found.st_mtime_ns)
-        return replace(item, entry=entry._replace(mode=found.st_mode & 0o777))
-
-    def _placed(self, entry: Entry) -> Entry:
-        """The same under the name of its content, with the time that has, which the reader holds it to."""
-        own = self._contents.absolute(entry.path)
-        content = self._contents.find(entry.path) if entry.kind is Kind.FILE else None
-        name = content or own
-        path = name[len(self._contents.common().rstrip(b"/")) + 1 :]
-        if content is None or content == own:
-            return entry._replace(path=path, link=b"" if entry.kind is Kind.FILE else entry.link)
-        return entry._replace(path=path, link=b"", mtime_ns=Path(os.fsdecode(content)).stat().st_mtime_ns)
-
-    def _missing(self, path: bytes) -> Problem:
-        return Problem(NOT_HERE, self._contents.why_missing(path))
-
-    def _reader(self) -> Store:
-        if self._reads is None:
-            path = self._contents.common().decode("utf-8", "surrogateescape")
-            self._reads = self._opener(replace(self._location, path=path, slash=True))
-        return self._reads
+        return self._reading.read(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; content that is not here is got first, for a key alone proves nothing in this call."""
-        coming = iter(entries)
-        while some := list(islice(coming, _AT_ONCE)):
-            self.bring(some)
-            here = [self._contents.find(entry.path) is not None for entry in some]
-            present = [entry for entry, is_here in zip(some, here, strict=True) if is_here]
-            computed = self._reader().digest(self._placed(entry) for entry in present)
-            for entry, is_here in zip(some, here, strict=True):
-                if is_here:
-                    _, digest, problem = next(computed)
-                    yield entry, digest, problem
-                else:
-                    yield entry, None, self._missing(entry.path)
-            for _ in computed:  # up to the end of the answer
-                pass
+        """See Store."""
+        return self._reading.digest(entries)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; names are on disk before anything lands, so that no commit forgets them."""
@@ -298,8 +248,7 @@ class DatasetStore:
     def close(self) -> None:
         """See Store."""
         self._changes.close()
-        if self._reads is not None:
-            self._reads.close()
+        self._reading.close()
         self.store.close()
 
 
