@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Listener, ignore
@@ -35,6 +36,7 @@ class Request:
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said.
+    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     """
 
     pipeline: Pipeline
@@ -48,6 +50,7 @@ class Request:
     name: str = ""
     image: str = ""
     new: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -115,6 +118,7 @@ def _begin(request: Request, placed: Sequence[Input], book: Book, key: str) -> R
             "scheduler": request.scheduler.name,
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
+            "asked": dict(request.asked),
             "outputs": [
                 {
                     "id": each.id,
