@@ -62,16 +62,16 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    request = _read_request(common, found, Path(invocation), site_name, identify=not dry_run)
+    request = read_request(common, found, Path(invocation), site_name, identify=not dry_run)
     if dry_run:
         _show(common, request)
         return None
-    _require_consent(common, catalogue, request.pipeline, request.container)
+    require_consent(common, catalogue, request.pipeline, request.container)
     _run(common, request, {"name": name, "new": new, "image": image}, wait=wait)
     return None
 
 
-def _read_request(
+def read_request(
     common: Common, pipeline: Pipeline, answers: Path, site_name: str, *, identify: bool
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
@@ -100,7 +100,7 @@ def _read_request(
     )
 
 
-def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
     """Without a container the tool is its author's code with all of the user's rights (S11)."""
     if container.isolates or catalogue.is_trusted(pipeline.digest):
         return
