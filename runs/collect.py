@@ -97,8 +97,7 @@ def collect(
     regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST, `IncompleteError` where a dataset
     could not be saved as `saving` says.
     """
-    if not run.state.final:
-        raise _not_over(run)
+    require_end(run)
     folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
     source = Location(site, folder, f"{site.name}:{folder}")
     store = open_store(source)
@@ -139,14 +138,16 @@ def _as_pattern(path: bytes) -> str:
     return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
 
 
-def _not_over(run: Run) -> TryLaterError:
+def require_end(run: Run) -> None:
+    """Raise `TryLaterError` for a run that has not ended or is LOST."""
     if run.state is State.LOST:
-        return TryLaterError(
+        raise TryLaterError(
             "run-lost",
             f"nobody knows how this run ended: {run.reason}",
             about=run.id,
             hint=f"hibali runs wait {run.id} asks again.",
         )
-    return TryLaterError(
-        "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
-    )
+    if not run.state.final:
+        raise TryLaterError(
+            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+        )

@@ -78,7 +78,7 @@ def launch(
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
         if run is None:
-            run = _begin(request, placed, book, key)
+            run = _begin(request, placed, identities, book, key)
         began(run)
         if run.job or run.state.ended:
             return run
@@ -103,7 +103,9 @@ def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
     return placed, identities
 
 
-def _begin(request: Request, placed: Sequence[Input], book: Book, key: str) -> Run:
+def _begin(
+    request: Request, placed: Sequence[Input], identities: Sequence[Identity], book: Book, key: str
+) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
     trial = _prepare(request, placed, run_id, f"/{run_id}", image="")
@@ -119,6 +121,16 @@ def _begin(request: Request, placed: Sequence[Input], book: Book, key: str) -> R
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
+            "inputs": [
+                # where it lay and what it was, for whoever asks later: an answer may be a relative path
+                {
+                    "id": each.id,
+                    "name": each.name,
+                    "location": place.path if place.typed_local else place.text,
+                    "identity": identity.text,
+                }
+                for each, place, identity in zip(placed, request.places, identities, strict=True)
+            ],
             "outputs": [
                 {
                     "id": each.id,
@@ -154,6 +166,8 @@ def _send(
         request.pipeline, request.container, far, request.site.name, request.image, bring.image_archive
     )
     prepared = _prepare(request, staged, run.id, as_text(folder), image=image)
+    if image:
+        book.note(run.id, "image", {"id": image})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
     book.note(run.id, "submitting")

@@ -79,7 +79,7 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    request = _read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
+    request = read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -87,7 +87,7 @@ def command(
     if dry_run:
         _show(common, request)
         return None
-    _require_consent(common, catalogue, request.pipeline, request.container)
+    require_consent(common, catalogue, request.pipeline, request.container)
     return _run(
         common,
         request,
@@ -97,7 +97,7 @@ def command(
     )
 
 
-def _read_request(
+def read_request(
     common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
@@ -128,7 +128,7 @@ def _read_request(
     )
 
 
-def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
     """Without a container the tool is its author's code with all of the user's rights (S11)."""
     if container.isolates or catalogue.is_trusted(pipeline.digest):
         return
