@@ -105,8 +105,9 @@ class Conversation:
 
     def kill(self) -> None:
         """As a machine that loses its power does it, but for the agents, which see the end of their client."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+        with self.process:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> bytes:
         """Say goodbye; what it had to say beside the protocol."""
