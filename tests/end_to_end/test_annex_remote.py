@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hibali.annex_key import place_of
-from tests.support.annex import AnnexRepository, Conversation, annex_environment, make_repository
+from tests.support.annex import AnnexRepository, annex_environment, make_repository
+from tests.support.annex_conversation import Conversation
 from tests.support.own_server import own_server
 from tests.support.places import add_site
 from tests.support.transfers import Transfers
