@@ -38,7 +38,13 @@ class Annex:
         self._program = Path(program)
 
     def ready(self) -> bool:
-        """Whether it can take contents, after it was made where it was not yet; False on a filesystem without symlinks."""
+        """Whether it can take contents, after it was made where it was not yet.
+
+        False on a filesystem without symlinks, and where the repository has hooks that git-annex would run whatever it is told.
+        """
+        hooks = self._git.folder / "hooks"
+        if hooks.exists() and any(each.name.endswith("-annex") for each in hooks.iterdir()):
+            return False
         if self._git.run("config", "--local", _UUID).exit_code != 0:
             self._ask("init", "--quiet", "--no-autoenable", "the catalogue of hibali")
         crippled = self._git.run("config", "--local", "--type=bool", "annex.crippledfilesystem").stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hibali.annex_key import key_of
 from hibali.claim import take_claim
-from hibali.errors import IncompleteError, RefusedError
+from hibali.errors import IncompleteError, RefusedError, TryLaterError
 from hibali.folders import private_folder
 from hibali.ledger import sync_folder
 from registry.annex import open_annex
@@ -49,12 +49,18 @@ class ImageContents:
 
         Raises `TryLaterError` while another one is at it, `RefusedError` `no-space`.
         """
-        folder = private_folder(private_folder(self._state / "images") / record.hex)
-        work = private_folder(folder / "work")
-        with take_claim(private_folder(folder / "turn")), writing(folder):
+        with self._turn(record) as folder:
+            work = private_folder(folder / "work")
             self._check_space(record, work)
             yield work / "content"
             shutil.rmtree(work, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _turn(self, record: ImageRecord) -> Iterator[Path]:
+        """The folder of a content, which nobody else changes meanwhile."""
+        folder = private_folder(private_folder(self._state / "images") / record.hex)
+        with take_claim(private_folder(folder / "turn")), writing(folder):
+            yield folder
 
     def keep(self, name: str, version: str, record: ImageRecord, file: Path) -> None:
         """Give a file that was found right its final place, durable; raises `IncompleteError` where it is wrong by then."""
@@ -80,8 +86,9 @@ class ImageContents:
         sync_folder(self._plain(record).parent)
 
     def join(self, name: str, version: str, record: ImageRecord) -> bool:
-        """Whether another version has kept the same content, which is then this one's, too."""
+        """Whether its content is here, or another version has kept the same one, which is then this one's, too."""
         if self.find(name, version, record) is not None:
+            self._tidy(record)
             return True
         annex = open_annex(self._history)
         place = annex.place(_key(record)) if annex is not None else None
@@ -90,14 +97,21 @@ class ImageContents:
         self._point(self._link(name, version, record), place)
         return True
 
+    def _tidy(self, record: ImageRecord) -> None:
+        """Clear away what a call left that was killed just behind its last step."""
+        if (self._state / "images" / record.hex / "work").exists():
+            with contextlib.suppress(TryLaterError), self._turn(record) as folder:
+                shutil.rmtree(folder / "work", ignore_errors=True)
+
     def drop(self, name: str, version: str, record: ImageRecord) -> None:
-        """Forget a content, whichever versions it is of; none is fine. Raises `IncompleteError`."""
-        with writing(self._state):
+        """Forget a content, whichever versions it is of, and what has come of one; none is fine. Raises `IncompleteError`."""
+        with self._turn(record) as folder:
+            shutil.rmtree(folder / "work", ignore_errors=True)
             self._plain(record).unlink(missing_ok=True)
-        annexed = (self._shelf.folder / ".git" / "annex").exists()
-        annex = open_annex(self._history) if annexed else None
-        if annex is not None and annex.place(_key(record)) is not None:
-            annex.drop(_key(record))
+            annexed = (self._shelf.folder / ".git" / "annex").exists()
+            annex = open_annex(self._history) if annexed else None
+            if annex is not None and annex.place(_key(record)) is not None:
+                annex.drop(_key(record))
         if self.find(name, version, record) is not None:
             raise IncompleteError(
                 "image-not-dropped",
@@ -141,14 +155,18 @@ def digest_of(file: Path) -> str:
 
 
 def copy_hashed(source: Path, target: Path) -> str:
-    """Copy a file's bytes, in place of what stands at `target`; `sha256:HEX` of what was read. Raises OSError."""
+    """Copy a file's bytes, in place of what stands at `target`; `sha256:HEX` of what was read. Raises OSError, with nothing left."""
     hashed = hashlib.sha256()
-    with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:
-        while piece := read.read(_CHUNK):
-            hashed.update(piece)
-            view = memoryview(piece)
-            while view:
-                view = view[written.write(view) :]
+    try:
+        with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:
+            while piece := read.read(_CHUNK):
+                hashed.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[written.write(view) :]
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
     return f"sha256:{hashed.hexdigest()}"
 
 

@@ -39,7 +39,7 @@ def archive(tmp_path: Path) -> Path:
     return make_image(tmp_path / "image.tar")
 
 
-@pytest.fixture(params=["annexed", "plain"])
+@pytest.fixture(params=[pytest.param("annexed", marks=pytest.mark.heavy), "plain"])
 def state(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a catalogue keeps contents in one of the two ways."""
     if request.param == "annexed":
@@ -66,7 +66,9 @@ def stored(state: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in [*files, state / "pins.jsonl"]}
 
 
-def test_an_image_is_kept_under_its_digest(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+def test_an_image_is_kept_under_its_digest(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
+) -> None:
     assert catalogue.image(tool) is None
     with pytest.raises(NotFoundError, match="no image was added"):
         catalogue.image_file(tool)
@@ -85,10 +87,13 @@ def test_an_image_is_kept_under_its_digest(catalogue: Catalogue, tool: Pipeline,
     assert "Add the image of tool@1.0" in git(state / "catalogue", "log", "--format=%s")
 
 
-def test_git_keeps_the_record_and_not_the_content(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+@pytest.mark.parametrize("state", ["annexed", "plain"], indirect=True)
+def test_git_keeps_the_record_and_not_the_content(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
+) -> None:
     record, _ = catalogue.images.add(tool, archive)
     repository = state / "catalogue"
-    assert f"tool/1.0/image.json" in git(repository, "ls-files").splitlines()
+    assert "tool/1.0/image.json" in git(repository, "ls-files").splitlines()
     sizes = git(repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectsize)").split()
     assert max(map(int, sizes)) < 10_000
     if catalogue.image_file(tool).is_symlink():
@@ -102,7 +107,9 @@ def test_git_keeps_the_record_and_not_the_content(catalogue: Catalogue, tool: Pi
         assert (catalogue.image_file(tool).stat().st_mode & 0o777) == 0o400
 
 
-def test_a_version_has_one_image_for_ever(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+def test_a_version_has_one_image_for_ever(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
+) -> None:
     record, _ = catalogue.images.add(tool, archive)
     before = stored(state)
     other = make_image(state.parent / "other.tar")
@@ -132,7 +139,9 @@ def test_an_archive_of_another_image_is_refused(
     assert catalogue.image(tool) is None
 
 
-def test_a_damaged_archive_changes_nothing(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+def test_a_damaged_archive_changes_nothing(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
+) -> None:
     before = stored(state)
     content = archive.read_bytes()
     archive.write_bytes(content[: len(content) // 2])
@@ -156,7 +165,7 @@ def test_pinned_by_digest_the_name_does_not_matter(catalogue: Catalogue, tmp_pat
     assert manifest in refused.value.message
 
 
-def test_two_versions_share_one_content(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+def test_two_versions_share_one_content(catalogue: Catalogue, tool: Pipeline, archive: Path) -> None:
     second = catalogue.add(described("2.0"))
     catalogue.images.add(tool, archive)
     catalogue.images.add(second, archive)
@@ -168,7 +177,9 @@ def test_two_versions_share_one_content(catalogue: Catalogue, tool: Pipeline, ar
     assert not places.pop().exists()
 
 
-def test_a_record_that_was_changed_is_refused(catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path) -> None:
+def test_a_record_that_was_changed_is_refused(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
+) -> None:
     record, _ = catalogue.images.add(tool, archive)
     file = state / "catalogue" / "tool" / "1.0" / "image.json"
     forged = write_record(ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}"))
@@ -198,7 +209,11 @@ def test_reading_starts_no_program(
     assert len(list(fresh.entries())) == 1
 
 
-def test_settings_of_the_repository_make_git_annex_run_nothing(tool: Pipeline, archive: Path, state: Path) -> None:
+@pytest.mark.parametrize("state", ["annexed"], indirect=True)
+@pytest.mark.parametrize("hooks_of_annex", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_the_repository_makes_git_annex_run_nothing(
+    tool: Pipeline, archive: Path, state: Path, hooks_of_annex: bool
+) -> None:
     trap = state.parent / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {state.parent}/sprung\n")
     trap.chmod(0o755)
@@ -207,18 +222,18 @@ def test_settings_of_the_repository_make_git_annex_run_nothing(tool: Pipeline, a
         git(repository, "config", f"annex.{name}", str(trap))
     hooks = repository / ".git" / "hooks"
     hooks.mkdir(exist_ok=True)
-    for name in ("pre-commit", "post-checkout", "reference-transaction", "freezecontent-annex", "pre-init-annex"):
-        (hooks / name).unlink(missing_ok=True)
+    ours = ("freezecontent-annex", "thawcontent-annex", "pre-init-annex") if hooks_of_annex else ()
+    for name in ("pre-commit", "post-checkout", "reference-transaction", *ours):
         (hooks / name).symlink_to(trap)
     fresh = Catalogue(state, history=True)
     fresh.images.add(tool, archive)
-    assert fresh.image_file(tool).exists()
+    assert fresh.image_file(tool).is_symlink() is not hooks_of_annex
     fresh.images.drop(tool)
     assert not (state.parent / "sprung").exists()
 
 
 def test_no_room_is_told_before_anything(
-    catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+    catalogue: Catalogue, tool: Pipeline, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
         f_bavail, f_frsize = 1, 4096
@@ -366,7 +381,7 @@ def test_what_was_begun_goes_on(
 
 
 def test_an_archive_that_is_not_what_its_record_says_is_not_kept(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf
 ) -> None:
     """Whoever wrote the record lied of what no digest of it covers."""
     second = catalogue.add(described("2.0"))
@@ -389,7 +404,9 @@ def test_one_at_a_time(catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf,
     assert catalogue.images.receive(tool, meanwhile, "lab")[1] == "added"
 
 
-def test_a_shelf_that_cannot_be_used(catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path) -> None:
+def test_a_shelf_that_cannot_be_used(
+    catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
+) -> None:
     record, _ = catalogue.images.add(tool, archive)
     gone = FolderShelf(tmp_path / "unmounted" / ".images")
     assert gone.present([record]) == set()
