@@ -163,7 +163,7 @@ def _moves(
 ) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
     @contextlib.contextmanager
     def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("s3") as place, _clients(stage, swift=swift) as clients:
+        with stage.place("s3", memory=True) as place, _clients(stage, swift=swift) as clients:
             source, targets = place / "source", place / "targets"
             amount = make_tree(source, stage.amount(files, size))
             if not down:
@@ -178,7 +178,7 @@ def _moves(
 
 @contextlib.contextmanager
 def _unchanged(stage: Stage) -> Iterator[Field]:
-    with stage.place("s3") as place, _clients(stage) as clients:
+    with stage.place("s3", memory=True) as place, _clients(stage) as clients:
         amount = make_tree(place / "source", stage.amount(*_MANY))
         clients.fill(place / "source")
         yield Field(amount, clients.up(place / "source", clients.target(amount, stays=True)))
@@ -186,7 +186,12 @@ def _unchanged(stage: Stage) -> Iterator[Field]:
 
 CASES = (
     *(
-        Case(f"s3-{size}-{word}", f"{word}: {about}, SeaweedFS", _moves(*amount, down=word == "down"), _BARS)
+        Case(
+            f"s3-{size}-{word}",
+            f"{word}: {about}, SeaweedFS, both ends on tmpfs",
+            _moves(*amount, down=word == "down"),
+            _BARS,
+        )
         for size, about, amount in (
             ("small", "10,000 objects of 10 KiB", SMALL),
             ("medium", "64 objects of 32 MiB", MEDIUM),
@@ -197,7 +202,7 @@ CASES = (
     *(
         Case(
             f"s3-swift-{size}-{word}",
-            f"{word}: {about}, OpenStack Swift",
+            f"{word}: {about}, OpenStack Swift, both ends on tmpfs",
             _moves(*amount, down=word == "down", swift=True),
             _BARS,
         )
@@ -209,7 +214,7 @@ CASES = (
     ),
     Case(
         "s3-unchanged",
-        "push 100,000 objects of 100 bytes of which none changed, SeaweedFS",
+        "push 100,000 objects of 100 bytes of which none changed, SeaweedFS, both ends on tmpfs",
         _unchanged,
         (
             Bar(

@@ -26,10 +26,11 @@ MissingError = (LookupError, MissingPackageError, ServiceError)  # why a case or
 
 
 class Stage:
-    """One run of the benchmarks; everything below `folder`, on disk, and gone with it."""
+    """One run of the benchmarks; everything below `folder`, on disk, or below `stores`, in memory, and gone with them."""
 
-    def __init__(self, folder: Path, scale: float) -> None:
+    def __init__(self, folder: Path, stores: Path, scale: float) -> None:
         self.folder = folder
+        self._stores = stores
         self.scale = scale
         self.work = folder / "work"
         for name in ("work", "home", "state"):
@@ -90,13 +91,13 @@ class Stage:
         return server
 
     def object_store(self) -> ObjectStore:
-        """SeaweedFS."""
-        store: ObjectStore = ensure(self.folder, "object-store")
+        """SeaweedFS, whose objects lie in memory: what a disk writes would hide what the clients need."""
+        store: ObjectStore = ensure(self._stores, "object-store")
         return store
 
     def swift(self) -> ObjectStore:
-        """OpenStack Swift."""
-        store: ObjectStore = ensure(self.folder, "swift")
+        """OpenStack Swift, likewise."""
+        store: ObjectStore = ensure(self._stores, "swift")
         return store
 
     @contextlib.contextmanager
@@ -122,13 +123,15 @@ class Stage:
 @contextlib.contextmanager
 def open_stage(scale: float) -> Iterator[Stage]:
     """A stage below the temporary folder; its servers end with it, however this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="hib-"))
-    prepare_session(folder)
+    folder, stores = (Path(tempfile.mkdtemp(prefix="hib-", dir=where)) for where in (None, MEMORY))
+    for session in (folder, stores):
+        prepare_session(session)
     try:
-        yield Stage(folder, scale)
+        yield Stage(folder, stores, scale)
     finally:
-        end_session(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        for session in (folder, stores):
+            end_session(session)
+            shutil.rmtree(session, ignore_errors=True)
 
 
 def peer_or_reason(name: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -73,3 +74,11 @@ class Entry(NamedTuple):
     def order(self) -> bytes:
         """The key of the canonical order: the bytes of the path, a folder's with a slash behind it."""
         return self.path + b"/" if self.kind is Kind.FOLDER else self.path
+
+
+def enclosing(path: bytes) -> Iterator[bytes]:
+    """The folders around a path, nearest first, the root (b"") last."""
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        yield path
+    yield b""

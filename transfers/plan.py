@@ -16,6 +16,7 @@ _PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 _PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
 _PLAIN_PATH = (99, 800)  # the longest component and path of these, in bytes
 _ANOTHER_NAME = "another name of the same file"
+IN_THE_WAY = "folder-in-the-way"  # of a file that comes
 _SECOND = 1_000_000_000
 _MICROSECOND = 1_000
 
@@ -295,11 +296,9 @@ class _Held:
         if self.folder is None:
             yield self.action
         elif not rules.delete:
-            yield Conflict(self.entry, "folder-in-the-way", "a folder of that name stands at the target")
+            yield Conflict(self.entry, IN_THE_WAY, "a folder of that name stands at the target")
         elif self.keeps:
-            yield Conflict(
-                self.entry, "folder-in-the-way", "a folder of that name holds what the filters leave out"
-            )
+            yield Conflict(self.entry, IN_THE_WAY, "a folder of that name holds what the filters leave out")
         else:
             yield Action(Verb.RETYPE, self.entry, "a folder makes room for it", self.folder)
 

@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.text import printable
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, enclosing
 from transfers.folding import FoldedNames
 from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
 from transfers.paged import BothSides, Page, PagedListing
-from transfers.plan import Action, Conflict, Decision, Verb, decide, kept
+from transfers.plan import IN_THE_WAY, Action, Conflict, Decision, Verb, decide, kept
 from transfers.rules import Rules, Selector, selector, shows_in_pages
 from transfers.selection import unmet
 from transfers.spool import Spool
@@ -100,6 +100,20 @@ class Survey:
         self.files_kept += page.files
         self.target_files += page.files
 
+    def withdraw(self) -> None:
+        """Take back the deletions that were to make room for something that cannot come after all."""
+        stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
+        if not stays:
+            return
+        planned, self.deletions = self.deletions, Spool()
+        for action in planned:
+            path = action.entry.path
+            if action.implied and not stays.isdisjoint((path, *enclosing(path))):
+                self.files_to_delete -= action.entry.kind is not Kind.FOLDER
+            else:
+                self.deletions.add(action)
+        planned.close()
+
     def failures(self) -> Iterator[Failed]:
         """What cannot be done, as it is told: names that could not be listed, and conflicts that refuse nothing else."""
         for path, problem in self.unlisted:
@@ -151,6 +165,7 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
     for action in names.decided():
         found.count(action)
     names.close()
+    found.withdraw()
     nothing = Problem("missing", "the source has nothing of this name")
     found.unlisted.extend((name, nothing) for name in sorted(missing))
     return found

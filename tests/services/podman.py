@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.services.image import write_image
 from tests.services.processes import (
@@ -86,19 +88,24 @@ runc = ["{runc}"]
         f'rootless_storage_path = "{folder}/graph"\n'
     )
     (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    shell = _static_shell().read_bytes()
-    applets = (
-        "sh cat cp echo env false head id ls mkdir mount mv printf pwd rm sha256sum sleep test touch true wc"
-    )
-    files = {"bin/busybox": shell, "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}
-    links = {f"bin/{applet}": "busybox" for applet in applets.split()}
-    digest = write_image(folder / "image.tar", IMAGE, files, links)
+    digest = write_tools(folder / "image.tar", IMAGE)
     podman = Podman(folder=str(folder), session=str(session), digest=digest)
     loaded = podman.run("load", "--input", str(podman.archive))
     tried = podman.run("run", "--rm", "--network=none", IMAGE, "true") if loaded.returncode == 0 else loaded
     if tried.returncode != 0:
         raise ServiceError(f"podman does not work here: {tried.stderr[-2000:]}")
     return podman
+
+
+def write_tools(archive: Path, name: str, more: Mapping[str, bytes] = MappingProxyType({})) -> str:
+    """An image with a shell and a few tools, and `more` files in it; its manifest digest."""
+    shell = _static_shell().read_bytes()
+    applets = (
+        "sh cat cp echo env false head id ls mkdir mount mv printf pwd rm sha256sum sleep test touch true wc"
+    )
+    files = {"bin/busybox": shell, "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n", **more}
+    links = {f"bin/{applet}": "busybox" for applet in applets.split()}
+    return write_image(archive, name, files, links)
 
 
 def end_podman(session: Path) -> None:

@@ -122,11 +122,3 @@ def from_metadata(headers: Mapping[str, str], etag: str, size: int) -> Known:
         mtime_ns,
         int(mode, 8) & 0o777 if _MODE.fullmatch(mode) else -1,
     )
-
-
-def enclosing(path: bytes) -> Iterator[bytes]:
-    """The folders around a path, nearest first, the root (b"") last."""
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        yield path
-    yield b""

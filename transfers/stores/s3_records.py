@@ -11,11 +11,11 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.events import Listener, Noted
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.s3_cache import Cache
 from transfers.stores.s3_lines import Cursor, Keyed, Lines, differs, newest
 from transfers.stores.s3_listing import Listed
-from transfers.stores.s3_manifest import NAME, Known, enclosing, from_metadata, line_of
+from transfers.stores.s3_manifest import NAME, Known, from_metadata, line_of
 from transfers.stores.s3_manifest_object import merged, read_manifest, write_manifest
 from transfers.stores.s3_requests import Requests
 from transfers.stores.s3_uploads import Uploads

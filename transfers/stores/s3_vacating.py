@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
+from transfers.entry import enclosing
 from transfers.lock_record import locked
 from transfers.store import Problem, is_own_name
-from transfers.stores import s3_lock, s3_manifest
+from transfers.stores import s3_lock
 from transfers.stores.s3_lines import Lines
 from transfers.stores.s3_listing import is_folder_marker, pages
 from transfers.stores.s3_removing import Removing
@@ -25,9 +26,7 @@ def is_lock(path: bytes) -> bool:
 
 def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> None:
     """Raise `TryLaterError("locked")` where somebody holds a prefix around the root, or one of the whole keys `locks`."""
-    above = (
-        [folder + _LOCK if folder else s3_lock.NAME for folder in s3_manifest.enclosing(root)] if root else []
-    )
+    above = [folder + _LOCK if folder else s3_lock.NAME for folder in enclosing(root)] if root else []
     for key in (*above, *locks):
         holder = s3_lock.living_holder(requests, key)
         if holder is not None:
@@ -65,7 +64,7 @@ def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[byt
 
 def around(root: bytes, gone: Lines, forget: Callable[[bytes, Lines], None]) -> None:
     """Call `forget` for each prefix around the root, with what is gone as it is called there."""
-    for folder in s3_manifest.enclosing(root) if root else ():
+    for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
         with closing(Lines()) as there:
             there.extend((before + b"/" + path, b"") for path, _ in gone)
