@@ -17,14 +17,19 @@ def command(common: Common, pipeline: str) -> int | None:
 
     PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last.
     """
+    from hibali_cli.image_record import image_fields, image_words
     from hibali_cli.pipeline_record import full_record, show_pipeline
     from registry.catalogue import Catalogue
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    image = catalogue.image(found)
+    here = image is not None and catalogue.images.here(found, image) is not None
     if common.json:
-        common.output.record("pipeline", full_record(found, said, trusted=trusted))
+        fields = image_fields(image, here=here) if image else None
+        common.output.record("pipeline", full_record(found, said, fields, trusted=trusted))
     else:
-        show_pipeline(common.output, found, said, trusted=trusted)
+        words = image_words(image, here=here) if image else ""
+        show_pipeline(common.output, found, said, words, trusted=trusted)
     return None

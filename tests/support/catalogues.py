@@ -1,0 +1,96 @@
+"""Accounts with a catalogue of their own that meet at a remote, and a git repository that somebody writes to behind their backs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from registry.catalogue import Catalogue
+from registry.exchange import Exchanged, fetch, publish
+from registry.remote import Meeting, Remote
+from registry.seen import Seen
+from registry.signature import Policy
+from tests.properties.descriptors import make_document, question
+
+
+def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
+    document = make_document("tool [A]", question("a"), name=name)
+    return json.dumps({**document, "tool-version": version, **more}).encode()
+
+
+def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
+    person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    done = subprocess.run(
+        ["git", *words], cwd=folder, check=True, capture_output=True, env=environment, input=stdin
+    )
+    return done.stdout.decode()
+
+
+class Site:
+    """An account with a catalogue of its own."""
+
+    def __init__(
+        self, folder: Path, kind: Callable[[Meeting], Remote], url: str, *, history: bool = False
+    ) -> None:
+        folder.mkdir()
+        self.catalogue = Catalogue(folder / "state", history=history)
+        self.folder = folder
+        self.remote = kind(Meeting("lab", url, folder))
+        self.seen = Seen(folder / "seen")
+        self.policy = Policy(scratch=folder)
+
+    def publish(self, *references: str) -> dict[str, str]:
+        wanted = [self.catalogue.find(each) for each in references] or self.catalogue.all()
+        return fates(publish(self.catalogue, self.remote, "lab", self.seen, wanted, "somebody"))
+
+    def fetch(self, *names: str, accept_rewritten: bool = False) -> dict[str, str]:
+        done = fetch(
+            self.catalogue,
+            self.remote,
+            "lab",
+            self.seen,
+            names,
+            self.policy,
+            accept_rewritten=accept_rewritten,
+        )
+        return fates(done)
+
+    def references(self) -> list[str]:
+        return [f"{name}@{version}" for name, version in sorted(self.catalogue.pins())]
+
+
+def fates(done: list[Exchanged]) -> dict[str, str]:
+    return {each.pipeline.reference: each.fate for each in done}
+
+
+def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:
+    """Commit something into the remote behind everybody's back."""
+    index = {"GIT_INDEX_FILE": str(repository / "forged")}
+    os.environ.update(index)
+    try:
+        if git(repository, "for-each-ref"):
+            git(repository, "read-tree", "main")
+        for name, content in files.items():
+            if content is None:
+                gone = f"0 {'0' * 40}\t{name}\n".encode()
+                git(repository, "update-index", "--index-info", stdin=gone)
+                continue
+            blob = git(repository, "hash-object", "-w", "--stdin", stdin=content).strip()
+            mode = "120000" if symlink else "100644"
+            git(repository, "update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}")
+        tree = git(repository, "write-tree").strip()
+        parents = git(repository, "for-each-ref", "--format=%(objectname)").split()
+        words = [word for each in parents for word in ("-p", each)]
+        git(
+            repository,
+            "update-ref",
+            "refs/heads/main",
+            git(repository, "commit-tree", tree, *words, "-m", "x").strip(),
+        )
+    finally:
+        del os.environ["GIT_INDEX_FILE"]
+        (repository / "forged").unlink(missing_ok=True)
