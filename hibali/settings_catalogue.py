@@ -10,6 +10,7 @@ from hibali.settings_table import Table
 
 Keep = Literal["git", "folder"]
 REMOTE_NAME = r"[a-z][a-z0-9-]*"
+IMAGES_PLACE = r"(?:/|~/|[a-z][a-z0-9-]+:)[^\x00-\x1f]*"
 _ORIGIN = r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?"
 _MEANING = "a scheme and a host, such as https://gitlab.lab.example"
 
@@ -32,10 +33,14 @@ class CatalogueSettings:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """Where catalogues meet: a git URL, `ria+ssh://...#ID`, a folder, or SITE:PATH."""
+    """Where catalogues meet: a git URL, `ria+ssh://...#ID`, a folder, or SITE:PATH.
+
+    `images` is where contents of images are left, a folder or SITE:PATH; None for what follows from the URL.
+    """
 
     name: str
     url: str
+    images: str | None = None
 
 
 def read_catalogue(table: Table | None) -> CatalogueSettings:
@@ -72,6 +77,7 @@ def read_remotes(table: Table | None) -> dict[str, RemoteSettings]:
             url = below.text("url")
             if not url or url.startswith("-"):
                 below.note("needs url: a git URL, a folder, or SITE:PATH")
-            remotes[name] = RemoteSettings(name, url or "")
+            images = below.text("images", IMAGES_PLACE, "a folder from / on, or SITE:PATH")
+            remotes[name] = RemoteSettings(name, url or "", images)
             below.finish()
     return remotes

@@ -118,7 +118,9 @@ def _render_remote(remote: RemoteSettings) -> str:
 
     document = tomlkit.document()
     remotes = tomlkit.table(is_super_table=True)
-    remotes.add(remote.name, _toml_table({"url": remote.url}))
+    remotes.add(
+        remote.name, _toml_table({"url": remote.url, **({"images": remote.images} if remote.images else {})})
+    )
     document.add("remotes", remotes)
     return document.as_string().strip() + "\n"
 

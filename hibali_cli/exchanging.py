@@ -72,14 +72,16 @@ def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     """A line for each version that something became of, and the counts."""
     from hibali_cli.pipeline_record import pipeline_record
 
-    changed = [each for each in done if each.fate != "same"]
+    changed = [each for each in done if each.fate != "same" or each.content == "sent"]
     for each in done if common.json else changed:
         if common.json:
+            image = {"image": each.content} if each.content else {}
             common.output.record(
-                "exchanged", {**pipeline_record(each.pipeline), "remote": remote, "fate": each.fate}
+                "exchanged", {**pipeline_record(each.pipeline), "remote": remote, "fate": each.fate, **image}
             )
         else:
-            common.output.line(f"{each.pipeline.reference}: {each.fate}")
+            image_word = f", image {each.content}" if each.content else ""
+            common.output.line(f"{each.pipeline.reference}: {each.fate}{image_word}")
     if common.json:
         common.output.record("end", {"count": len(done), "exit": 0})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hibali_cli.output import Cell, Output
@@ -29,18 +29,26 @@ def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = Non
     }
 
 
-def full_record(pipeline: Pipeline, said: Deprecation | None, *, trusted: bool) -> dict[str, Any]:
-    """All of it: the author's descriptor as it is, and what hibali adds."""
+def full_record(
+    pipeline: Pipeline, said: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
+) -> dict[str, Any]:
+    """All of it: the author's descriptor as it is, and what hibali adds; `image` as `image_fields` tells it."""
     return {
         **pipeline_record(pipeline, said),
+        **({"image": dict(image)} if image else {}),
         "trusted": trusted,
         "runnable": _why_unrunnable(pipeline) == "",
         "descriptor": dict(pipeline.document),
     }
 
 
-def list_pipelines(output: Output, entries: Iterable[Summary | Damaged], deprecation: Said) -> int:
-    """A line for each; 6 when something that was added cannot be used, else 0."""
+def list_pipelines(
+    output: Output,
+    entries: Iterable[Summary | Damaged],
+    deprecation: Said,
+    images: Mapping[tuple[str, str], str],
+) -> int:
+    """A line for each; `images` has the digests of those that have one. 6 when something that was added cannot be used, else 0."""
     from registry.summary import Damaged
 
     rows: list[tuple[Cell, ...]] = []
@@ -51,20 +59,29 @@ def list_pipelines(output: Output, entries: Iterable[Summary | Damaged], depreca
             output.warn(f"{each.reference}: {each.error.message}")
             continue
         said = deprecation(each)
+        image = images.get((each.name, each.version))
         if output.json:
-            output.record("pipeline", pipeline_record(each, said))
+            kept = {"image": {"digest": image}} if image else {}
+            output.record("pipeline", {**pipeline_record(each, said), **kept})
         about = f"({said}) {each.description}" if said else each.description
-        rows.append((each.name, each.version, each.digest[:12], _one_line(about)))
+        digests = (
+            each.digest[:12],
+            *([image.removeprefix("sha256:")[:12] if image else ""] if images else []),
+        )
+        rows.append((each.name, each.version, *digests, _one_line(about)))
     code = 6 if damaged else 0
     if output.json:
         output.record("end", {"count": len(rows), "exit": code})
     elif rows:
-        output.table(["name", "version", "digest", "description"], rows)
+        image_heading = ["image"] if images else []
+        output.table(["name", "version", "digest", *image_heading, "description"], rows)
     return code
 
 
-def show_pipeline(output: Output, pipeline: Pipeline, said: Deprecation | None, *, trusted: bool) -> None:
-    """Everything a person needs to write an invocation."""
+def show_pipeline(
+    output: Output, pipeline: Pipeline, said: Deprecation | None, image: str, *, trusted: bool
+) -> None:
+    """Everything a person needs to write an invocation; `image` says in a line which one is kept."""
     output.pairs(
         {
             "name": pipeline.reference,
@@ -73,6 +90,7 @@ def show_pipeline(output: Output, pipeline: Pipeline, said: Deprecation | None, 
             "description": _one_line(pipeline.description),
             "command": pipeline.command_template,
             "container": _container_words(pipeline),
+            **({"image": image} if image else {}),
             "bare": "trusted" if trusted else "not trusted",
             **({"note": str(said)} if said else {}),
             **({"not run": _why_unrunnable(pipeline)} if _why_unrunnable(pipeline) else {}),

@@ -15,6 +15,9 @@ from hibali.text import printable
 from registry.deprecation import Deprecation, read_deprecation, take_back, write_deprecation
 from registry.descriptor import digest_document, make_pipeline, read_descriptor, read_file_bytes
 from registry.history import History
+from registry.image_record import FILE as IMAGE
+from registry.image_record import ImageRecord, read_record
+from registry.images import Images
 from registry.overview import Overview
 from registry.pins import Pins
 from registry.pipeline import Pipeline, split_reference
@@ -42,6 +45,7 @@ class Catalogue:
         self._trust = state / "trust.jsonl"
         self._overview = Overview(state / "catalogue.index")
         self._history = History(self._shelf.folder, self._shelf.partial_folder) if history else None
+        self.images = Images(state, self._shelf, self._pins, self._history)
 
     def add(self, source: Path | bytes, name: str | None = None, *, about: str = "descriptor") -> Pipeline:
         """Keep a descriptor, given as a file or as its bytes, which errors call `about`; the same content again is fine.
@@ -82,6 +86,7 @@ class Catalogue:
             name, version
         ).exists():
             raise self._missing(reference, name)
+        self.images.forget(name, version)
         self._pins.take_back(name, version)
         self._shelf.remove(name, version)
         self._record(f"Remove {name}@{version}\n")
@@ -136,6 +141,26 @@ class Catalogue:
         """The digest of every version that was added, by name and version."""
         return self._pins.read()
 
+    def image(self, pipeline: Pipeline) -> ImageRecord | None:
+        """What is known of its image, None where it has none; raises `RefusedError` for a record that was changed."""
+        return self.images.record(pipeline.name, pipeline.version)
+
+    def image_file(self, pipeline: Pipeline) -> Path:
+        """The archive of its image; raises `NotFoundError` `image-not-here`, or `no-image-known` where it has none."""
+        found = self.images.here(pipeline, self.images.require(pipeline))
+        if found is None:
+            raise NotFoundError(
+                "image-not-here",
+                "the content of its image is not on this machine",
+                about=pipeline.reference,
+                hint=f"hibali pipelines image get {pipeline.reference} --from REMOTE",
+            )
+        return found
+
+    def image_digests(self) -> dict[tuple[str, str], str]:
+        """The digest of each version's image, `sha256:HEX`, by name and version; those without one are left out."""
+        return self._pins.images()
+
     def beside(self, name: str, version: str) -> dict[str, Path]:
         """The files that lie beside a descriptor, by their names in the version's folder."""
         return self._shelf.beside(name, version)
@@ -147,6 +172,8 @@ class Catalogue:
         """
         for arrival in arrivals:
             pipeline = self._keep(arrival.pipeline)
+            if IMAGE in arrival.beside:
+                self.images.know(pipeline, read_record(arrival.beside[IMAGE], pipeline.reference))
             self._shelf.place_beside(pipeline.name, pipeline.version, arrival.beside)
         if arrivals:
             listed = "\n".join(

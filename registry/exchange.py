@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
@@ -14,6 +15,16 @@ from hibali.text import printable
 from registry.catalogue import Catalogue
 from registry.deprecation import FILE as DEPRECATED
 from registry.descriptor import read_descriptor
+from registry.exchange_images import (
+    Content,
+    check_known_images,
+    check_same_image,
+    image_contents,
+    judge_image,
+    leave_contents,
+)
+from registry.image_record import FILE as IMAGE
+from registry.image_shelf import ImageShelf
 from registry.pipeline import Pipeline
 from registry.remote import PUBLISHED, Arrival, Look, Offer, Parcel, Reference, Remote, published_digest
 from registry.seen import Seen
@@ -26,36 +37,51 @@ Fate = Literal["published", "fetched", "same", "added to"]
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What became of one version."""
+    """What became of one version, and when publishing of its image's content, "" without one.
+
+    `stays here`: the remote has no place for it; `missing`: it is neither there nor here.
+    """
 
     pipeline: Pipeline
     fate: Fate
+    content: Content = ""
 
 
 def publish(
-    catalogue: Catalogue, remote: Remote, about: str, seen: Seen, wanted: Sequence[Pipeline], by: str
+    catalogue: Catalogue,
+    remote: Remote,
+    about: str,
+    seen: Seen,
+    wanted: Sequence[Pipeline],
+    by: str,
+    shelf: ImageShelf | None = None,
 ) -> list[Exchanged]:
     """Leave versions at a remote, all in one step where it knows steps; what is there already stays as it is.
 
-    Raises `RefusedError` `immutable-version` where other content is there under a name and version, and then nothing was published.
+    Contents of images go to the shelf before anything names them. Raises `RefusedError` `immutable-version` or `immutable-image` where
+    other content is there under a name and version, and then nothing was published.
     """
     for _ in range(_TRIES):
         look = remote.look(make=True)
         offers = look.offers()
         digests = _digests(look, (offers[key] for each in wanted if (key := _key(each)) in offers), seen)
+        images = image_contents(look, (offers[key] for each in wanted if (key := _key(each)) in offers), seen)
         parcels, done = [], []
         for pipeline in wanted:
             files = _files_of(catalogue, pipeline, by)
             there = offers.get(_key(pipeline))
             if there is not None:
                 _check_same(pipeline, digests[_key(pipeline)], about)
+                if _key(pipeline) in images and IMAGE in files:
+                    check_same_image(pipeline, files[IMAGE], look, there, images[_key(pipeline)], about)
                 files = {name: raw for name, raw in files.items() if name not in there.files}
             fate: Fate = "published" if there is None else "added to" if files else "same"
             done.append(Exchanged(pipeline, fate))
             if files:
                 parcels.append(Parcel(pipeline.name, pipeline.version, files))
+        contents = leave_contents(catalogue, wanted, shelf)
         if not parcels or look.publish(parcels, _message(parcels)):
-            return done
+            return [replace(each, content=contents.get(_key(each.pipeline), "")) for each in done]
         pause(0.2)
     raise TryLaterError("remote-busy", "others keep publishing there at the same time", about=about)
 
@@ -82,14 +108,13 @@ def fetch(
     for key, digest in _digests(look, known, seen).items():
         if digest != pins[key]:
             raise _conflict(f"{key[0]}@{key[1]}", here=pins[key], there=digest, about=about)
+    check_known_images(catalogue, look, known, seen, about)
     fresh = [offer for key, offer in offers.items() if key not in pins]
     arrived = [_judge(offer, files, about, policy) for offer, files in _read_files(look, fresh)]
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, about, policy) for offer, files in _read_files(look, more)]
     catalogue.take([*arrived, *added], f"Fetch from {about}")
-    for offer, arrival in zip(fresh, arrived, strict=True):
-        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
-    seen.save()
+    _remember(seen, zip(fresh, arrived, strict=True))
     fates = {
         each.pipeline.reference: each for each in (*_told(arrived, "fetched"), *_told(added, "added to"))
     }
@@ -97,6 +122,15 @@ def fetch(
         fates.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
         for offer in offers.values()
     ]
+
+
+def _remember(seen: Seen, taken: Iterable[tuple[Offer, Arrival]]) -> None:
+    """What was read now is not read again by the next call."""
+    for offer, arrival in taken:
+        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
+        if IMAGE in arrival.beside:
+            seen.add(offer.files[IMAGE], hashlib.sha256(arrival.beside[IMAGE]).hexdigest())
+    seen.save()
 
 
 def _told(arrivals: Iterable[Arrival], fate: Fate) -> list[Exchanged]:
@@ -119,14 +153,16 @@ def _judge(offer: Offer, files: Mapping[str, bytes], about: str, policy: Policy)
             about=where,
             hint="Ask whoever published it; nothing was fetched.",
         )
-    policy.check(pipeline, {name: raw for name, raw in files.items() if is_signature_name(name)}, where)
+    image = judge_image(pipeline, files[IMAGE], where) if IMAGE in files else ""
+    signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
+    policy.check(pipeline, signatures, where, image)
     beside = {name: raw for name, raw in files.items() if _is_kept(name)}
     return Arrival(pipeline, beside)
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a file of a remote may lie beside a descriptor here: two exact shapes, neither of which leads anywhere (S1)."""
-    return name == DEPRECATED or is_signature_name(name)
+    """Whether a file of a remote may lie beside a descriptor here: three exact shapes, none of which leads anywhere (S1)."""
+    return name in {DEPRECATED, IMAGE} or is_signature_name(name)
 
 
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:

@@ -36,8 +36,7 @@ class History:
 
     def record(self, message: str) -> None:
         """One commit of all that changed; none where nothing did. Raises `IncompleteError`, `NotFoundError` without git."""
-        if not (self._folder / ".git" / "HEAD").exists():
-            self._begin()
+        self.repository()
         for _ in range(_TRIES):
             if self._commit(message):
                 return
@@ -48,6 +47,12 @@ class History:
             about=str(self._folder),
             hint=f"If none is at work: rm {self._git.folder}/{BRANCH}.lock; then type the same line again.",
         )
+
+    def repository(self) -> Git:
+        """What git keeps it in, made where there is none yet; raises like `record`."""
+        if not (self._git.folder / "HEAD").exists():
+            self._begin()
+        return self._git
 
     def _begin(self) -> None:
         """A repository that appears whole; of two that begin at once one wins."""

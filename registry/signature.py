@@ -31,10 +31,10 @@ def signed_text(pipeline: Pipeline, image: str = "") -> bytes:
     )
 
 
-def sign(text: bytes, key: Path, scratch: Path) -> tuple[str, bytes]:
+def sign(text: bytes, key: Path, scratch: Path, image: str = "") -> tuple[str, bytes]:
     """The file name and content of a signature with this key: a private one, or a public one whose private one an agent holds.
 
-    Raises `NotFoundError`, `AccessError`.
+    One that covers an image has a name of its own: one that was made before the image came is not in its way. Raises `NotFoundError`, `AccessError`.
     """
     if not key.exists():
         raise NotFoundError("no-such-key", "there is no such ssh key", about=str(key))
@@ -47,7 +47,8 @@ def sign(text: bytes, key: Path, scratch: Path) -> tuple[str, bytes]:
         if finished.exit_code != 0 or not signature.exists():
             said = printable(finished.stderr.strip()[-300:])
             raise AccessError("not-signed", f"ssh-keygen could not sign: {said}", about=str(key))
-        return f"{SIGNATURES}{_fingerprint(key)}.sig", signature.read_bytes()
+        covered = f"-{image.removeprefix('sha256:')[:16]}" if image else ""
+        return f"{SIGNATURES}{_fingerprint(key)}{covered}.sig", signature.read_bytes()
     finally:
         message.unlink(missing_ok=True)
         signature.unlink(missing_ok=True)
@@ -63,12 +64,11 @@ class Policy:
 
     def check(self, pipeline: Pipeline, signatures: Mapping[str, bytes], about: str, image: str = "") -> str:
         """Who signed it, "" for nobody; raises `RefusedError` where nobody did whose word counts and one is required."""
-        who = next(
-            (name for file, raw in signatures.items() if (name := self._signer(pipeline, file, raw, image))),
-            "",
-        )
+        who = self._first_signer(pipeline, signatures, image)
         if self.required and not who:
             reason = "its signature is of none whose word counts here" if signatures else "it is not signed"
+            if image and self._first_signer(pipeline, signatures, ""):
+                reason = "its signature does not cover the image that was added later"
             raise RefusedError(
                 "unsigned",
                 f"{reason}, and config.toml asks for a signature",
@@ -76,6 +76,10 @@ class Policy:
                 hint=f"Who may sign stands in {self.allowed_signers}; `hibali pipelines sign NAME --key KEY` signs.",
             )
         return who
+
+    def _first_signer(self, pipeline: Pipeline, signatures: Mapping[str, bytes], image: str) -> str:
+        found = (self._signer(pipeline, file, raw, image) for file, raw in signatures.items())
+        return next(filter(None, found), "")
 
     def _signer(self, pipeline: Pipeline, file: str, raw: bytes, image: str) -> str:
         """The principal of a good signature by somebody who is allowed to, "" for any other."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hibali.claim import Claim, take_claim
 from hibali.errors import NotFoundError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.retry import growing_intervals, pause
-from runs.claim import Claim, take_claim
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
 

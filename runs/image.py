@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.ledger import Journal, ledger_folder, now, read_records
-from hibali.strict_json import read_json
 from hibali.text import printable
+from registry.image_archive import read_archive
 from registry.pipeline import Pipeline
 from runs.container import Container, Image
 from transfers.far import Far
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
-_CONFIG = re.compile(r"(?:blobs/sha256/)?([0-9a-f]{64})(?:\.json)?")
-_MOST_MEMBERS = 20_000
-_LARGEST_MANIFEST = 1 << 20
 _LOAD_SECONDS = 3600.0
 
 
@@ -72,7 +66,7 @@ def _from_archive(
     archive: Path, name: str, container: Container, far: Far, bring: Callable[[Path], bytes]
 ) -> Image:
     """The image of an archive, loaded there unless it was before."""
-    identifier = read_archive(archive, name)
+    identifier = read_archive(archive, name).record.id.removeprefix("sha256:")
     found = _ask(container, far, f"sha256:{identifier}")
     if found is None:
         path = bring(archive)
@@ -89,44 +83,6 @@ def _from_archive(
             "image-differs", "what was loaded is not the image of the archive", about=str(archive)
         )
     return found
-
-
-def read_archive(archive: Path, name: str) -> str:
-    """The id of the image called `name`, or of the only one, in a docker-archive; nothing is unpacked (S14)."""
-    try:
-        with tarfile.open(archive) as tar:
-            listed = _read_manifest(tar, archive)
-    except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such image archive", about=str(archive)) from None
-    except (tarfile.TarError, OSError, EOFError) as problem:
-        raise _no_archive(archive, str(problem)) from None
-    with contextlib.suppress(LookupError, TypeError, AttributeError):
-        tagged = [each for each in listed if name in (each.get("RepoTags") or ())]
-        chosen = tagged or (listed if len(listed) == 1 else [])
-        match = _CONFIG.fullmatch(chosen[0]["Config"])
-        if match:
-            return match[1]
-    raise _no_archive(archive, f"it holds no image of the name {name}")
-
-
-def _read_manifest(tar: tarfile.TarFile, archive: Path) -> list[Any]:
-    for number, member in enumerate(tar):
-        if number > _MOST_MEMBERS:
-            raise _no_archive(archive, "it has too many members")
-        if member.name == "manifest.json" and member.isreg() and member.size <= _LARGEST_MANIFEST:
-            stream = tar.extractfile(member)
-            found = read_json(stream.read() if stream else b"", f"{archive}: manifest.json")
-            return found if isinstance(found, list) else []
-    raise _no_archive(archive, "it has no manifest.json")
-
-
-def _no_archive(archive: Path, reason: str) -> UsageError:
-    return UsageError(
-        "bad-image-archive",
-        f"this is not an image archive: {printable(reason)}",
-        about=printable(os.fsencode(archive)),
-        hint="Make one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
-    )
 
 
 def _compare(pipeline: Pipeline, name: str, found: Image) -> None:

@@ -24,7 +24,8 @@ def command(
     """Take pipelines that other sites left at a remote.
 
     Everything is checked before anything is kept: a descriptor that is none, other content under a version that is known here, or
-    a signature that config.toml asks for and that is missing ends with 8 or 2, and the catalogue stays as it was.
+    a signature that config.toml asks for and that is missing ends with 8 or 2, and the catalogue stays as it was. Of images only what is
+    known of them comes; `pipelines image get` brings their content.
     """
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.exchanging import open_remote, policy_of, show_exchanged

@@ -16,4 +16,6 @@ def command(common: Common) -> int | None:
     from registry.catalogue import Catalogue
 
     catalogue = Catalogue()
-    return list_pipelines(common.output, catalogue.entries(), catalogue.deprecation)
+    return list_pipelines(
+        common.output, catalogue.entries(), catalogue.deprecation, catalogue.image_digests()
+    )

@@ -21,18 +21,31 @@ def command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int
     """Leave pipelines at a remote for other sites.
 
     PIPELINES are NAME or NAME@VERSION; none means all. What is there stays; other content under the same name and version
-    is refused (8), and then nothing was published.
+    is refused (8), and then nothing was published. The content of an image goes first, where the remote has a place for images
+    and does not have it yet.
     """
     import getpass
     import socket
 
+    from hibali.errors import IncompleteError
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.exchanging import open_remote, show_exchanged
+    from hibali_cli.image_shelves import open_shelf
     from registry.exchange import publish
 
     catalogue = open_catalogue(common)
     remote, seen = open_remote(common, remote_name)
     wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    show_exchanged(common, remote_name, publish(catalogue, remote, remote_name, seen, wanted, by))
+    shelf = open_shelf(common, remote_name)
+    done = publish(catalogue, remote, remote_name, seen, wanted, by, shelf)
+    show_exchanged(common, remote_name, done)
+    missing = [each.pipeline.reference for each in done if each.content == "missing"]
+    if missing:
+        raise IncompleteError(
+            "image-not-here",
+            f"the content of {len(missing)} images is neither there nor here",
+            about=", ".join(missing[:5]),
+            hint="Get it where it is, and publish again: hibali pipelines image get NAME --from REMOTE",
+        )
     return None

@@ -24,4 +24,4 @@ def command(common: Common, words: tuple[str, ...]) -> int | None:
     catalogue = Catalogue()
     sound = [each for each in catalogue.entries() if isinstance(each, Summary)]
     found = (each for each, _ in search_pipelines(sound, words))
-    return list_pipelines(common.output, found, catalogue.deprecation)
+    return list_pipelines(common.output, found, catalogue.deprecation, catalogue.image_digests())

@@ -17,6 +17,7 @@ def command(common: Common, pipeline: str) -> int | None:
 
     PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last. No site is asked: runs are shown as they were last heard of.
     """
+    from hibali_cli.image_record import image_fields, image_words
     from hibali_cli.pipeline_record import full_record, show_pipeline, show_sites
     from registry.catalogue import Catalogue
     from runs.experience import by_site, runs_of
@@ -24,11 +25,15 @@ def command(common: Common, pipeline: str) -> int | None:
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    image = catalogue.image(found)
+    here = image is not None and catalogue.images.here(found, image) is not None
     sites = by_site(runs_of(found.digest))
     if common.json:
+        fields = image_fields(image, here=here) if image else None
         runs = [each.to_record() for each in sites]
-        common.output.record("pipeline", {**full_record(found, said, trusted=trusted), "runs": runs})
+        common.output.record("pipeline", {**full_record(found, said, fields, trusted=trusted), "runs": runs})
     else:
-        show_pipeline(common.output, found, said, trusted=trusted)
+        words = image_words(image, here=here) if image else ""
+        show_pipeline(common.output, found, said, words, trusted=trusted)
         show_sites(common.output, sites)
     return None

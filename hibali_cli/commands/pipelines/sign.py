@@ -29,7 +29,7 @@ from hibali_cli.options import Common
 def command(common: Common, pipeline: str, key: str) -> int | None:
     """Vouch for a version with an ssh key.
 
-    Name, version and digest are signed. The signature goes along when it is published.
+    Name, version, digest and the digest of its image are signed: sign again when an image was added. The signature goes along when it is published.
     """
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.exchanging import policy_of
@@ -38,7 +38,10 @@ def command(common: Common, pipeline: str, key: str) -> int | None:
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
-    file, signature = sign(signed_text(found), Path(key).expanduser(), policy_of(common).scratch)
+    image = catalogue.images.record(found.name, found.version)
+    covered = image.digest if image else ""
+    text = signed_text(found, covered)
+    file, signature = sign(text, Path(key).expanduser(), policy_of(common).scratch, covered)
     catalogue.sign(found, file, signature)
     if common.json:
         common.output.record("pipeline", pipeline_record(found, catalogue.deprecation(found)))

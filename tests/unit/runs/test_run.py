@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from hibali.claim import take_claim
 from hibali.errors import NotFoundError, TryLaterError
 from runs.book import Book
-from runs.claim import take_claim
 from runs.run import State, fold_records
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -98,7 +98,7 @@ def test_one_claim_at_a_time(tmp_path: Path) -> None:
 def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> None:
     code = f"""
         import os, pathlib
-        from runs.claim import take_claim
+        from hibali.claim import take_claim
         take_claim(pathlib.Path({str(tmp_path)!r}))
         os._exit(9)
     """

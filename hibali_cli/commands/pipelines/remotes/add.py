@@ -25,8 +25,13 @@ from hibali_cli.options import Common
 )
 @click.argument("name")
 @click.argument("url")
+@click.option(
+    "--images",
+    metavar="PLACE",
+    help="Where images are left, a folder or SITE:PATH; by default .images below URL, which git has not.",
+)
 @click.option("--replace", is_flag=True, help="Put it in the place of another one of that name.")
-def command(common: Common, name: str, url: str, *, replace: bool) -> int | None:
+def command(common: Common, name: str, url: str, images: str | None, *, replace: bool) -> int | None:
     """Name a place where sites leave pipelines for each other.
 
     URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. Nothing is asked there yet.
@@ -34,16 +39,21 @@ def command(common: Common, name: str, url: str, *, replace: bool) -> int | None
     import re
 
     from hibali.errors import UsageError
-    from hibali.settings_catalogue import REMOTE_NAME, RemoteSettings
+    from hibali.settings_catalogue import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
     from hibali.settings_edit import add_remote
 
     if not re.fullmatch(REMOTE_NAME, name):
         raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", about=name)
     if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
         raise UsageError("bad-remote-url", "this is no URL and no folder", about=name)
-    change = add_remote(common.config, RemoteSettings(name, url), replace=replace)
+    if images is not None and not re.fullmatch(IMAGES_PLACE, images):
+        raise UsageError(
+            "bad-images-place", "images are left in a folder from / on, or at SITE:PATH", about=name
+        )
+    change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
     if common.json:
-        common.output.record("remote", {"name": name, "url": url, "change": change})
+        kept = {"images": images} if images else {}
+        common.output.record("remote", {"name": name, "url": url, **kept, "change": change})
     else:
         common.output.say(f"{name}: {change}")
     return None

@@ -12,8 +12,10 @@ def command(common: Common) -> int | None:
     remotes = sorted(common.settings().remotes.items())
     if common.json:
         for name, remote in remotes:
-            common.output.record("remote", {"name": name, "url": remote.url})
+            kept = {"images": remote.images} if remote.images else {}
+            common.output.record("remote", {"name": name, "url": remote.url, **kept})
         common.output.record("end", {"count": len(remotes), "exit": 0})
     elif remotes:
-        common.output.table(["name", "url"], [(name, remote.url) for name, remote in remotes])
+        rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
+        common.output.table(["name", "url", "images"], rows)
     return None

@@ -1,0 +1,64 @@
+"""The names that git-annex gives to contents, and where they lie in a place of ours; pure (its page "hashing")."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from hibali.errors import UsageError
+
+_LONGEST = 4  # git-annex's own annex.maxextensionlength: "jpeg"
+_MOST = 2  # and as many of them: "tar.gz"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK = re.compile(rb"-S[0-9]+-C[0-9]+")
+_ESCAPES = ((b"&", b"&a"), (b"%", b"&s"), (b":", b"&c"), (b"/", b"%"))
+
+
+def extension_of(name: str) -> str:
+    """The part of a file's name that a SHA256E key keeps: ".nii.gz" of "bold.nii.gz", "" of "README".
+
+    At most the last two extensions, of up to four bytes each, letters and digits only; what is not ASCII counts as letters.
+    Names that are not UTF-8 hold surrogate escapes.
+    """
+    shown = name.rpartition("/")[2].lstrip(".")
+    if "." not in shown:
+        return ""
+    parts = shown.partition(".")[2].split(".")
+    kept: list[str] = []
+    for part in reversed(parts):
+        if len(_bytes(part)) > _LONGEST:
+            break
+        if all(letter.isalnum() or not letter.isascii() for letter in part):
+            kept.append(part)
+    return "".join(f".{part}" for part in reversed(kept[:_MOST]) if part)
+
+
+def key_of(size: int, digest: str, extension: str = "") -> str:
+    """The SHA256E key of a content: its size in bytes, its sha256 in hexadecimal, and what `extension_of` gives.
+
+    Raises `UsageError` for what cannot be in one.
+    """
+    if size < 0 or not _DIGEST.fullmatch(digest) or extension_of(f"x{extension}") != extension:
+        raise UsageError(
+            "bad-key", "this is no size, sha256 and extension", about=f"{size} {digest} {extension}"
+        )
+    return f"SHA256E-s{size}--{digest}{extension}"
+
+
+def place_of(key: str) -> str:
+    """Where a content lies below a place of ours: `xxx/yyy/KEY`, git-annex's lower directory hash and the key as it names files.
+
+    All chunks of a content share its folder. Raises `UsageError` for what is no key.
+    """
+    raw = _bytes(key)
+    if b"--" not in raw or raw.startswith((b"-", b".")) or b"\n" in raw or b"\0" in raw:
+        raise UsageError("bad-key", "this is no key of git-annex", about=key)
+    fields, _, name = raw.partition(b"--")
+    hashed = hashlib.md5(_CHUNK.sub(b"", fields) + b"--" + name, usedforsecurity=False).hexdigest()
+    for plain, escaped in _ESCAPES:
+        raw = raw.replace(plain, escaped)
+    return f"{hashed[:3]}/{hashed[3:6]}/{raw.decode('utf-8', 'surrogateescape')}"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
