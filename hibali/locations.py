@@ -73,8 +73,12 @@ def read_location(text: str, settings: Settings) -> Location:
         raise UsageError("unknown-site", "no site of this name is configured", about=typed)
     require_built(found.site)
     if found.typed_local and b".." in found.raw.split(b"/"):
-        real = os.path.realpath(found.raw).decode("utf-8", "surrogateescape")
-        return replace(found, path=real)
+        # the last name stays as it was typed, were it that of a symlink
+        above, _, name = found.raw.rpartition(b"/")
+        climbs = name == b".."
+        real = os.path.realpath(found.raw if climbs else above or b"/")
+        path = real if climbs else real.rstrip(b"/") + b"/" + name
+        return replace(found, path=path.decode("utf-8", "surrogateescape"))
     return found
 
 

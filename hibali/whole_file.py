@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, UsageError
+from hibali.ledger import sync_folder
 
 
 class WholeFile:
@@ -41,6 +42,11 @@ class WholeFile:
         except OSError as problem:
             raise self._broken(problem) from None
 
+    @property
+    def stream(self) -> IO[bytes]:
+        """The partial file itself, for a writer that seeks in it."""
+        return self._stream
+
     def commit(self) -> None:
         """Give it its name; raises `IncompleteError`."""
         try:
@@ -48,6 +54,7 @@ class WholeFile:
             os.fsync(self._stream.fileno())
             self._stream.close()
             self._partial.replace(self.path)
+            sync_folder(self.path.parent)
         except OSError as problem:
             raise self._broken(problem) from None
 

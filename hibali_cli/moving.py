@@ -10,6 +10,7 @@ import click
 from hibali.errors import Exit
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
+from hibali_cli.saving import SAVING, saving_of
 from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:] + SAVING, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +162,7 @@ def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide nothing about what a plan holds."""
-    return _add(_KEEPING + _DRY + _PACE, function)
+    return _add(_KEEPING + _DRY + _PACE + SAVING, function)
 
 
 def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,6 +188,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
     direct = options.pop("direct", False)
+    push_to, no_save = options.pop("push_to"), options.pop("no_save")
     return Request(
         operation,
         read_location(source, settings),
@@ -197,6 +199,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         pack_bytes=pack_bytes,
         recorded=recorded,
         direct=direct,
+        saving=saving_of(push_to, no_save=no_save),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hibali.account import account_names
 from hibali.errors import IncompleteError
 from hibali.shell import Finished, run
 from hibali.text import printable
@@ -117,21 +116,12 @@ def who_commits() -> dict[str, str]:
     told = dict(
         line.split(" ", 1) for line in known.stdout.decode("utf-8", "replace").splitlines() if " " in line
     )
-    account = _account()
+    account, address = account_names()
     name = os.environ.get("GIT_AUTHOR_NAME") or told.get("user.name") or account
-    email = (
-        os.environ.get("GIT_AUTHOR_EMAIL") or told.get("user.email") or f"{account}@{socket.gethostname()}"
-    )
+    email = os.environ.get("GIT_AUTHOR_EMAIL") or told.get("user.email") or address
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
         "GIT_COMMITTER_NAME": name,
         "GIT_COMMITTER_EMAIL": email,
     }
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid-{os.geteuid()}"

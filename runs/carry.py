@@ -9,7 +9,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry
 from transfers.places import open_store
-from transfers.request import Request
+from transfers.request import Request, Saving
 from transfers.rules import Rules
 from transfers.synchronise import synchronise
 
@@ -19,7 +19,9 @@ class Synchroniser:
 
     def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
         """Raises `IncompleteError` where anything of it did not arrive."""
-        receipt = synchronise(Request("stage", source, target, Rules(checksum=checksum)), tell)
+        # a cache that lies in somebody's dataset is not part of it
+        request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
+        receipt = synchronise(request, tell)
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(

@@ -17,7 +17,7 @@ from runs.run import Output, Run, State
 from transfers.entry import Entry, Kind
 from transfers.places import open_store
 from transfers.receipt import Receipt
-from transfers.request import Request
+from transfers.request import Request, Saving
 from transfers.rules import Rules
 from transfers.synchronise import synchronise
 
@@ -82,14 +82,22 @@ def _component(part: str, *, is_pattern: bool) -> re.Pattern[str]:
     return re.compile(guard + fnmatch.translate(part))
 
 
-def collect(run: Run, site: Site, target: Location, book: Book, tell: Listener = ignore) -> Receipt:
+def collect(
+    run: Run,
+    site: Site,
+    target: Location,
+    book: Book,
+    tell: Listener = ignore,
+    *,
+    saving: Saving = Saving(),  # noqa: B008 - it is frozen
+) -> Receipt:
     """Pull the outputs of a run that has ended; the receipt's `exit` tells how it went.
 
     RUN_FAILED for a tool that failed, whatever was found; else INCOMPLETE where anything is missing, is no
-    regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST.
+    regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST, `IncompleteError` where a dataset
+    could not be saved as `saving` says.
     """
-    if not run.state.final:
-        raise _not_over(run)
+    require_end(run)
     folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
     source = Location(site, folder, f"{site.name}:{folder}")
     store = open_store(source)
@@ -97,7 +105,7 @@ def collect(run: Run, site: Site, target: Location, book: Book, tell: Listener =
         chosen = choose_outputs(run.outputs, store.list())
     finally:
         store.close()
-    receipt = _pull(source, target, chosen.files, tell)
+    receipt = _pull(source, target, chosen.files, saving, tell)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -116,11 +124,13 @@ def collect(run: Run, site: Site, target: Location, book: Book, tell: Listener =
     return receipt
 
 
-def _pull(source: Location, target: Location, files: Sequence[bytes], tell: Listener) -> Receipt:
+def _pull(
+    source: Location, target: Location, files: Sequence[bytes], saving: Saving, tell: Listener
+) -> Receipt:
     if not files:
         return Receipt(new_identifier(), "collect", source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request("collect", source, target, rules), tell)
+    return synchronise(Request("collect", source, target, rules, saving=saving), tell)
 
 
 def _as_pattern(path: bytes) -> str:
@@ -128,14 +138,16 @@ def _as_pattern(path: bytes) -> str:
     return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
 
 
-def _not_over(run: Run) -> TryLaterError:
+def require_end(run: Run) -> None:
+    """Raise `TryLaterError` for a run that has not ended or is LOST."""
     if run.state is State.LOST:
-        return TryLaterError(
+        raise TryLaterError(
             "run-lost",
             f"nobody knows how this run ended: {run.reason}",
             about=run.id,
             hint=f"hibali runs wait {run.id} asks again.",
         )
-    return TryLaterError(
-        "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
-    )
+    if not run.state.final:
+        raise TryLaterError(
+            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+        )

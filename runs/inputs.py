@@ -14,6 +14,7 @@ from hibali.sites import Site
 from registry.invocation import Invocation
 from runs.prepare import Input, list_inputs
 from runs.stage import Identity, identify_elsewhere, identify_local
+from transfers.datasets.contents import bring_here
 from transfers.places import open_store
 
 
@@ -31,7 +32,8 @@ def locate_inputs(
 ) -> list[Located]:
     """All inputs, located; without `identify` nothing is read or hashed.
 
-    Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input.
+    Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
+    annexed content that cannot be got.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
@@ -51,9 +53,10 @@ def locate_inputs(
 
 
 def _identify(each: Input, place: Location) -> Located:
-    """A local path stands for what it leads to: a link is not staged as a link."""
+    """A local path stands for what it leads to: a link is not staged as a link, and what git-annex keeps elsewhere is got."""
     if place.typed_local:
         path = Path(os.fsdecode(place.raw))
+        bring_here(place.raw)
         identity = identify_local(path)
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Listener, ignore
@@ -35,6 +36,7 @@ class Request:
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said.
+    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     """
 
     pipeline: Pipeline
@@ -48,6 +50,7 @@ class Request:
     name: str = ""
     image: str = ""
     new: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -75,7 +78,7 @@ def launch(
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
         if run is None:
-            run = _begin(request, placed, book, key)
+            run = _begin(request, placed, identities, book, key)
         began(run)
         if run.job or run.state.ended:
             return run
@@ -100,7 +103,9 @@ def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
     return placed, identities
 
 
-def _begin(request: Request, placed: Sequence[Input], book: Book, key: str) -> Run:
+def _begin(
+    request: Request, placed: Sequence[Input], identities: Sequence[Identity], book: Book, key: str
+) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
     trial = _prepare(request, placed, run_id, f"/{run_id}", image="")
@@ -115,6 +120,17 @@ def _begin(request: Request, placed: Sequence[Input], book: Book, key: str) -> R
             "scheduler": request.scheduler.name,
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
+            "asked": dict(request.asked),
+            "inputs": [
+                # where it lay and what it was, for whoever asks later: an answer may be a relative path
+                {
+                    "id": each.id,
+                    "name": each.name,
+                    "location": place.path if place.typed_local else place.text,
+                    "identity": identity.text,
+                }
+                for each, place, identity in zip(placed, request.places, identities, strict=True)
+            ],
             "outputs": [
                 {
                     "id": each.id,
@@ -150,6 +166,8 @@ def _send(
         request.pipeline, request.container, far, request.site.name, request.image, bring.image_archive
     )
     prepared = _prepare(request, staged, run.id, as_text(folder), image=image)
+    if image:
+        book.note(run.id, "image", {"id": image})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
     book.note(run.id, "submitting")

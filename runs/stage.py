@@ -17,6 +17,7 @@ from hibali.events import Event, Listener, Moved, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.datasets.contents import is_reserved, look_into
 from transfers.entry import Entry, Kind
 from transfers.far import Far
 
@@ -73,16 +74,21 @@ def identify_local(path: Path) -> Identity:
 
 
 def _identify_tree(root: bytes, known: dict[str, str]) -> Identity:
-    """A folder is the digest of its sorted names, kinds and contents."""
+    """A folder is the digest of its sorted names, kinds and contents. In a dataset, annexed files are files."""
     whole = hashlib.sha256()
     files: dict[bytes, str] = {}
-    for path, found in _walk(root, b""):
+    contents = look_into(root)
+    for path, looked in _walk(root, b""):
+        if contents is not None and is_reserved(path):
+            continue
+        content = contents.find(path) if contents is not None and stat.S_ISLNK(looked.st_mode) else None
+        name, found = content if content is not None else (root + b"/" + path, looked)
         if stat.S_ISLNK(found.st_mode):
             what = b"l " + os.fsencode(_path(root, path).readlink())
         elif stat.S_ISDIR(found.st_mode):
             what = b"d"
         elif stat.S_ISREG(found.st_mode):
-            files[path] = _digest_of(root + b"/" + path, found, known)
+            files[path] = _digest_of(name, found, known)
             what = b"f " + files[path].encode("ascii")
         else:
             raise UsageError("bad-input", "a device, FIFO or socket cannot be staged", about=printable(path))

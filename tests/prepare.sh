@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
 # `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
-# `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks.
+# `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
+# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -28,15 +29,16 @@ prepare_environment() {
     touch "$ready"
 }
 
-prepare_swift() {
-    ready=.cache/swift/.ready
-    [ ! "$ready" -nt tests/swift.lock ] || return 0
-    echo "making .cache/swift from tests/swift.lock ..." >&2
-    "${PYTHON:-python3}" -m venv --clear .cache/swift &&
-        .cache/swift/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
-            --requirement tests/swift.lock &&
+# An environment of its own: prepare_own NAME WHAT makes .cache/NAME from tests/NAME.lock.
+prepare_own() {
+    ready=.cache/$1/.ready
+    [ ! "$ready" -nt "tests/$1.lock" ] || return 0
+    echo "making .cache/$1 from tests/$1.lock ..." >&2
+    "${PYTHON:-python3}" -m venv --clear ".cache/$1" &&
+        ".cache/$1/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
+            --requirement "tests/$1.lock" &&
         touch "$ready" ||
-        echo "OpenStack Swift could not be installed: tests that need it will be skipped by name" >&2
+        echo "$2 could not be installed: tests that need it will be skipped by name" >&2
 }
 
 missing_packages() {
@@ -73,7 +75,8 @@ for part in "$@"; do
     case $part in
     environment) prepare_environment ;;
     packages) prepare_packages ;;
-    swift) prepare_swift ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift]" >&2 && exit 2 ;;
+    swift) prepare_own swift "OpenStack Swift" ;;
+    crates) prepare_own crates "roc-validator" ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates]" >&2 && exit 2 ;;
     esac
 done

@@ -11,6 +11,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.backup import check_backup
 from transfers.call import Call
+from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.direct import agent_store, check_direct, open_way
 from transfers.entry import Kind, Proof
 from transfers.fidelity import check_fidelity, take_attributes
@@ -38,9 +39,15 @@ class Ends(Call):
     def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
         super().__init__(request, tell, stack, dry=dry)
         self._seeing = Seeing(self._open_plain)
+        self._dataset: DatasetStore | None = None  # the target, where it is in one
 
     def _open_plain(self, location: Location) -> Store:
-        return open_store(self._request.paced(location), tell=self._tell_others)
+        """As it is, but for what git-annex makes of a file."""
+
+        def opened(at: Location) -> Store:
+            return open_store(self._request.paced(at), tell=self._tell_others)
+
+        return see_dataset(opened(location), location, opened, self._tell_others)
 
     def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
@@ -51,10 +58,38 @@ class Ends(Call):
         """Packs go only where there are some or nothing else is, and nothing else where there are some."""
         store = self._open_plain(location)
         self._stack.callback(store.close)
+        self._keeps_history(store)
         if self._request.pack_bytes:
             return self._take(open_target(store, location.text))
         refuse_packed(store, location.text)
         return self._take(store)
+
+    def _keeps_history(self, store: Store) -> None:
+        """What comes into a dataset is saved there. Raises `UsageError` where something is to be pushed on from elsewhere."""
+        request = self._request
+        if isinstance(store, DatasetStore):
+            self._dataset = store
+            store.receive(request.saving.push_to)
+        elif request.saving.push_to:
+            raise UsageError(
+                "no-dataset",
+                "--push-to is for a target in a dataset of this machine, and this is none",
+                about=request.target.text,
+            )
+
+    def _bring(self, found: Survey) -> None:
+        """Content of the source that git-annex keeps elsewhere."""
+        source = self._source
+        origin = source.store if isinstance(source, SingleSource) else source
+        if isinstance(origin, DatasetStore):
+            entries = (action.entry for action in found.moves)
+            name = source.name if isinstance(source, SingleSource) else None
+            origin.bring(entry if name is None else entry._replace(path=name) for entry in entries)
+
+    def save(self) -> None:
+        """Commit what landed in a dataset. Raises `IncompleteError`."""
+        if self._dataset is not None:
+            self._dataset.save(self.receipt, self._request.saving)
 
     def open_ends(self) -> None:
         """Reach both sides."""
@@ -199,6 +234,13 @@ class Ends(Call):
         self.tell(found.planned())
         for failure in found.failures():
             self.tell(failure)
+        if found.annex_links and rules.links != "skip":
+            self.tell(
+                Noted(
+                    f"{self._request.source.text}: {found.annex_links} symlinks lead to content that git-annex keeps; only in datasets"
+                    " of this machine are they looked through, so they are kept as symlinks"
+                )
+            )
         return found
 
     def _survey(self, target: Side, *, target_exists: bool) -> Survey:

@@ -41,15 +41,19 @@ def follow(
     check_writable(request.target)
     with ExitStack() as stack:
         operation = Follow(request, following, tell, stack)
+        interruption: KeyboardInterrupt | None = None
         try:
             try:
-                return operation.run(), None
-            except KeyboardInterrupt as interruption:
+                receipt = operation.run()
+            except KeyboardInterrupt as caught:
+                interruption = caught
                 operation.leave()
-                return operation.end(interruption), interruption
+                receipt = operation.end(caught)
         except BaseException as problem:
             operation.end(problem)
             raise
+        operation.save()
+        return receipt, interruption
 
 
 def check_request(request: Request) -> None:

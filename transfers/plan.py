@@ -378,6 +378,8 @@ def unholdable(path: bytes, facts: Facts) -> str | None:
     for part in facts.refuses:
         if part in path:
             return f"it holds {part!r}"
+    if facts.reserved and not facts.reserved.isdisjoint(path.lower().split(b"/")):
+        return "it is one of the names that make a dataset of the target; to leave it out: --exclude"
     return None
 
 

@@ -97,3 +97,14 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
     else:
         details = (int(record.get("mtime_ns") or 0), int(record.get("mode", -1)), record.get("etag"))
         known[path] = Expected(str(record["sha256"]), int(record["size"]), *details)
+
+
+def moved_by(operation: str) -> dict[bytes, Expected] | None:
+    """What one operation brought to its target; None for one that is not known, or that found a part of it there already."""
+    moved: dict[bytes, Expected] = {}
+    receipt: dict[str, Any] = {}
+    for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):
+        if record.get("kind") == "receipt":
+            receipt = record
+        _fold(moved, record, b"", b"")
+    return moved if receipt.get("files") == len(moved) and receipt.get("files_kept") == 0 else None

@@ -10,12 +10,26 @@ from transfers.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """What becomes of what comes into a dataset: a commit, unless `save` is false, pushed on to the siblings `push_to`.
+
+    `message` is the commit's, instead of one that tells the receipt; `also` are further absolute names that belong to it.
+    """
+
+    save: bool = True
+    push_to: tuple[str, ...] = ()
+    message: str | None = None
+    also: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What was asked; `operation` is the word of the command, `saved` a plan to be carried out as it is.
 
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
     0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
-    digests that decide count from the record, too. `direct` has the source's site send to the target's by itself.
+    digests that decide count from the record, too. `direct` has the source's site send to the target's by itself. What comes into
+    a dataset becomes a commit there as `saving` says.
     """
 
     operation: str
@@ -28,6 +42,7 @@ class Request:
     pack_bytes: int = 0
     recorded: bool = False
     direct: bool = False
+    saving: Saving = field(default_factory=Saving)
 
     @property
     def lowest_rate(self) -> int:

@@ -51,6 +51,9 @@ class Facts:
     segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
     least_segment_bytes: int = 1024 * 1024  # and how small they may be
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
+    reserved: frozenset[bytes] = (
+        frozenset()
+    )  # components, in lower case, that are kept for what is no data here
     holes: bool = False  # what is a hole at the source takes no room here
     keeps: bool = False  # can keep what is replaced in another place of its own
     writable: bool = True  # False where everything is only read

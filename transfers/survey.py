@@ -53,6 +53,7 @@ class Survey:
     files_kept: int = 0
     files_to_delete: int = 0
     target_files: int = 0
+    annex_links: int = 0
     unlisted: Unlisted = field(default_factory=list)
 
     def planned(self) -> Planned:
@@ -195,6 +196,7 @@ def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Su
         if counted:
             found.files += 1
             found.bytes += entry.size
+            found.annex_links += b".git/annex/objects/" in entry.link and entry.kind is Kind.LINK
         yield first_names.mark(entry) if counted and rules.hard_links else entry
 
 

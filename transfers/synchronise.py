@@ -21,16 +21,19 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
     """Do it, and return the receipt, whose `exit` says how it went.
 
     Raises what stopped the call before its end: `RefusedError` when nothing was changed, `TryLaterError`,
-    `AccessError`, `NotFoundError`. The receipt of a call that was stopped is in the ledger all the same.
+    `AccessError`, `NotFoundError`. The receipt of a call that was stopped is in the ledger all the same. `IncompleteError` also
+    where all landed in a dataset and could not be saved there.
     """
     check_writable(request.target)
     with ExitStack() as stack:
         operation = Operation(request, tell, stack)
         try:
-            return operation.run()
+            receipt = operation.run()
         except BaseException as problem:
             operation.end(problem)
             raise
+        operation.save()
+        return receipt
 
 
 def plan_only(
@@ -78,6 +81,7 @@ class Operation(Changing):
         if self._request.direct and found.moves.count:
             self._find_way()
         if found.changes or not existed:
+            self._bring(found)
             lock = self._make_and_lock(lock)
             self._carry(found)
             self._delete(found)

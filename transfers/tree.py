@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hibali.errors import NotFoundError
 from hibali.events import Listener
 from hibali.locations import Location
+from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind
 from transfers.mover import Side
 from transfers.packs.seeing import Seeing
@@ -93,7 +94,11 @@ def open_tree(
 
     What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
     """
-    seeing = Seeing(lambda at: open_store(at, tell=tell))
+
+    def opened(at: Location) -> Store:
+        return open_store(at, tell=tell)
+
+    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, tell, brings=False))
 
     store, found = seeing.find(location)
     stack.callback(store.close)

@@ -11,6 +11,7 @@ import click
 from hibali_cli.command import command as as_command
 from hibali_cli.moving import add_applying_options, carry_out
 from hibali_cli.options import Common
+from hibali_cli.saving import saving_of
 
 
 @as_command(
@@ -30,6 +31,8 @@ def command(
     dry_run: bool,
     detailed_exit_code: bool,
     bwlimit: int | None,
+    push_to: tuple[str, ...],
+    no_save: bool,
 ) -> int | None:
     """Carry out exactly a saved plan, or refuse it.
 
@@ -50,5 +53,6 @@ def command(
         )
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
         backup = None if backup_dir is None else read_location(backup_dir, settings)
-        request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0)
+        saving = saving_of(push_to, no_save=no_save)
+        request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import RefusedError, UsageError
+from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
+        (
+            "hibali run conform answers.json --site juwels --wait --dataset derived",
+            "Keep outputs and record in the DataLad dataset around derived/.",
+        ),
     ],
 )
 @click.argument("pipeline")
@@ -36,6 +41,13 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
 @click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
+@click.option(
+    "--dataset",
+    metavar="DIR",
+    help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
+)
+@click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
 def command(
     common: Common,
     *,
@@ -47,6 +59,9 @@ def command(
     name: str,
     new: bool,
     image: str,
+    folder: str | None,
+    dataset: str | None,
+    no_save: bool,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
@@ -55,6 +70,8 @@ def command(
     """
     from registry.catalogue import Catalogue
 
+    into = Into(folder, dataset, no_save)
+    check_collecting(into, wait=wait)
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
@@ -62,23 +79,33 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    request = _read_request(common, found, Path(invocation), site_name, identify=not dry_run)
+    request = read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
+    if dataset is not None:
+        from runs.dataset import asked_before, keep_in
+
+        keep_in(dataset, asked_before([{"asked": request.asked}], found.reference))
     if dry_run:
         _show(common, request)
         return None
-    _require_consent(common, catalogue, request.pipeline, request.container)
-    _run(common, request, {"name": name, "new": new, "image": image}, wait=wait)
-    return None
+    require_consent(common, catalogue, request.pipeline, request.container)
+    return _run(
+        common,
+        request,
+        {"name": name, "new": new, "image": image},
+        wait=wait,
+        into=into,
+    )
 
 
-def _read_request(
-    common: Common, pipeline: Pipeline, answers: Path, site_name: str, *, identify: bool
+def read_request(
+    common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
     from hibali.strict_json import read_json_file
     from hibali_cli.run_site import run_site
     from registry.invocation import check_invocation
     from runs.container import load_container
+    from runs.dataset import asked_here
     from runs.inputs import locate_inputs
     from runs.launch import Request
     from runs.scheduler import load_scheduler
@@ -97,10 +124,11 @@ def _read_request(
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
+        asked=asked_here(answers, located, image).to_fields(),
     )
 
 
-def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
     """Without a container the tool is its author's code with all of the user's rights (S11)."""
     if container.isolates or catalogue.is_trusted(pipeline.digest):
         return
@@ -118,7 +146,7 @@ def _require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, c
     )
 
 
-def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool) -> None:
+def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
     from dataclasses import replace
 
     from hibali_cli.progress import listening
@@ -144,12 +172,16 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool)
             far.close()
         if wait:
             [run] = wait_for_runs(common, book, [run], tell)
+        receipt = collect_into(common, book, run, into, tell)
+    if receipt is not None:
+        tell_collected(common, receipt)
     if wait or run.state.ended:
         report_ends(common, book, [run])
     elif common.json:
         common.output.record("run", run.to_record())
     else:
         common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+    return int(receipt.exit) if receipt is not None else 0
 
 
 def _announce(common: Common, run: Run) -> None:

@@ -12,39 +12,47 @@ from hibali_cli.options import Common
     "collect",
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
+        (
+            "hibali runs collect 20260102-030405-0a1b2c3d --dataset study/derived",
+            "The same into a dataset, with a record of the run.",
+        ),
     ],
 )
 @click.argument("run_id", metavar="ID")
 @click.argument("folder", metavar="[DIR]", required=False)
-def command(common: Common, run_id: str, folder: str | None) -> int | None:
+@click.option(
+    "--dataset",
+    metavar="DIR",
+    help="Collect into DIR in a DataLad dataset, and save with a record that `datalad rerun` repeats.",
+)
+@click.option("--no-save", is_flag=True, help="Leave what comes into a dataset uncommitted.")
+def command(
+    common: Common, run_id: str, *, folder: str | None, dataset: str | None, no_save: bool
+) -> int | None:
     """Pull every declared output of a run into DIR (default: ./ID), verified.
 
     Exit 6 names a required output that is missing; a tool that failed is exit 7, whatever it left.
     """
-    from hibali.errors import RunFailedError
-    from hibali.locations import read_location
+    from hibali.errors import RunFailedError, UsageError
+    from hibali_cli.collecting import collect_outputs, saving_in, tell_collected
     from hibali_cli.progress import listening
     from hibali_cli.run_record import find_failure
-    from hibali_cli.run_site import run_site, update_runs
+    from hibali_cli.run_site import update_runs
     from runs.book import Book
-    from runs.collect import collect
+    from runs.run import State
+    from transfers.request import Saving
 
+    if dataset is not None and (folder is not None or no_save):
+        raise UsageError("usage", "it says where outputs go, and that they are saved", about="--dataset")
     book = Book()
     run = book.load(run_id)
-    settings = common.settings()
-    target = read_location(folder or f"./{run.id}", settings)
     with listening(common, f"collect {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell)
-        receipt = collect(run, run_site(common, run.site), target, book, tell)
-    if common.json:
-        record = receipt.to_record()
-        common.output.record(
-            "receipt", {name: record[name] for name in record if name not in {"schema", "kind"}}, flush=True
-        )
-    else:
-        common.output.say(
-            f"{receipt.files} files in {target.text}, {receipt.files_moved} moved, proof {receipt.proof_moved or 'none needed'}"
-        )
+        saving = Saving(save=not no_save)
+        if dataset is not None and run.state is State.SUCCEEDED:
+            saving = saving_in(book, run, dataset)
+        receipt = collect_outputs(common, book, run, dataset or folder or f"./{run.id}", tell, saving)
+    tell_collected(common, receipt)
     if not run.reported:
         book.note(run.id, "reported")
     failure = find_failure(run)

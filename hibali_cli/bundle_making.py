@@ -1,0 +1,123 @@
+"""What `bundle create` gathers and writes."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hibali.errors import UsageError
+from hibali.strict_json import read_json_file
+from hibali_cli.bundle_record import show_bundle
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_cli.run_site import opener, run_site, update_runs
+from registry.catalogue import Catalogue
+from registry.image_record import FILE as IMAGE
+from registry.image_record import read_record
+from registry.invocation import check_invocation
+from registry.signature import is_signature_name
+from runs.book import Book
+from runs.bundles.archive import Archive
+from runs.bundles.compose import Parts
+from runs.bundles.create import create_bundle
+from runs.bundles.gather import given_answers, inputs_of_invocation, inputs_of_run, left_by
+from runs.bundles.read import Bundle, read_bundle
+from runs.image import used_image
+from runs.run import RUN_ID
+
+if TYPE_CHECKING:
+    from hibali.events import Listener
+    from registry.pipeline import Pipeline
+    from runs.bundles.compose import Include
+
+
+def make_bundle(common: Common, what: str, output: str, pipeline: str | None, include: str) -> None:
+    """Write the bundle of a run or of an invocation, and tell what is in it."""
+    target = Path(output)
+    with listening(common, f"bundle {what}") as tell:
+        if RUN_ID.fullmatch(what):
+            if pipeline is not None:
+                raise UsageError("usage", "a run knows its pipeline", about="--pipeline")
+            parts = _parts_of_run(common, what, cast("Include", include), tell)
+        else:
+            parts = _parts_of_invocation(common, Path(what), pipeline, cast("Include", include), tell)
+        create_bundle(parts, target, tell)
+    with Archive(target) as archive:
+        bundle = read_bundle(archive)
+    if common.json:
+        show_bundle(common, target, bundle)
+    else:
+        _tell(common, target, bundle)
+
+
+def _parts_of_run(common: Common, run_id: str, include: Include, tell: Listener) -> Parts:
+    book, catalogue = Book(), Catalogue()
+    [run] = update_runs(common, book, [book.load(run_id)], tell)
+    left = left_by(run, book, lambda: run_site(common, run.site))
+    pipeline = catalogue.find(run.pipeline)
+    invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
+    site = common.settings().site(run.site)
+    return Parts(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=inputs_of_run(run, book, invocation, common.settings(), site, opener(site, tell), tell),
+        published=run.ended or run.created,
+        agent=getpass.getuser(),
+        run=run,
+        image_id=used_image(run.site, pipeline.digest),
+        left=left,
+        include=include,
+        **_beside(catalogue, pipeline),
+    )
+
+
+def _parts_of_invocation(
+    common: Common, answers: Path, reference: str | None, include: Include, tell: Listener
+) -> Parts:
+    if reference is None:
+        raise UsageError(
+            "usage",
+            "an invocation does not say which pipeline it is for",
+            about=str(answers),
+            hint="Give --pipeline NAME@VERSION, or the id of a run: hibali runs list",
+        )
+    catalogue = Catalogue()
+    pipeline = catalogue.find(reference)
+    invocation = check_invocation(pipeline, read_json_file(answers))
+    changed = datetime.fromtimestamp(answers.stat().st_mtime, UTC)
+    return Parts(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=inputs_of_invocation(invocation, common.settings(), tell),
+        published=f"{changed:%Y-%m-%dT%H:%M:%SZ}",
+        agent=getpass.getuser(),
+        include=include,
+        **_beside(catalogue, pipeline),
+    )
+
+
+def _beside(catalogue: Catalogue, pipeline: Pipeline) -> dict[str, Any]:
+    """What travels with a descriptor: who signed it, and which image it is pinned to."""
+    files = catalogue.beside(pipeline.name, pipeline.version)
+    image = files.get(IMAGE)
+    return {
+        "image": None if image is None else read_record(image.read_bytes(), str(image)),
+        "signatures": {name: path.read_bytes() for name, path in files.items() if is_signature_name(name)},
+    }
+
+
+def _tell(common: Common, target: Path, bundle: Bundle) -> None:
+    """The file, what is not in it, and what a peer may compare it by."""
+    common.output.line(str(target))
+    record = bundle.record
+    for each in record.inputs:
+        if not each.included:
+            common.output.warn(
+                f"the input {each.id} is not in it, only its digest: it lies at {each.location}"
+            )
+    for problem in record.outputs.problems if record.outputs else ():
+        common.output.warn(f"{problem['path']}: {problem['message']}")
+    state = f" of a run that {record.run.state}" if record.run else ""
+    common.output.say(f"{target.stat().st_size} bytes{state}; the sha256 of its manifest is {bundle.content}")

@@ -1,0 +1,222 @@
+"""A bundle as a zip file: written the same every time, read member by member within limits (S14)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NoReturn, Self
+
+from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.text import printable
+from hibali.whole_file import WholeFile
+from runs.bundles.members import is_folder, is_member
+
+BLOCK = 1024 * 1024
+_MOST_MEMBERS = 100_000
+_MOST_DIRECTORY = 32 * 1024 * 1024  # bytes of the list of members, which is held in memory
+_MOST_RATIO = 200
+_SMALL = 1024 * 1024  # a member of this size may be packed as tightly as it likes
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that zip knows: the same content is the same archive
+_END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16
+_END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
+_LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
+_ENTRY = b"PK\x01\x02"
+_ENCRYPTED = 0x1
+
+
+class ArchiveWriter:
+    """A zip file that gets its name with `commit`. Members are stored as they are, so that they come to the same bytes everywhere."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises what `WholeFile` raises."""
+        self._file = WholeFile(path)
+        self._zip = zipfile.ZipFile(self._file.stream, "w", zipfile.ZIP_STORED)
+
+    def add(self, name: str, size: int, pieces: Iterable[bytes]) -> str:
+        """One member and the sha256 of what was written; raises `IncompleteError` where there is no room, `RefusedError` for another size."""
+        info = zipfile.ZipInfo(name, _EPOCH)
+        info.create_system, info.external_attr, info.file_size = 3, 0o100644 << 16, size
+        summed = hashlib.sha256()
+        written = 0
+        try:
+            with self._zip.open(info, "w") as stream:
+                for piece in pieces:
+                    written += len(piece)
+                    if written > size:
+                        break
+                    stream.write(piece)
+                    summed.update(piece)
+        except OSError as problem:
+            raise self._broken(problem) from None
+        if written != size:
+            raise RefusedError("input-changed", "it changed while the bundle was written", about=name)
+        return summed.hexdigest()
+
+    def add_folder(self, name: str) -> None:
+        """Say that there is a folder, which may hold nothing."""
+        info = zipfile.ZipInfo(f"{name}/", _EPOCH)
+        info.create_system, info.external_attr = 3, 0o040755 << 16
+        try:
+            self._zip.writestr(info, b"")
+        except OSError as problem:
+            raise self._broken(problem) from None
+
+    def commit(self) -> None:
+        """Give it its name, durable; raises `IncompleteError`."""
+        try:
+            self._zip.close()
+        except OSError as problem:
+            raise self._broken(problem) from None
+        self._file.commit()
+
+    def _broken(self, problem: OSError) -> IncompleteError:
+        return IncompleteError(
+            "unwritable-file",
+            f"it could not be written: {problem.strerror or 'it failed'}",
+            about=str(self._file.path),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError, ValueError):  # what was not committed is thrown away
+            self._zip.close()
+        self._file.__exit__(kind, error, trace)
+
+
+class Archive:
+    """A zip file that nobody vouches for. Every method raises `RefusedError` `bad-bundle` for what is not as a bundle is."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it and judge its list of members. Raises `NotFoundError`, `AccessError`, `UsageError`, too."""
+        self.about = printable(os.fsencode(path))
+        self._stack = contextlib.ExitStack()
+        try:
+            stream = self._stack.enter_context(path.open("rb"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFoundError("no-such-file", "there is no such bundle", about=self.about) from None
+        except PermissionError:
+            raise AccessError("denied", "this file may not be read", about=self.about) from None
+        except OSError as problem:
+            raise UsageError(
+                "unreadable-file", problem.strerror or "it cannot be read", about=self.about
+            ) from None
+        try:
+            self.size = os.fstat(stream.fileno()).st_size
+            with self._translated("its list of members"):
+                _check_directory(stream, self.size)
+                self._zip = self._stack.enter_context(zipfile.ZipFile(stream))
+            infos = self._zip.infolist()
+            self.members = {info.filename: info for info in infos if not is_folder(info.filename)}
+            self._judge()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def read(self, name: str, most: int) -> bytes:
+        """A member of at most so many bytes, whole."""
+        if name not in self.members:
+            self.refuse(f"it has no {name}")
+        if self.members[name].file_size > most:
+            self.refuse(f"{name} has more than {most} bytes")
+        return b"".join(self.pieces(name))
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a member, never more than it said before."""
+        with self._translated(name), self._zip.open(self.members[name]) as stream:
+            while piece := stream.read(BLOCK):
+                yield piece
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the one error there is."""
+        raise RefusedError(
+            "bad-bundle",
+            f"this is no bundle that can be used: {reason}",
+            about=self.about,
+            hint="Nothing was started. Ask whoever made it for another copy.",
+        )
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._stack.close()
+
+    def _judge(self) -> None:
+        """Names, kinds, sizes and packing of all members, before a byte of any is read."""
+        infos = self._zip.infolist()
+        if len(infos) != len({info.filename for info in infos}):
+            self.refuse("it has two members of one name")
+        for info in infos:
+            reason = _wrong_with(info)
+            if reason:
+                self.refuse(f"the member {printable(info.orig_filename[:200])}: {reason}")
+        # members that share their bytes would be read more often than they are there
+        if sum(info.compress_size + 30 + len(info.orig_filename) for info in infos) > self.size:
+            self.refuse("its members overlap")
+
+    @contextlib.contextmanager
+    def _translated(self, about: str) -> Iterator[None]:
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError) as problem:
+            self.refuse(f"{about}: {printable(str(problem)[:200])}")
+        except (NotImplementedError, RuntimeError, OverflowError, OSError) as problem:
+            self.refuse(f"{about}: {printable(str(problem)[:200])}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _wrong_with(info: zipfile.ZipInfo) -> str:
+    """Why a member is not read; "" for one that is as a bundle has it."""
+    folder = is_folder(info.orig_filename)
+    if not (folder or is_member(info.orig_filename)) or info.filename != info.orig_filename:
+        return "bundles have no such member"
+    if stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFDIR if folder else stat.S_IFREG}:
+        return "it is no regular file"
+    if folder and info.file_size:
+        return "it is a folder with bytes of its own"
+    if info.flag_bits & _ENCRYPTED:
+        return "it is encrypted"
+    if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        return "it is packed in a way that bundles are not"
+    if info.file_size > max(_SMALL, info.compress_size * _MOST_RATIO):
+        return f"it would unpack to more than {_MOST_RATIO} times its size"
+    return ""
+
+
+def _check_directory(stream: IO[bytes], size: int) -> None:
+    """Raise `BadZipFile` where the list of members would take much memory; `zipfile` reads all of it at once.
+
+    An archive with a comment, or anything else behind its end, is none of ours.
+    """
+    stream.seek(max(0, size - _END.size))
+    end = stream.read(_END.size)
+    if len(end) != _END.size or end[:4] != b"PK\x05\x06" or end[-2:] != b"\0\0":
+        raise zipfile.BadZipFile("it is no zip file, or more stands behind its end")
+    length, offset = _END.unpack(end)[5:7]
+    stream.seek(max(0, size - _END.size - _LOCATOR.size - _END_64.size))
+    before = stream.read(_END_64.size + _LOCATOR.size)
+    if before[_END_64.size : _END_64.size + 4] == b"PK\x06\x07":
+        length, offset = _END_64.unpack(before[: _END_64.size])[8:10]
+    if length > _MOST_DIRECTORY or offset + length > size:
+        raise zipfile.BadZipFile("the list is too long")
+    stream.seek(offset)
+    if stream.read(length).count(_ENTRY) > _MOST_MEMBERS:
+        raise zipfile.BadZipFile(f"there are more than {_MOST_MEMBERS}")
+    stream.seek(0)

@@ -1,0 +1,205 @@
+"""A run that is kept in a DataLad dataset: its outputs, and the record by which `datalad rerun` repeats it."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import lzma
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import UsageError
+from hibali.ledger import write_atomic
+from hibali.text import printable
+from runs.inputs import Located
+from runs.run import Run
+from transfers.datasets.programs import run_git
+from transfers.datasets.repository import Repository, find_place
+from transfers.request import Saving
+
+_MESSAGE = """\
+[DATALAD RUNCMD] {subject}
+
+=== Do not change lines below ===
+{record}
+^^^ Do not change lines above ^^^
+"""
+_TRUE = frozenset({"true", "yes", "on", "1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a run was asked for here: in which folder, with which file of answers, and which local files it names."""
+
+    folder: str
+    invocation: str
+    inputs: tuple[str, ...] = ()
+    image: str = ""
+
+    def to_fields(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {
+            "folder": self.folder,
+            "invocation": self.invocation,
+            "inputs": list(self.inputs),
+            "image": self.image,
+        }
+
+
+def asked_here(invocation: Path, located: Sequence[Located], image: str) -> Asked:
+    """Paths absolute, as typed from the current folder: what a symlink leads to is not what was typed."""
+    here = Path.cwd()
+    inputs = (str(here / each.input.text) for each in located if each.place.typed_local)
+    return Asked(str(here), str(here / invocation), tuple(dict.fromkeys(inputs)), image)
+
+
+def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> Asked:
+    """What the ledger has of it; raises `UsageError` for a run that an older version began."""
+    fields = records[0].get("asked") if records else None
+    if not isinstance(fields, dict) or not fields.get("folder"):
+        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
+    return Asked(fields["folder"], fields["invocation"], tuple(fields["inputs"]), fields["image"])
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A folder for outputs in a repository in which the run was asked for, too."""
+
+    repository: Repository
+    folder: str
+    asked: Asked
+
+
+def keep_in(folder: str, asked: Asked) -> Dataset:
+    """Raises `UsageError` where nobody could repeat the run from what the dataset holds."""
+    place = find_place(os.fsencode(os.path.realpath(folder)))
+    if place is None:
+        raise UsageError(
+            "no-dataset",
+            "this lies in no DataLad dataset of this machine",
+            about=printable(folder),
+            hint=f"datalad create --force {printable(folder)}",
+        )
+    for what, path in (
+        ("the folder where the run was typed", asked.folder),
+        ("the invocation", asked.invocation),
+    ):
+        other = find_place(os.fsencode(path))
+        if other is None or other.repository != place.repository:
+            root = printable(place.repository.root)
+            raise UsageError(
+                "outside-dataset",
+                f"{what} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
+                about=printable(path),
+                hint=f"Put the file of answers into the dataset, and type the line in a folder of {root}.",
+            )
+    return Dataset(place.repository, os.fsdecode(place.path), asked)
+
+
+def saving_of(dataset: Dataset, run: Run) -> Saving:
+    """The commit of a run that succeeded: outputs, the file of answers, and the record in the message.
+
+    Where the dataset says so the record goes into a file of its own, which is written here.
+    """
+    record = run_record(dataset, run, _dataset_id(dataset.repository))
+    text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
+    also = [_real(dataset.asked.invocation)]
+    if _configured(dataset.repository, "datalad.run.record-sidecar").lower() in _TRUE:
+        name = hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+        also.append(_write_sidecar(dataset.repository, name, record))
+        text = json.dumps(name)
+    subject = f"{run.pipeline} at {run.site}"
+    return Saving(message=_MESSAGE.format(subject=subject, record=text), also=tuple(also))
+
+
+def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
+    """What `datalad run` would have written (datalad.core.local.run), with what only hibali knows under `hibali`; pure."""
+    start = _text(_real(dataset.asked.folder))
+    root = os.fsdecode(dataset.repository.root)
+
+    def relative(path: str) -> str:
+        return os.path.relpath(path, start)
+
+    invocation = relative(_text(_real(dataset.asked.invocation)))
+    words = ["hibali", "run", run.pipeline, _as_path(invocation), "--site", run.site, "--wait", "--new"]
+    words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
+    words += [f"--name={run.name}"] if run.name else []
+    words += [f"--image={dataset.asked.image}"] if dataset.asked.image else []
+    inside = [path for path in dataset.asked.inputs if _is_in(path, root)]
+    outputs = [
+        str(Path(dataset.folder, each.path if each.is_pattern else glob.escape(each.path)))
+        for each in run.outputs
+    ]
+    return {
+        "chain": [],
+        "cmd": _plain(shlex.join(words)),
+        **({"dsid": identifier} if identifier else {}),
+        "exit": run.exit_code or 0,
+        "extra_inputs": [],
+        "inputs": [_plain(glob.escape(relative(path))) for path in (str(Path(start, invocation)), *inside)],
+        "outputs": [_plain(relative(path)) for path in outputs],
+        "pwd": os.path.relpath(start, root),
+        "hibali": {"run": run.id, "pipeline_digest": run.pipeline_digest, "scheduler": run.scheduler},
+    }
+
+
+def _plain(text: str) -> str:
+    """Braces would be placeholders of `datalad run`."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _as_path(path: str) -> str:
+    """A name that no program takes for an option or for a site."""
+    plain = not path.startswith("-") and ":" not in path.partition("/")[0]
+    return path if plain else f"./{path}"
+
+
+def _is_in(path: str, root: str) -> bool:
+    """Without following the file itself, which may be an annexed symlink."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return f"{os.path.realpath(folder or '/')}/{name}".startswith(root.rstrip("/") + "/")
+
+
+def _real(path: str) -> bytes:
+    """The folder without symlinks, the name as it is: an annexed file is a symlink, and meant itself."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    whole = Path(os.path.realpath(folder or "/"), name)
+    return os.fsencode(whole.resolve() if whole.is_dir() else whole)
+
+
+def _text(path: bytes) -> str:
+    return os.fsdecode(path)
+
+
+def _dataset_id(repository: Repository) -> str:
+    told = run_git(repository, "config", "-f", ".datalad/config", "datalad.dataset.id").stdout
+    return told.decode("utf-8", "replace").strip()
+
+
+def _configured(repository: Repository, name: str) -> str:
+    """A setting of the user, else of the dataset."""
+    for words in (["config", name], ["config", "-f", ".datalad/config", name]):
+        told = run_git(repository, *words)
+        if told.exit_code == 0:
+            return told.stdout.decode("utf-8", "replace").strip()
+    return ""
+
+
+def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any]) -> bytes:
+    """The record as a file, as DataLad compresses it; its absolute name."""
+    folder = _configured(repository, "datalad.run.record-directory") or ".datalad/runinfo"
+    root = Path(os.fsdecode(repository.root))
+    path = root / folder / name
+    if not path.resolve().is_relative_to(root):
+        raise UsageError(
+            "bad-dataset", "datalad.run.record-directory leads out of the dataset", about=str(root)
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"
+    write_atomic(path, lzma.compress(line.encode("utf-8", "surrogateescape")), mode=0o644)
+    return os.fsencode(path)

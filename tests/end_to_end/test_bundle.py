@@ -1,0 +1,306 @@
+"""A run as one file: made at one site, repeated at another, compared file by file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import DESCRIPTOR, Bench, doing
+from tests.support.lacking import lacks
+from tests.support.waiting import wait_for
+
+
+def run_at(bench: Bench, answers: str, *more: str, exit: int = 0) -> str:  # noqa: A002
+    """The id of a run that has ended."""
+    lines = bench.run(answers, "--wait", *more, exit=exit).lines
+    return next(line["id"] for line in lines if line["kind"] == "run")
+
+
+def add_ssh_site(bench: Bench, server: Any, name: str) -> None:
+    words = ", ".join(f'"{word}"' for word in server.command)
+    bench.add_site(
+        name,
+        f'kind = "ssh"\nwork = "{bench.folder}/far-{name}"\n[sites.{name}.ssh]\nhost = "{server.host}"\n'
+        f'command = [{words}]\n[sites.{name}.limits]\npoll = "1s"',
+    )
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_local_site("first")
+    return made
+
+
+def test_a_bundle_of_one_site_gives_the_same_at_another(hibali: Any, ssh_server: Any) -> None:
+    bench = Bench(hibali)
+    add_ssh_site(bench, ssh_server, "first")
+    run_id = run_at(bench, bench.answers())
+    made = hibali("bundle", "create", run_id, "-o", "bet.zip", "--json", exit=0).last
+    assert (made["kind"], made["run"]["state"], made["outputs"]["files"]) == ("bundle", "SUCCEEDED", 1)
+    assert [(each["id"], each["included"]) for each in made["inputs"]] == [("in", True)]
+    bench.add_local_site("second")
+    (bench.folder / "input.txt").unlink()  # all that is needed is in the bundle
+    answer = hibali("bundle", "run", "bet.zip", "--site", "second", "--json", exit=0)
+    [compared] = [line for line in answer.lines if line["kind"] == "compared"]
+    assert (compared["path"], compared["fate"]) == ("out.txt", "equal")
+    assert compared["recorded"] == compared["found"]
+    assert (answer.last["kind"], answer.last["equal"], answer.last["different"]) == ("comparison", 1, 0)
+    assert (bench.folder / answer.last["run"] / "out.txt").read_text() == "hello\n"
+    assert not list((hibali.home.state / "bundles").iterdir())
+
+
+def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: Any) -> None:
+    bench = Bench(
+        hibali, doing("mkdir [OUT]; cp [IN] [OUT]/same; date +%N >[OUT]/other; touch [OUT]/$(date +%N)")
+    )
+    bench.add_local_site("first")
+    run_id = run_at(bench, bench.answers())
+    hibali("runs", "collect", run_id, "back", exit=0)
+    hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
+    bench.add_local_site("second")
+    words = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
+    answer = hibali(*words, "--json", exit=6)
+    fates = {line["path"]: line["fate"] for line in answer.lines if line["kind"] == "compared"}
+    assert fates.pop("out.txt/same") == "equal"
+    assert fates.pop("out.txt/other") == "different"
+    assert sorted(fates.values()) == ["extra", "missing"]
+    assert [answer.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
+        1,
+        1,
+        1,
+        1,
+        6,
+    ]
+    assert (bench.folder / "again" / "out.txt" / "same").read_text() == "hello\n"
+    told = hibali(*words, exit=6)  # the end was told: this is another run
+    assert b"different  out.txt/other\n" in told.out
+    assert b"not every output is what the bundle says" in told.err
+
+
+@pytest.mark.heavy
+def test_the_same_run_is_the_same_file_and_a_killed_line_goes_on(bench: Bench) -> None:
+    hibali = bench.hibali
+    (bench.folder / "a b%.txt").write_text("strange\n")
+    run_id = run_at(bench, bench.answers(more=["./a b%.txt"]))
+    for name in ("one.zip", "two.zip"):
+        hibali("bundle", "create", run_id, "-o", name, exit=0)
+    assert (bench.folder / "one.zip").read_bytes() == (bench.folder / "two.zip").read_bytes()
+    with zipfile.ZipFile(bench.folder / "one.zip") as archive:
+        assert "inputs/1/a%20b%25.txt" in archive.namelist()
+    submitted = hibali("bundle", "run", "one.zip", "--site", "first", "--no-wait", "--json", exit=0).last
+    answer = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
+    assert (answer.last["run"], answer.last["equal"]) == (submitted["id"], 1)
+
+
+@pytest.mark.heavy
+def test_digests_that_were_proven_outlive_the_run_s_folder(bench: Bench) -> None:
+    hibali = bench.hibali
+    collected, purged = run_at(bench, bench.answers()), run_at(bench, bench.answers(say="else"))
+    hibali("runs", "collect", collected, "back", exit=0)
+    shutil.rmtree(bench.folder / "work-first" / "runs")
+    made = hibali("bundle", "create", collected, "-o", "b.zip", "--json", exit=0).last
+    assert (made["outputs"]["files"], made["outputs"]["problems"]) == (1, [])
+    assert hibali("bundle", "create", purged, "-o", "c.zip", "--json", exit=3).last["code"] == "outputs-gone"
+    assert hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=0).last["equal"] == 1
+
+
+@pytest.mark.heavy
+def test_inputs_that_did_not_travel_are_named_and_checked(bench: Bench) -> None:
+    hibali = bench.hibali
+    there = bench.folder / "there.txt"
+    there.write_text("in place\n")
+    run_id = run_at(bench, bench.answers(more=[f"first:{there}"]))
+    made = hibali("bundle", "create", run_id, "-o", "b.zip", "--json", exit=0).last
+    assert [(each["included"], each["location"]) for each in made["inputs"]] == [
+        (True, ""),
+        (False, f"first:{there}"),
+    ]
+    refused = hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=3).last
+    assert (refused["code"], refused["hint"]) == ("inputs-not-included", "--input more=LOCATION")
+    (bench.folder / "copy").write_text("in place\n")
+    hibali("bundle", "run", "b.zip", "--site", "first", "--input", "more=copy", exit=0)
+    (bench.folder / "copy").write_text("other\n")
+    wrong = hibali("bundle", "run", "b.zip", "--site", "first", "--input", "more=copy", "--json", exit=8).last
+    assert wrong["code"] == "input-differs"
+    hibali("bundle", "create", run_id, "-o", "all.zip", "--with-inputs", exit=0)
+    hibali("bundle", "run", "all.zip", "--site", "first", exit=0)
+    there.write_text("changed\n")
+    assert hibali("bundle", "create", run_id, "-o", "c.zip", "--json", exit=8).last["code"] == "input-changed"
+    assert not (bench.folder / "c.zip").exists()
+
+
+@pytest.mark.heavy
+def test_an_invocation_travels_without_a_run(bench: Bench) -> None:
+    hibali = bench.hibali
+    assert (
+        hibali("bundle", "create", bench.answers(), "-o", "b.zip", "--json", exit=2).last["code"] == "usage"
+    )
+    hibali("bundle", "create", bench.answers(), "--pipeline", bench.reference, "-o", "b.zip", exit=0)
+    shown = hibali("bundle", "show", "b.zip", "--json", exit=0).last
+    assert (shown["run"], shown["outputs"], shown["inputs"][0]["included"]) == (None, None, True)
+    assert b"input 0" in hibali("bundle", "show", "b.zip", exit=0).out
+    answer = hibali("bundle", "run", "b.zip", "--site", "first", "-o", "out", "--json", exit=0)
+    assert (answer.last["recorded"], answer.last["exit"]) == (False, 0)
+    assert (bench.folder / "out" / "out.txt").read_text() == "hello\n"
+
+
+@pytest.mark.heavy
+def test_a_run_that_has_not_ended_cannot_be_bundled_and_one_that_failed_is_bundled_as_failed(
+    bench: Bench,
+) -> None:
+    hibali = bench.hibali
+    run_id = hibali(*bench.line(bench.answers(sleep=60)), exit=0).out.decode().strip()
+    assert hibali("bundle", "create", run_id, "-o", "b.zip", "--json", exit=5).last["code"] == "not-ended"
+    hibali("runs", "cancel", run_id, exit=0)
+    failed = run_at(bench, bench.answers(code=3), exit=7)
+    made = hibali("bundle", "create", failed, "-o", "f.zip", "--json", exit=0).last
+    assert (made["run"]["state"], made["run"]["exit_code"]) == ("FAILED", 3)
+    with zipfile.ZipFile(bench.folder / "f.zip") as archive:
+        graph = json.loads(archive.read("ro-crate-metadata.json"))["@graph"]
+    [action] = [each for each in graph if each["@type"] == "CreateAction"]
+    assert action["actionStatus"].endswith("FailedActionStatus")
+    assert "3" in action["error"]
+    again = hibali("bundle", "run", "f.zip", "--site", "first", "--json", exit=7).last
+    assert (again["kind"], again["equal"], again["exit"]) == ("comparison", 1, 7)
+    assert (
+        hibali("bundle", "create", "20260102-030405-0a1b2c3d", "-o", "g.zip", "--json", exit=3).last["code"]
+        == "no-such-run"
+    )
+
+
+@pytest.mark.heavy
+def test_the_catalogue_s_rules_hold_for_a_bundle_s_pipeline(bench: Bench, hibali: Any) -> None:
+    run_id = run_at(bench, bench.answers())
+    hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
+    hibali("pipelines", "remove", bench.reference, exit=0)
+    bench._write("other.json", {**DESCRIPTOR, "description": "Another one."})
+    hibali("pipelines", "add", "other.json", exit=0)
+    refused = hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=8).last
+    assert refused["code"] == "immutable-version"
+    renamed = ("bundle", "run", "b.zip", "--site", "first", "--as", "peer", "--json")
+    assert hibali(*renamed, exit=0).last["kind"] == "comparison"  # its content is trusted here
+    (hibali.home.state / "trust.jsonl").unlink()
+    assert hibali(*renamed, exit=8).last["code"] == "not-trusted"
+    hibali("pipelines", "trust", "peer@1.0", exit=0)
+    hibali(*renamed, exit=0)
+
+
+@pytest.mark.heavy
+def test_a_bundle_that_was_tampered_with_starts_nothing(bench: Bench) -> None:
+    hibali = bench.hibali
+    run_id = run_at(bench, bench.answers())
+    hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
+    whole = (bench.folder / "b.zip").read_bytes()
+    assert whole.count(b"hello\n") == 1
+    (bench.folder / "b.zip").write_bytes(whole.replace(b"hello\n", b"hallo\n"))
+    before = bench.run_ids()
+    assert hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=8).last["code"] == "bad-bundle"
+    assert bench.run_ids() == before
+    assert (
+        hibali("bundle", "run", "nothing.zip", "--site", "first", "--json", exit=3).last["code"]
+        == "no-such-file"
+    )
+
+
+@pytest.mark.heavy
+def test_a_line_that_is_killed_goes_on_with_its_run(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    go.touch()
+    bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    bench.add_local_site("first")
+    run_id = run_at(bench, bench.answers())
+    hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
+    go.unlink()
+    words = ("bundle", "run", "b.zip", "--site", "first", "--json")
+    killed = hibali.start(*words)
+    wait_for(lambda: _is_submitted(bench, run_id))
+    killed.kill()
+    killed.wait()
+    go.touch()
+    answer = hibali(*words, exit=0)
+    assert sorted([run_id, answer.last["run"]]) == bench.run_ids()
+    assert answer.last["equal"] == 1
+    assert not list((hibali.home.state / "bundles").iterdir())
+
+
+def _is_submitted(bench: Bench, first: str) -> bool:
+    others = [each for each in bench.run_ids() if each != first]
+    return any(record["kind"] == "submitted" for each in others for record in bench.records(each))
+
+
+@pytest.mark.heavy
+def test_a_run_in_a_container_on_a_cluster_is_repeated_here(hibali: Any, slurm: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm)
+    hibali.env |= slurm.env
+    run_id = run_at(bench, bench.answers())
+    hibali("runs", "collect", run_id, "back", exit=0)
+    hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
+    bench.add_local_site("second")
+    assert hibali("bundle", "run", "b.zip", "--site", "second", "--json", exit=0).last["equal"] == 1
+    assert hibali("bundle", "run", "b.zip", "--site", "cluster", "--json", exit=0).last["equal"] == 1
+
+
+@pytest.mark.heavy
+def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
+    hibali.env |= podman.env
+    image = {"container-image": {"type": "docker", "image": podman.image}}
+    bench = Bench(hibali, {**DESCRIPTOR, **image})
+    bench.add_local_site("first", "podman")
+    run_id = run_at(bench, bench.answers())
+    made = hibali("bundle", "create", run_id, "-o", "b.zip", "--json", exit=0).last
+    identifier = podman.run("image", "inspect", "--format={{.Id}}", podman.image).stdout.strip()
+    assert made["run"]["image"] == f"sha256:{identifier}"
+    bench.add_local_site("second", "podman")
+    assert hibali("bundle", "run", "b.zip", "--site", "second", "--json", exit=0).last["equal"] == 1
+
+
+_CRATES = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"
+# Recommended, and not so: a pipeline may have no page (3.2), its id is a URI that is not of the web (5.1), and a crate made by a
+# command has no publisher (22.3).
+_KNOWN = {"process-run-crate-0.5_3.2", "process-run-crate-0.5_5.1", "ro-crate-1.1_22.3"}
+_JUDGE = Path(__file__).resolve().parents[1] / "support" / "judge_crate.py"
+
+
+@pytest.mark.heavy
+def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
+    if not _CRATES.exists():
+        lacks("roc-validator: sh tests/prepare.sh crates")
+    bench = Bench(hibali, doing("mkdir [OUT]; cp [IN] [OUT]/a; touch '[OUT]/b c'; exit [CODE]"))
+    bench.add_local_site("first")
+    folder = bench.folder / "tree" / "below"
+    folder.mkdir(parents=True)
+    (folder / "a b%.txt").write_text("strange\n")
+    whole = run_at(bench, bench.answers(more=["tree", "./tree/below/a b%.txt"]))
+    failed = run_at(bench, bench.answers(code=3), exit=7)
+    bench_files = {
+        "whole.zip": (whole,),
+        "bare.zip": (whole, "--without-inputs"),
+        "failed.zip": (failed,),
+    }
+    for name, words in bench_files.items():
+        hibali("bundle", "create", *words, "-o", name, exit=0)
+        found = _judge(bench.folder / name)
+        issues = {each["check"]: each for each in found["issues"]}
+        assert [each for each in issues.values() if each["severity"] == "REQUIRED"] == [], name
+        assert issues.keys() <= _KNOWN, (name, issues)
+    hibali("bundle", "run", "whole.zip", "--site", "first", exit=0)
+
+
+def _judge(crate: Path) -> Any:
+    """What roc-validator says of everything that is required or recommended."""
+    import rocrate
+
+    terms = Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld"
+    finished = subprocess.run(
+        [_CRATES, _JUDGE, crate, terms], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    return json.loads(finished.stdout)

@@ -1,0 +1,257 @@
+"""DataLad datasets and git-annex repositories of this machine as places: nobody copies pointers, and what comes in is one commit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.annex import AnnexRepository, annex_environment
+from tests.support.transfers import Transfers, failed
+
+_HOSTILE = (b"-dash", b"new\nline", b"\xff\xfe.bin", b"with space", b":(top)magic")
+
+
+class Annex:
+    """One repository with git-annex, driven as its user does."""
+
+    def __init__(self, root: Path, env: dict[str, str]) -> None:
+        self.root = root
+        self.env = env
+
+    def git(self, *words: str | bytes) -> bytes:
+        """Run git there."""
+        return AnnexRepository(self.root, self.env).run(*words)
+
+    def make(self) -> Annex:
+        """A new one."""
+        self.root.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+        self.git("annex", "init", "-q", "origin")
+        return self
+
+    def commit(self, **files: bytes) -> None:
+        """Put files in; what is called `text` goes to git."""
+        for name, content in files.items():
+            self.put(os.fsencode(name), content)
+        self.git("annex", "add", "-q", ".")
+        self.git("commit", "-q", "-m", "made")
+
+    def put(self, name: bytes, content: bytes) -> None:
+        """One file, not added yet."""
+        path = Path(os.fsdecode(os.fsencode(self.root) + b"/" + name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+
+    def clone(self, root: Path) -> Annex:
+        """Another one, with none of the content."""
+        self.git("clone", "-q", str(self.root), str(root))
+        return Annex(root, self.env)
+
+    def log(self) -> list[str]:
+        """Subjects, the newest first."""
+        return self.git("log", "--format=%s").decode().splitlines()
+
+    def status(self) -> bytes:
+        """What git thinks is changed."""
+        return self.git("status", "--porcelain", "-z")
+
+
+@pytest.fixture
+def annex(hibali: Any, tmp_path: Path) -> Annex:
+    made = Annex(tmp_path / "origin", annex_environment(hibali.env, tmp_path))
+    hibali.env = made.env
+    return made.make()
+
+
+def test_what_is_pushed_is_content_and_it_is_got_first(folder_there: Transfers, annex: Annex) -> None:
+    files = {b"big": b"x" * 5_000_000, b"sub/same": b"x" * 5_000_000, b"unlocked": b"u" * 50}
+    files |= {b"names/" + name: name * 3 for name in _HOSTILE}
+    for name, content in files.items():
+        annex.put(name, content)
+    annex.git("annex", "add", "-q", ".")
+    annex.git("annex", "unlock", "-q", "unlocked")
+    annex.put(b"text", b"in git")
+    annex.put(b".gitattributes", b"*.txt annex.largefiles=nothing\n")
+    (annex.root / "alias").symlink_to("text")
+    annex.git("add", "text", ".gitattributes", "alias")
+    annex.git("commit", "-q", "-m", "made")
+    there = folder_there
+    there.source = annex.clone(there.folder / "clone").root
+    receipt = there.push().last
+    assert receipt["files"] == len(files) + 2
+    assert receipt["proof_moved"] == "digest"
+    assert there.there() == {**files, b"text": b"in git"}
+    assert (there.root / "alias").readlink() == Path("text")
+    assert there.push().last["files_moved"] == 0
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_only_what_the_plan_moves_is_got(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(wanted=b"w" * 1000, other=b"o" * 1000)
+    clone = annex.clone(local_there.folder / "clone")
+    local_there.source = clone.root
+    local_there.push("--include", "wanted")
+    assert local_there.there() == {b"wanted": b"w" * 1000}
+    assert not (clone.root / "other").exists()  # the link leads nowhere
+    clone.git("annex", "drop", "-q", "wanted")
+    assert local_there.push("--include", "wanted").last["files_moved"] == 0
+    assert not (clone.root / "wanted").exists()
+
+
+def test_content_that_nobody_has_is_named_and_no_link_travels(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(here=b"h" * 1000, gone=b"g" * 1000, unlocked=b"u" * 1000)
+    annex.git("annex", "unlock", "-q", "unlocked")
+    annex.git("annex", "drop", "-q", "--force", "gone", "unlocked")
+    local_there.source = annex.root
+    answer = local_there.push(exit=6)
+    assert failed(answer) == {b"gone": "content-not-here", b"unlocked": "content-not-here"}
+    assert local_there.there() == {b"here": b"h" * 1000}
+    single = local_there.hibali("push", annex.root / "gone", "there:data/gone", "--json", exit=6)
+    assert failed(single) == {b"gone": "content-not-here"}
+    assert local_there.there() == {b"here": b"h" * 1000}
+
+
+def test_a_pull_is_one_commit_with_its_receipt(there: Transfers, annex: Annex) -> None:
+    annex.commit(old=b"old" * 100, goes=b"goes")
+    annex.put(b"mine", b"not to be swept along")
+    annex.put(b"staged", b"nor this")
+    annex.git("add", "staged")
+    before = annex.git("rev-parse", "HEAD:old")
+    key = (annex.root / "old").readlink()
+    names = [name for name in _HOSTILE if there.place.word != "s3" or name.isascii()]
+    there.make({b"old": b"new" * 100, **{b"in/" + name: name for name in names}})
+    there.push()
+    pulled = there.pull(annex.root).last
+    assert annex.log() == [f"[HIBALI] pull there:data: {len(names) + 1} files", "made"]
+    message = annex.git("log", "-1", "--format=%B").decode()
+    block = message.partition("=== hibali receipt ===\n")[2].partition("\n^^^ hibali receipt ^^^")[0]
+    assert json.loads(block) == pulled
+    assert annex.status() == b"A  staged\0?? mine\0"
+    assert (annex.root / "old").read_bytes() == b"new" * 100
+    assert (annex.root / "old").is_symlink()
+    assert annex.git("rev-parse", "HEAD:old") != before
+    assert (annex.root / key).read_bytes() == b"old" * 100  # the old content is as it was
+    annex.git("annex", "fsck", "-q", "--fast")
+    again = there.pull(annex.root).last
+    assert (again["files_moved"], len(annex.log())) == (0, 2)
+    there.pull(annex.root, "--delete", "--max-delete", "9", "--exclude", "mine", "--exclude", "staged")
+    assert annex.log()[0].endswith("0 files, 1 deletions")
+    assert not (annex.root / "goes").is_symlink()
+    assert annex.status() == b"A  staged\0?? mine\0"
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_what_landed_before_a_kill_is_saved_by_the_same_line(local_there: Transfers, annex: Annex) -> None:
+    local_there.make({b"a": b"a" * 1000, b"b": b"b" * 1000})
+    local_there.push()
+    with _git_that(annex, 'case "$*" in *commit-tree*) kill -9 $PPID;; esac'):
+        local_there.hibali("pull", "there:data", annex.root, exit=-9)
+    assert (annex.root / "a").read_bytes() == b"a" * 1000
+    with _git_that(annex, 'case "$*" in *commit-tree*) echo no >&2; exit 3;; esac'):
+        assert local_there.pull(annex.root, exit=6).last["code"] == "not-saved"
+    assert local_there.pull(annex.root).last["files_moved"] == 0
+    assert annex.log() == ["[HIBALI] pull there:data: 0 files"]
+    assert annex.git("ls-files", "-z").split(b"\0")[:-1] == [b"a", b"b"]
+    assert annex.status() == b""
+
+
+@contextlib.contextmanager
+def _git_that(annex: Annex, does: str) -> Iterator[None]:
+    """Whatever runs git meanwhile runs these lines of sh before it."""
+    folder = annex.root.parent / "wrapped"
+    folder.mkdir(exist_ok=True)
+    real = shutil.which("git")
+    (folder / "git").write_text(f'#!/bin/sh\n{does}\nexec {real} "$@"\n')
+    (folder / "git").chmod(0o755)
+    before = annex.env["PATH"]
+    annex.env["PATH"] = f"{folder}:{before}"
+    try:
+        yield
+    finally:
+        annex.env["PATH"] = before
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_nothing_that_makes_a_dataset_comes_from_elsewhere(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(kept=b"kept")
+    annex.put(b".gitattributes", b"* annex.largefiles=anything\n")
+    annex.git("add", ".gitattributes")
+    annex.git("commit", "-q", "-m", "attributes")
+    local_there.make(
+        {b"data": b"d", b"sub/.git/hooks/post-commit": b"#!/bin/sh\n", b".gitattributes": b"* filter=x\n"}
+    )
+    local_there.push()
+    refused = local_there.pull(annex.root, exit=8)
+    assert refused.last["code"] == "unsafe-name"
+    assert annex.status() == b""
+    left_out = ("--exclude", ".git", "--exclude", ".gitattributes")
+    local_there.pull(annex.root, "--delete", "--max-delete", "9", *left_out)
+    assert (annex.root / ".gitattributes").read_bytes() == b"* annex.largefiles=anything\n"
+    assert annex.git("ls-files", "-z").split(b"\0")[:-1] == [b".gitattributes", b"data"]
+    for option in ("--xattrs", "--hard-links"):
+        local_there.pull(annex.root, option, *left_out, exit=8)
+    assert (
+        local_there.pull(annex.root, "--push-to", "nobody", *left_out, exit=2).last["code"]
+        == "no-such-sibling"
+    )
+    assert local_there.push("--push-to", "nobody", exit=2).last["code"] == "no-dataset"
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_inner_datasets_and_adjusted_branches(local_there: Transfers, annex: Annex) -> None:
+    inner = Annex(annex.root / "inner", annex.env).make()
+    inner.commit(deep=b"deep" * 10)
+    annex.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "./inner")
+    annex.commit(top=b"top" * 10)
+    local_there.source = annex.root
+    local_there.push()
+    assert local_there.there() == {b"top": b"top" * 10, b"inner/deep": b"deep" * 10}
+    (local_there.root / "inner" / "more").write_bytes(b"more")
+    local_there.pull(annex.root)
+    for each in (annex, inner):
+        assert each.log()[0] == "[HIBALI] pull there:data: 1 files"
+        assert each.status() == b""
+    annex.git("annex", "adjust", "--unlock", "--quiet")
+    (local_there.root / "top").write_bytes(b"another" * 10)
+    local_there.pull(annex.root)
+    assert (annex.root / "top").read_bytes() == b"another" * 10
+    assert annex.git("log", "-1", "--format=%s", "main").decode().startswith("[HIBALI]")
+    assert annex.status() == b""
+    assert local_there.pull(annex.root).last["files_moved"] == 0
+
+
+@pytest.mark.heavy  # datalad takes its time
+def test_what_is_saved_is_pushed_on(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(first=b"1")
+    clone = annex.clone(local_there.folder / "clone")
+    annex.git("config", "receive.denyCurrentBranch", "updateInstead")
+    local_there.make({b"new": b"new" * 100})
+    local_there.push()
+    local_there.pull(clone.root, "--push-to", "origin")
+    assert annex.log() == clone.log()
+    assert (annex.root / "new").read_bytes() == b"new" * 100
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_a_verification_and_a_single_file_look_at_content(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(a=b"a" * 500)
+    clone = annex.clone(local_there.folder / "clone")
+    local_there.hibali("push", clone.root / "a", "there:data/", exit=0)
+    assert local_there.there() == {b"a": b"a" * 500}
+    local_there.verify(clone.root, "there:data")
+    clone.git("annex", "drop", "-q", "a")
+    local_there.verify(clone.root, "there:data", exit=6)
+    assert not (clone.root / "a").exists()
+    again = local_there.hibali(
+        "push", clone.root, "there:data", "--checksum", "--recorded", "--json", exit=0
+    ).last
+    assert (again["files_moved"], again["proof_tree"]) == (0, "recorded")
+    assert not (clone.root / "a").exists()

@@ -1,0 +1,1 @@
+"""Places in DataLad datasets and git-annex repositories of this machine."""

@@ -1,0 +1,199 @@
+"""Saving what a call changed: one commit of these names alone, whatever else was changed or staged there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+
+from hibali.errors import HibaliError, IncompleteError
+from hibali.retry import pause
+from hibali.text import printable
+from transfers.datasets.programs import ask_annex, ask_git, identity, run_annex, run_git, told_by, zero_ended
+from transfers.datasets.repository import Repository, repository_around
+
+_TRIES = 50  # commits that others make at the same time are joined so often
+_NOTHING = b"0" * 40
+_NAMED = 3
+
+
+def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: str) -> list[str]:
+    """Commit absolute names, each in its own repository, inner ones first; the commits that were made.
+
+    A repository inside another is recorded there as far as `outermost`, where it is known as a subdataset. Ignored names stay as
+    they are. Raises `IncompleteError` with what to type.
+    """
+    made: list[str] = []
+    changed = {each: set(names) for each, names in groups.items()}
+    try:
+        while changed:
+            repository = max(changed, key=lambda each: len(each.root))
+            commit = _Saving(repository, changed.pop(repository)).run(message)
+            if commit is None:
+                continue
+            made.append(commit)
+            parent = repository_around(repository.root.rpartition(b"/")[0])
+            if parent is not None and _inside(repository.root, outermost.root) and _knows(parent, repository):
+                changed.setdefault(parent, set()).add(repository.root)
+    except HibaliError as problem:
+        root = printable(outermost.root)
+        raise IncompleteError(
+            "not-saved",
+            f"the files are in place, but not saved: {problem.message}",
+            about=root,
+            hint=f"{problem.hint + '; then t' if problem.hint else 'T'}ype the same line again, or: datalad save -d {root}",
+        ) from None
+    return made
+
+
+def _inside(path: bytes, root: bytes) -> bool:
+    return path.startswith(root.rstrip(b"/") + b"/")
+
+
+def _knows(parent: Repository, child: Repository) -> bool:
+    """Whether one repository records the other as a subdataset."""
+    path = b":(top,literal)" + child.root[len(parent.root.rstrip(b"/")) + 1 :]
+    return ask_git(parent, "ls-files", "-s", "-z", "--", path).startswith(b"160000 ")
+
+
+class _Saving:
+    """One repository. Commits are made with an index of their own, so that what the user has staged stays staged."""
+
+    def __init__(self, repository: Repository, names: Iterable[bytes]) -> None:
+        self._repository = repository
+        start = len(repository.root.rstrip(b"/")) + 1
+        self._names = sorted(name[start:] for name in names)
+
+    def run(self, message: str) -> str | None:
+        """The commit; None where nothing of these names differs from the last one."""
+        names = self._without_ignored()
+        if not names:
+            return None
+        if self._repository.annex:
+            self._annex([name for name in names if self._is_to_annex(name)])
+        self._patiently(lambda: self._stage(names))
+        staged = self._staged(set(names))
+        commit: str | None = None
+        for _ in range(_TRIES):
+            done, commit = self._commit(staged, message)
+            if done:
+                break
+            pause(secrets.randbelow(100) / 1000)
+        else:
+            raise IncompleteError("history-busy", "others keep committing there")
+        if commit is not None and self._is_adjusted():
+            self._propagate()
+        return commit
+
+    def _is_to_annex(self, name: bytes) -> bool:
+        """Not what is a symlink already: git-annex would make it anew, and its time would be another."""
+        path = Path(os.fsdecode(self._repository.root + b"/" + name))
+        return path.is_file() and not path.is_symlink()
+
+    def _without_ignored(self) -> list[bytes]:
+        """Names that git is told to ignore are not saved, as with `datalad save`."""
+        told = run_git(
+            self._repository,
+            "check-ignore",
+            "-z",
+            "--stdin",
+            stdin=zero_ended(b"./" + n for n in self._names),
+        )
+        if told.exit_code not in {0, 1}:
+            raise IncompleteError("git-failed", told_by("git check-ignore", told))
+        ignored = {name.removeprefix(b"./") for name in told.stdout.split(b"\0")}
+        return [name for name in self._names if name not in ignored]
+
+    def _annex(self, names: list[bytes]) -> None:
+        """What the repository's rules call large becomes annexed content, the rest git's."""
+        finished, records = ask_annex(
+            self._repository, "add", "--batch", "-z", stdin=zero_ended(b"./" + name for name in names)
+        )
+        failed = [record for record in records if record.get("success") is False]
+        if failed or finished.exit_code != 0:
+            told = [f"{each.get('file')}: {each.get('error-messages')}" for each in islice(failed, _NAMED)]
+            raise IncompleteError(
+                "annex-failed", printable("; ".join(told)) or told_by("git annex add", finished)
+            )
+
+    def _stage(self, names: list[bytes]) -> None:
+        """In the user's own index, where they would look changed otherwise."""
+        ask_git(
+            self._repository,
+            "update-index",
+            "--add",
+            "--remove",
+            "--replace",
+            "-z",
+            "--stdin",
+            stdin=zero_ended(names),
+        )
+
+    def _staged(self, names: set[bytes]) -> bytes:
+        """What the index has of these names, as `update-index --index-info` reads it (git-ls-files(1), OUTPUT)."""
+        lines: list[bytes] = []
+        for line in ask_git(self._repository, "ls-files", "-s", "-z").split(b"\0"):
+            head, _, name = line.partition(b"\t")
+            if name in names and head.endswith(b" 0"):
+                lines.append(line)
+        known = {line.partition(b"\t")[2] for line in lines}
+        gone = [b"0 " + _NOTHING + b"\t" + name for name in names - known]
+        return zero_ended([*gone, *lines])
+
+    def _commit(self, staged: bytes, message: str) -> tuple[bool, str | None]:
+        """Whether the branch holds it now, and the commit where one was needed; not where somebody else was first."""
+        index = self._repository.git + b"/hibali-" + secrets.token_hex(8).encode()
+        apart = {"GIT_INDEX_FILE": os.fsdecode(index)}
+        try:
+            head = run_git(self._repository, "rev-parse", "-q", "--verify", "HEAD").stdout.strip()
+            ask_git(self._repository, "read-tree", *([head] if head else ["--empty"]), more=apart)
+            ask_git(
+                self._repository, "update-index", "--replace", "-z", "--index-info", stdin=staged, more=apart
+            )
+            tree = ask_git(self._repository, "write-tree", more=apart).strip()
+        finally:
+            for left in (index, index + b".lock"):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(os.fsdecode(left)).unlink()
+        before = ask_git(self._repository, "rev-parse", head + b"^{tree}").strip() if head else b""
+        if tree == before:
+            return True, None
+        parents: list[str | bytes] = ["-p", head] if head else []
+        words: list[str | bytes] = ["commit-tree", tree, *parents, "-F", "-"]
+        said = message.encode("utf-8", "surrogateescape")
+        commit = ask_git(self._repository, *words, stdin=said, more=identity(self._repository)).strip()
+        subject = message.partition("\n")[0]
+        moved = run_git(
+            self._repository, "update-ref", "-m", f"commit: {subject}", "HEAD", commit, head or _NOTHING
+        )
+        if moved.exit_code == 0:
+            return True, commit.decode("ascii")
+        now = run_git(self._repository, "rev-parse", "-q", "--verify", "HEAD").stdout.strip()
+        if now == head and b"cannot lock ref" not in moved.stderr:
+            raise IncompleteError("git-failed", told_by("git update-ref", moved))
+        return False, None
+
+    def _is_adjusted(self) -> bool:
+        branch = run_git(self._repository, "symbolic-ref", "-q", "HEAD").stdout
+        return branch.startswith(b"refs/heads/adjusted/")
+
+    def _propagate(self) -> None:
+        """From an adjusted branch to the one that it is a view of; nothing is exchanged with anybody."""
+        nothing = [f"--no-{word}" for word in ("pull", "push", "commit", "content", "resolvemerge")]
+        finished = run_annex(self._repository, "sync", *nothing)
+        if finished.exit_code != 0:
+            raise IncompleteError("annex-failed", told_by("git annex sync", finished))
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        """Somebody else may hold the index for a moment."""
+        for attempt in range(_TRIES):
+            try:
+                return act()
+            except IncompleteError as problem:
+                if "index.lock" not in problem.message or attempt == _TRIES - 1:
+                    raise
+                pause(secrets.randbelow(100) / 1000)
+        return None

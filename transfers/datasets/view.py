@@ -1,0 +1,259 @@
+"""A place in a dataset as a store: annexed files are files, whether their content is here or not."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+from hibali.events import Listener
+from hibali.locations import Location
+from transfers.datasets.annexed import POINTER, POINTER_BYTES
+from transfers.datasets.changes import Changes
+from transfers.datasets.contents import Contents, is_reserved
+from transfers.datasets.reading import NOT_HERE, ContentReading, Opener
+from transfers.datasets.repository import RESERVED, Place, find_place
+from transfers.entry import Entry, Kind
+from transfers.receipt import Receipt
+from transfers.request import Saving
+from transfers.store import (
+    Adjustment,
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Lock,
+    Payload,
+    Problem,
+    Space,
+    Store,
+    Unit,
+)
+
+_SHORTEST_POINTER = 20
+
+
+def see_dataset(
+    store: Store, location: Location, opener: Opener, tell: Listener, *, brings: bool = True
+) -> Store:
+    """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
+
+    Without `brings` no content is got that is not here.
+    """
+    place = find_place(store.where) if location.site.kind == "local" else None
+    if place is None:
+        return store
+    return DatasetStore(store, place, location, opener, tell, brings=brings)  # type: ignore[return-value]
+
+
+class DatasetStore:
+    """The Store protocol over a folder or file in a repository (transfers.store.Store).
+
+    What makes the repository (RESERVED) is not seen. An annexed file has the time of its symlink or pointer file, which stays when
+    its content comes and goes, and the digest that its key tells. Content is read where git-annex keeps it, never written there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        location: Location,
+        opener: Opener,
+        tell: Listener,
+        *,
+        brings: bool = True,
+    ) -> None:
+        self.store = store
+        self.where = store.where
+        self.packed_at: bytes | None = getattr(store, "packed_at", None)  # see TellsPacks
+        self._location = location
+        self._contents = Contents(place, tell)
+        self._reading = ContentReading(self._contents, location, opener, brings=brings)
+        self._changes = Changes(self._contents, tell)
+        self._receives = False
+
+    @property
+    def facts(self) -> Facts:
+        """Those of the filesystem, without what an annexed file cannot have."""
+        plain = self.store.facts
+        return replace(plain, keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return self.store.wire_bytes
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self.store.logins
+
+    @property
+    def limited_by(self) -> str | None:
+        """See Store."""
+        return self.store.limited_by
+
+    def receive(self, siblings: Iterable[str]) -> None:
+        """It is a target: what is not here is missing. Raises `UsageError` for a sibling that is none."""
+        self._receives = True
+        self._changes.check_siblings(siblings)
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        place = self._contents.place
+        if not path and place.link:
+            return self._itself()
+        entry = self.store.stat(path)
+        return entry if entry is None or not path else self._seen(entry)
+
+    def _itself(self) -> Entry | None:
+        """An annexed file that was named by itself."""
+        path = self._contents.place.path
+        try:
+            found, link = os.lstat(path), os.readlink(path)  # noqa: PTH115 - a name in bytes
+        except OSError:
+            return None
+        return self._seen(Entry(b"", Kind.LINK, found.st_size, found.st_mtime_ns, link=link))
+
+    def take_attributes(self) -> bool:
+        """See Store: an annexed file has none."""
+        return False
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store."""
+        unlisted: list[tuple[bytes, Problem]] = []
+        try:
+            for entry in self.store.list(shallow=shallow):
+                seen = self._seen(entry)
+                if seen is not None and seen.size < 0:
+                    why = "its content is not here and its key does not tell its size; get it first"
+                    unlisted.append((seen.path, Problem(NOT_HERE, why)))
+                elif seen is not None:
+                    yield seen
+        except ListingIncompleteError as problem:
+            unlisted += problem.unlisted
+        if unlisted:
+            raise ListingIncompleteError(self._location.text, unlisted)
+
+    def _seen(self, entry: Entry) -> Entry | None:
+        """An entry as it is meant: None for what is no data, a file for what is annexed."""
+        if is_reserved(entry.path):
+            return None
+        link = entry.link if entry.kind is Kind.LINK else None
+        small = entry.kind is Kind.FILE and _SHORTEST_POINTER <= entry.size <= POINTER_BYTES
+        key = self._contents.key(entry.path, link) if small or link is not None else None
+        if key is None:
+            return entry
+        content = self._contents.find(entry.path)
+        if self._receives and content is None:
+            return entry  # it is in nobody's way, and brought again
+        size, mode = key.size, entry.mode if link is None else -1
+        if content is not None:
+            # permissions of a target are git-annex's own, and not compared
+            size, mode = content.status.st_size, -1 if self._receives else content.status.st_mode & 0o777
+        annexed = entry._replace(kind=Kind.FILE, size=size, mode=mode, digest=key.sha256)
+        marked = entry.link or POINTER + key.name
+        return annexed._replace(link=marked, links=1, allocated=-1, offline=False)
+
+    def bring(self, entries: Iterable[Entry]) -> None:
+        """Get the content of these, as far as it is not here; what cannot be got is told when it is read."""
+        self._reading.bring(entries)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store; content that is not here is a problem of its item."""
+        return self._reading.read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return self._reading.digest(entries)
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store; names are on disk before anything lands, so that no commit forgets them."""
+
+        def noted() -> Iterator[Payload]:
+            for payload in payloads:
+                unit = payload.unit
+                for position, item in enumerate(unit.items):
+                    if unit.last and position not in payload.problems:
+                        self._changes.begin(item.entry)
+                items = (replace(i, replaces=i.replaces and _as_listed(i.replaces)) for i in unit.items)
+                payload.unit = replace(unit, items=tuple(items))
+                yield payload
+
+        with closing(self.store.write(noted())) as landing:
+            for landed in landing:
+                if landed.problem is not None:
+                    self._changes.fail(landed.item.entry)
+                yield landed
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; of an annexed file the name goes, and its content stays until `git annex dropunused`."""
+        asked: deque[Entry] = deque()
+
+        def listed() -> Iterator[Entry]:
+            for entry in entries:
+                asked.append(entry)
+                self._changes.begin(entry)
+                yield _as_listed(entry)
+
+        for _, problem in self.store.remove(listed()):
+            entry = asked.popleft()
+            if problem is not None:
+                self._changes.fail(entry)
+            yield entry, problem
+
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """See Store; the permissions of annexed content are git-annex's."""
+
+        def plain() -> Iterator[Adjustment]:
+            for adjustment in adjustments:
+                if not adjustment.entry.link:
+                    self._changes.begin(adjustment.entry)
+                    yield adjustment
+
+        yield from self.store.adjust(plain())
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; never asked for, since `facts.keeps` is false: the history keeps what is replaced."""
+        return self.store.keep(place, entries)
+
+    def make_root(self) -> None:
+        """See Store."""
+        self.store.make_root()
+
+    def expect(self, size: int) -> None:
+        """See Store."""
+        self.store.expect(size)
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        return self.store.begun(item)
+
+    def lock(self, operation: str, *, make: bool = False) -> Lock:
+        """See Store."""
+        lock = self.store.lock(operation, make=make)
+        self._changes.open()
+        return lock
+
+    def space(self) -> Space:
+        """See Store."""
+        return self.store.space()
+
+    def save(self, receipt: Receipt, saving: Saving) -> None:
+        """Commit what landed here and is in no commit yet, and push that on. Raises `IncompleteError` with what to type."""
+        self._changes.save(receipt, saving)
+
+    def close(self) -> None:
+        """See Store."""
+        self._changes.close()
+        self._reading.close()
+        self.store.close()
+
+
+def _as_listed(entry: Entry) -> Entry:
+    """An annexed file as the symlink that it is on disk."""
+    if entry.kind is Kind.FILE and entry.link and not entry.link.startswith(POINTER):
+        return entry._replace(kind=Kind.LINK, size=len(entry.link))
+    return entry
