@@ -56,8 +56,8 @@ class Ground:
 
 def remote_words() -> list[Any]:
     """Every kind of remote, and a site of every kind that can be written to; those that are like another one are `heavy`."""
-    more = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ria", "local", "sftp", "webdav")]
-    return ["git", "folder", "ssh", *object_stores(), *more]
+    more = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ria", "local", "ssh", "sftp", "webdav")]
+    return ["git", "folder", *object_stores(), *more]
 
 
 @pytest.fixture(params=remote_words())
