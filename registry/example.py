@@ -23,7 +23,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
     answers: Answers = {}
     for each in pipeline.inputs:
         if not each.optional or (each.default is not None and any(find_answer_problems(each, each.default))):
-            answers = _answer(pipeline, answers, each.id) or answers
+            answers = find_answer(pipeline, answers, each.id) or answers
     for group in pipeline.groups:
         if group.one_is_required and not _has_member(group, answers):
             answers = _answer_one_of(pipeline, answers, group.members) or answers
@@ -42,7 +42,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
     return {each.id: answers[each.id] for each in pipeline.inputs if each.id in answers}
 
 
-def _answer(
+def find_answer(
     pipeline: Pipeline, answers: Mapping[str, Any], identifier: str, depth: int = 0
 ) -> Answers | None:
     """The answers with this one and all that it requires, the first value that fits; None: there is no way."""
@@ -74,14 +74,14 @@ def _answer_one_of(
     pipeline: Pipeline, answers: Mapping[str, Any], members: tuple[str, ...], depth: int = 0
 ) -> Answers | None:
     for member in members:
-        found = _answer(pipeline, answers, member, depth)
+        found = find_answer(pipeline, answers, member, depth)
         if found is not None:
             return found
     return None
 
 
 def _add_if_it_fits(pipeline: Pipeline, answers: Answers, identifier: str) -> Answers:
-    found = _answer(pipeline, answers, identifier)
+    found = find_answer(pipeline, answers, identifier)
     return answers if found is None or find_invocation_problems(pipeline, found) else found
 
 

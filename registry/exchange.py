@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -113,9 +114,7 @@ def fetch(
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, about, policy) for offer, files in _read_files(look, more)]
     catalogue.take([*arrived, *added], f"Fetch from {about}")
-    for offer, arrival in zip(fresh, arrived, strict=True):
-        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
-    seen.save()
+    _remember(seen, zip(fresh, arrived, strict=True))
     fates = {
         each.pipeline.reference: each for each in (*_told(arrived, "fetched"), *_told(added, "added to"))
     }
@@ -123,6 +122,15 @@ def fetch(
         fates.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
         for offer in offers.values()
     ]
+
+
+def _remember(seen: Seen, taken: Iterable[tuple[Offer, Arrival]]) -> None:
+    """What was read now is not read again by the next call."""
+    for offer, arrival in taken:
+        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
+        if IMAGE in arrival.beside:
+            seen.add(offer.files[IMAGE], hashlib.sha256(arrival.beside[IMAGE]).hexdigest())
+    seen.save()
 
 
 def _told(arrivals: Iterable[Arrival], fate: Fate) -> list[Exchanged]:

@@ -26,6 +26,19 @@ class Invocation:
         return [(each, self.values[each]) for each in self.file_ids]
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that more answers mend: any one of `members` (inputs or groups), because of the input or group `path`."""
+
+    path: str
+    members: tuple[str, ...]
+    message: str
+
+    def to_problem(self) -> Problem:
+        """What is wrong as long as it is not met."""
+        return Problem(self.path, self.message)
+
+
 def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
     """The checked answers, defaults added; raises `InvocationError` with every problem at once.
 
@@ -44,27 +57,13 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     """Everything that is wrong with the answers; none: they are complete and consistent."""
     if not isinstance(values, Mapping):
         return [Problem("", "an invocation is a JSON object of input ids and values")]
-    answers = _add_defaults(pipeline, values)
+    problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
-    # As in the reference, an author's own schema stands in the place of what the inputs say of single values.
-    judge = find_shape_problems if own_schema else find_answer_problems
-    problems = [
-        *_find_unknown(pipeline, values),
-        *_find_missing(pipeline, answers),
-        *(
-            problem
-            for each in pipeline.inputs
-            if each.id in answers
-            for problem in judge(each, answers[each.id])
-        ),
-        *_find_conflicts(pipeline, answers),
-        *(problem for group in pipeline.groups for problem in _find_group_problems(pipeline, group, answers)),
-    ]
     if own_schema and not problems:
         from registry.reference import find_schema_problems
 
-        problems = find_schema_problems(own_schema, answers)
-    return list(dict.fromkeys(problems))
+        problems = list(dict.fromkeys(find_schema_problems(own_schema, _add_defaults(pipeline, values))))
+    return problems
 
 
 def _add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,38 +99,95 @@ def _is_active(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) 
     return identifier in answers
 
 
+def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
+    """What the answers ask for beside themselves, in the order of inputs and groups; required inputs not among them."""
+    answers = _add_defaults(pipeline, values)
+    active = [each for each in pipeline.inputs if _is_active(pipeline, each.id, answers)]
+    return [
+        *(need for each in active for need in _find_needs_of(pipeline, each, answers)),
+        *(need for group in pipeline.groups for need in _find_group_needs(pipeline, group, answers)),
+    ]
+
+
+def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong by the rules of inputs and groups; an author's own schema is for whole invocations and not asked."""
+    answers = _add_defaults(pipeline, values)
+    own_schema = pipeline.document.get("invocation-schema")
+    # As in the reference, an author's own schema stands in the place of what the inputs say of single values.
+    judge = find_shape_problems if own_schema else find_answer_problems
+    problems = [
+        *_find_unknown(pipeline, values),
+        *_find_missing(pipeline, answers),
+        *(
+            problem
+            for each in pipeline.inputs
+            if each.id in answers
+            for problem in judge(each, answers[each.id])
+        ),
+        *_find_conflicts(pipeline, answers),
+        *(problem for group in pipeline.groups for problem in _find_group_problems(pipeline, group, answers)),
+    ]
+    return list(dict.fromkeys(problems))
+
+
+def find_lasting_problems(
+    pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[Problem]:
+    """What the rules find wrong with `after` that was not with `before`, and that more answers do not mend."""
+    answers = _add_defaults(pipeline, after)
+    passing = {
+        *find_rule_problems(pipeline, before),
+        *(need.to_problem() for need in find_needs(pipeline, after)),
+        *_find_missing(pipeline, answers),
+    }
+    return [problem for problem in find_rule_problems(pipeline, after) if problem not in passing]
+
+
+def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
+    """Answered, by a default too; for a flag: set. A group is active when one of its members is."""
+    return _is_active(pipeline, identifier, _add_defaults(pipeline, values))
+
+
 def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
     for each in pipeline.inputs:
         if not _is_active(pipeline, each.id, answers):
             continue
-        for other in each.requires:
-            if not _is_active(pipeline, other, answers):
-                yield Problem(each.id, f"requires {other}, which is not given")
+        yield from (need.to_problem() for need in _find_needs_of(pipeline, each, answers))
         for other in each.disables:
             if _is_active(pipeline, other, answers):
                 yield Problem(each.id, f"cannot be given together with {other}")
-        yield from _find_value_conflicts(pipeline, each, answers)
+        for value in _values(answers[each.id]):
+            for other in each.value_disables.get(str(value), ()):
+                if _is_active(pipeline, other, answers):
+                    yield Problem(each.id, f"the value {value} cannot be given together with {other}")
 
 
-def _find_value_conflicts(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Problem]:
-    answer = answers[each.id]
-    for value in answer if isinstance(answer, list) else [answer]:
+def _find_needs_of(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Need]:
+    for other in each.requires:
+        if not _is_active(pipeline, other, answers):
+            yield Need(each.id, (other,), f"requires {other}, which is not given")
+    for value in _values(answers[each.id]):
         for other in each.value_requires.get(str(value), ()):
             if not _is_active(pipeline, other, answers):
-                yield Problem(each.id, f"the value {value} requires {other}, which is not given")
-        for other in each.value_disables.get(str(value), ()):
-            if _is_active(pipeline, other, answers):
-                yield Problem(each.id, f"the value {value} cannot be given together with {other}")
+                yield Need(each.id, (other,), f"the value {value} requires {other}, which is not given")
+
+
+def _values(answer: Any) -> list[Any]:
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Need]:
+    active = [member for member in group.members if _is_active(pipeline, member, answers)]
+    if group.one_is_required and not active:
+        yield Need(group.id, group.members, f"one of these is required: {', '.join(group.members)}")
+    if group.all_or_none and active and len(active) < len(group.members):
+        absent = [member for member in group.members if member not in active]
+        told = f"given together or not at all: {', '.join(active)} without {', '.join(absent)}"
+        yield Need(group.id, tuple(absent[:1]), told)
 
 
 def _find_group_problems(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Problem]:
     active = [member for member in group.members if _is_active(pipeline, member, answers)]
     if group.mutually_exclusive and len(active) > 1:
         yield Problem(group.id, f"only one of these can be given, not {', '.join(active)}")
-    if group.one_is_required and not active:
-        yield Problem(group.id, f"one of these is required: {', '.join(group.members)}")
-    if group.all_or_none and active and len(active) < len(group.members):
-        absent = [member for member in group.members if member not in active]
-        yield Problem(
-            group.id, f"given together or not at all: {', '.join(active)} without {', '.join(absent)}"
-        )
+    yield from (need.to_problem() for need in _find_group_needs(pipeline, group, answers))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from hibali.errors import HibaliError, RefusedError
+from hibali.errors import RefusedError
 from hibali.strict_json import read_json
 from hibali.text import printable
 from registry.pipeline import Pipeline, catalogue_name, catalogue_version
@@ -119,22 +119,3 @@ def published_digest(raw: bytes, about: str) -> str:
     found = read_json(raw, about)
     digest = found.get("digest") if isinstance(found, dict) else None
     return digest if isinstance(digest, str) else ""
-
-
-def check_begun(parcel: Parcel, standing: bytes, about: str) -> None:
-    """Judge the `published.json` of somebody who has not come to the descriptor yet, at a remote where files come one by one.
-
-    Raises `RefusedError` `immutable-version` where they began with other content: who is first there, wins.
-    """
-    try:
-        theirs = published_digest(standing, about)
-    except HibaliError:
-        theirs = ""
-    ours = published_digest(parcel.files[PUBLISHED], about)
-    if theirs != ours:
-        raise RefusedError(
-            "immutable-version",
-            f"somebody began to publish other content under this version: digest {printable(theirs) or 'none'} there, {ours} here",
-            about=f"{parcel.reference} at {printable(about)}",
-            hint=f"Whoever it was ends it with the same line again. If nobody was, remove {PUBLISHED} there; or raise `tool-version`.",
-        )

@@ -9,14 +9,13 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable
 from registry.remote import (
     LARGEST_FILE,
-    PUBLISHED,
     Offer,
     Parcel,
     Reference,
-    check_begun,
     gather,
 )
 from registry.shelf import DESCRIPTOR
+from registry.standing import check_standing
 from transfers.entry import Entry
 from transfers.small_files import SmallFiles, content_mark, open_small_files
 
@@ -106,9 +105,10 @@ class PlaceLook:
             with self._files.writing():
                 standing = self._files.create(beside)
                 for parcel in parcels:
-                    claim = standing.get(_path(parcel, PUBLISHED))
-                    if claim is not None and DESCRIPTOR in parcel.files:
-                        check_begun(parcel, claim, self._location.text)
+                    for name in parcel.files:
+                        if _path(parcel, name) in standing:
+                            there = standing[_path(parcel, name)]
+                            check_standing(parcel, name, there, self._location.text)
                 return not self._files.create(descriptors)
         except TryLaterError as problem:
             if problem.code != "locked":

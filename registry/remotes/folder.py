@@ -14,15 +14,14 @@ from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterEr
 from hibali.text import printable
 from registry.remote import (
     LARGEST_FILE,
-    PUBLISHED,
     Meeting,
     Offer,
     Parcel,
     Reference,
-    check_begun,
     gather,
 )
 from registry.shelf import DESCRIPTOR
+from registry.standing import check_standing
 
 
 class FolderRemote:
@@ -103,9 +102,11 @@ class FolderLook:
         try:
             target.hardlink_to(source)
         except FileExistsError:
-            if name == PUBLISHED and DESCRIPTOR in parcel.files:
-                check_begun(parcel, _read(target), str(self._folder))
-            return name != DESCRIPTOR
+            if name == DESCRIPTOR:
+                return False
+            standing = _read(target)
+            if standing != parcel.files[name]:
+                check_standing(parcel, name, standing, str(self._folder))
         return True
 
 

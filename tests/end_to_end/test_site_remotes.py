@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import uuid
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.services.image import write_image
 from tests.services.session import REPOSITORY
 from tests.support import strace
 from tests.support.catalogues import git, raw
@@ -52,6 +55,37 @@ def test_over_ssh_one_publishes_and_another_fetches(
     }
     standing = sorted(name.decode() for name in place.names("shared/pipelines"))
     assert standing == ["tool", "tool/1.0", "tool/1.0/descriptor.json", "tool/1.0/published.json"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["ssh", "s3"])
+def test_images_lie_below_the_remote_and_are_brought_when_wanted(
+    hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, word: str
+) -> None:
+    place = make_place(word, tmp_path, request.getfixturevalue)
+    hibali.env.update(place.env)
+    add_site(hibali.home.config, "cluster", place)
+    add_pipeline(hibali, "tool", **{"container-image": {"type": "docker", "image": "lab/tool:1"}})
+    archive = tmp_path / "image.tar"
+    write_image(archive, "lab/tool:1", {"bin/tool": os.urandom(100_000)}, {})
+    hibali("pipelines", "image", "add", "tool", "--archive", archive, exit=0)
+    hibali("pipelines", "remotes", "add", "lab", "cluster:shared", exit=0)
+    hibali("mkdir", "cluster:shared", exit=0)
+    for content in ("sent", "there"):
+        [told] = [
+            line
+            for line in hibali("pipelines", "publish", "--to", "lab", "--json", exit=0).lines
+            if line["kind"] == "exchanged"
+        ]
+        assert told["image"] == content
+    assert archive.read_bytes() in place.files("shared").values()
+    assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
+        "tool": "fetched"
+    }
+    hibali("pipelines", "image", "get", "tool", "--from", "lab", env=other, exit=0)
+    shown = hibali("pipelines", "show", "tool", "--json", env=other, exit=0).last
+    assert shown["image"]["here"] is True
+    assert shown["image"]["digest"] == f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
 
 
 def test_what_is_a_site_and_what_is_a_host_of_git(hibali: Any, tmp_path: Path) -> None:

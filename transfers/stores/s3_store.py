@@ -117,6 +117,10 @@ class S3Store:
             remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._honours)
         return self._honours
 
+    def _probe_to_write(self) -> Honours:
+        """The same; who was not let in before may be now."""
+        return self.probe() if self.probe().writable else self.probe(again=True)
+
     def _prefix(self) -> bytes:
         return self.where + b"/" if self.where else b""
 
@@ -348,7 +352,7 @@ class S3Store:
 
     def small_files(self) -> S3SmallFiles:
         """See KeepsSmallFiles."""
-        return S3SmallFiles(self._requests, self._pool, self._prefix(), self.probe, self.close)
+        return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; digests, times and modes stay with the copies, as metadata."""
@@ -366,8 +370,7 @@ class S3Store:
         self._made = self._made or make
         if self._shelving:
             return NoLock()
-        if self.probe().writable is False:
-            self.probe(again=True)
+        self._probe_to_write()
         if self.facts.locks:
             self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
         else:

@@ -78,6 +78,7 @@ def test_show_tells_where_it_has_run(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(900)
 def test_among_two_thousand_pipelines_and_a_thousand_runs_it_takes_no_longer_than_ten_versions(
     hibali: Any,
 ) -> None:
@@ -85,11 +86,17 @@ def test_among_two_thousand_pipelines_and_a_thousand_runs_it_takes_no_longer_tha
     catalogue = Catalogue()
     plant_pipelines(2000)
     digest = catalogue.find("tool-7").digest
-    for number in range(1000):
-        begin(number, digest if number % 2 else OTHER, f"site-{number % 5}", State.SUCCEEDED)
+    begin(0, digest, "site", State.SUCCEEDED)
+    first = (state_folder() / "runs" / f"{run_id(0)}.jsonl").read_text()
+    for number in range(1, 1000):
+        told = first if number % 2 else first.replace(digest, OTHER)
+        (state_folder() / "runs" / f"{run_id(number)}.jsonl").write_text(
+            told.replace(run_id(0), run_id(number))
+        )
+    assert len(runs_of(digest)) == 501
     list(catalogue.entries())
-    versions = [processor_seconds(hibali, "--version") for _ in range(5)]
-    shows = [processor_seconds(hibali, "pipelines", "show", "tool-7") for _ in range(5)]
+    versions = [processor_seconds(hibali, "--version") for _ in range(3)]
+    shows = [processor_seconds(hibali, "pipelines", "show", "tool-7") for _ in range(3)]
     assert min(shows) <= 10 * min(versions), (shows, versions)
 
 

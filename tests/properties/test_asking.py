@@ -1,0 +1,162 @@
+"""Whatever is answered in the dialogue, what comes out of it is a valid invocation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hibali.errors import UsageError
+from hibali_cli.asking import Asking
+from registry.descriptor import read_descriptor
+from registry.dialogue import Ask, Choose, Offer, next_step
+from registry.example import find_answer, make_example
+from registry.invocation import find_invocation_problems
+from registry.pipeline import Input, Pipeline
+from registry.typed_answer import read_typed, write_typed
+from tests.contracts.corpus import Item, read_corpus
+from tests.properties.descriptors import make_tool, question
+
+IDS = "abcdef"
+MOST_LINES = 150
+some_ids = st.lists(st.sampled_from(IDS), max_size=2, unique=True)
+JUNK = ["", "<", "no", "yes", "0", "-7", "1e400", "nan", '"', '"\\ud800"', "x y", "\0", "u", "a, b", "zz"]
+
+
+@st.composite
+def tools(draw: Any) -> Pipeline:
+    """Small tools in which much depends on much."""
+    inputs = []
+    for identifier in IDS[: draw(st.integers(1, len(IDS)))]:
+        kind = draw(st.sampled_from(["String", "Number", "Flag", "File"]))
+        more: dict[str, Any] = {"optional": draw(st.booleans())}
+        if kind != "Flag":
+            more["list"] = draw(st.booleans())
+        if kind == "Number":
+            more |= draw(
+                st.sampled_from([{}, {"minimum": 2, "maximum": 3}, {"integer": True, "minimum": 0.5}])
+            )
+        if kind == "String" and draw(st.booleans()):
+            more["value-choices"] = ["u", "v"]
+            more["value-requires"] = {"u": draw(some_ids), "v": []}
+            more["value-disables"] = {"u": [], "v": draw(some_ids)}
+        if more["optional"]:
+            more |= {"requires-inputs": draw(some_ids), "disables-inputs": draw(some_ids)}
+        inputs.append(question(identifier, kind, **more))
+    known = {each["id"] for each in inputs}
+    for each in inputs:
+        for key in ("requires-inputs", "disables-inputs"):
+            each[key] = [other for other in each.get(key, []) if other in known - {each["id"]}]
+        for key in ("value-requires", "value-disables"):
+            if key in each:
+                each[key] = {
+                    value: [other for other in others if other in known - {each["id"]}]
+                    for value, others in each[key].items()
+                }
+    free = [each["id"] for each in inputs if each["optional"]]
+    groups = []
+    if len(free) > 1:
+        rule = draw(st.sampled_from(["mutually-exclusive", "one-is-required", "all-or-none"]))
+        groups = [{"id": "g", "name": "G", "members": free[:3], rule: True}]
+    return make_tool("x", *inputs, groups=groups)
+
+
+def converse(pipeline: Pipeline, reply: Callable[[Asking], str]) -> dict[str, Any] | None:
+    """What comes out of it; None where somebody lost patience, or nothing can be right."""
+    lines = 0
+
+    def read(prompt: str, complete: Callable[[str], list[str]]) -> str:
+        nonlocal lines
+        assert prompt.isprintable()
+        assert all(each.isprintable() for each in complete(""))
+        lines += 1
+        if lines > MOST_LINES:
+            raise KeyboardInterrupt
+        return reply(asking)
+
+    asking = Asking(pipeline, read)
+    try:
+        return asking.run()
+    except (KeyboardInterrupt, UsageError):
+        return None
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(tools(), st.data())
+def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObject) -> None:
+    def reply(asking: Asking) -> str:
+        step = next_step(asking._dialogue)
+        sense = sensible(asking)
+        if isinstance(step, Offer):
+            return data.draw(st.sampled_from(["", "", *(each.id for each in step.questions), *JUNK]))
+        return data.draw(st.sampled_from([sense, sense, sense, *JUNK]))
+
+    values = converse(pipeline, reply)
+    if values is not None:
+        assert find_invocation_problems(pipeline, values) == []
+        assert list(values) == [each.id for each in pipeline.inputs if each.id in values]
+
+
+def sensible(asking: Asking) -> str:
+    """What somebody who knows the tool types now, one line at a time."""
+    dialogue, step = asking._dialogue, next_step(asking._dialogue)
+    if isinstance(step, Choose):
+        return step.members[0].id
+    if not isinstance(step, Ask):
+        return ""
+    others = {key: value for key, value in dialogue.answers.items() if key != step.question.id}
+    found = (find_answer(dialogue.pipeline, others, step.question.id) or {}).get(step.question.id)
+    if found is not None and step.question.is_list:
+        return typed_entry(asking, found if isinstance(found, list) else [found])
+    return "" if found is None else write_typed(found)
+
+
+def typed_entry(asking: Asking, values: list[Any]) -> str:
+    """The entries one after the other, then the line that ends them."""
+    told = getattr(asking, "told", None) or []
+    asking.told = [*told, 1] if len(told) < len(values) else []  # type: ignore[attr-defined]
+    return write_typed(values[len(told)]) if len(told) < len(values) else ""
+
+
+def corpus() -> list[Any]:
+    found = [each for each in read_corpus() if each.valid]
+    return [
+        pytest.param(each, id=each.name, marks=[] if number % 25 == 0 else [pytest.mark.heavy])
+        for number, each in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize("item", corpus())
+def test_over_the_corpus_whoever_answers_sensibly_comes_to_the_end(item: Item) -> None:
+    pipeline = read_descriptor(item.descriptor.read_bytes(), item.name, "tool")
+    try:
+        make_example(pipeline)
+    except UsageError:
+        return  # there is none
+    offered: list[int] = []
+
+    def reply(asking: Asking) -> str:
+        step = next_step(asking._dialogue)
+        if isinstance(step, Offer):
+            offered.append(1)
+            return "" if len(offered) > 1 else " ".join(each.id for each in step.questions)
+        return sensible(asking)
+
+    values = converse(pipeline, reply)
+    assert values is not None
+    assert find_invocation_problems(pipeline, values) == []
+    assert json.loads(json.dumps(values)) == values
+
+
+@given(st.one_of(st.text(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_what_is_written_is_read_again(value: Any) -> None:
+    kind = "Flag" if isinstance(value, bool) else "String" if isinstance(value, str) else "Number"
+    text = write_typed(value)
+    assert text.isprintable()
+    assert "<" not in text[:1]
+    read = read_typed(Input("a", "a", kind), text)
+    assert (read, type(read)) == (value, type(value))
