@@ -135,6 +135,25 @@ def test_fifty_megabytes_and_everybody_who_lies(labs: Labs, tmp_path: Path) -> N
 
 
 @pytest.mark.heavy
+def test_a_place_at_a_site_keeps_both(labs: Labs) -> None:
+    """A catalogue at SITE:PATH has its images in `.images` below it."""
+    if labs.place.word != "s3":
+        labs.ada("mkdir", "depot:pipelines", exit=0)
+    for account in (labs.ada, labs.ben):
+        account("pipelines", "remotes", "add", "depot", "depot:pipelines", exit=0)
+    digest = labs.add(300_000)
+    told = labs.ada("pipelines", "publish", "--to", "depot", "--json", exit=0).lines[0]
+    assert (told["fate"], told["image"]) == ("published", "sent")
+    names = [name for name in labs.place.files("pipelines") if b"SHA256E" in name]
+    assert [name.partition(b"/")[0] for name in names] == [b".images"]
+    assert labs.ben("pipelines", "fetch", "--from", "depot", "--json", exit=0).lines[0]["fate"] == "fetched"
+    labs.ben("pipelines", "image", "get", "tool", "--from", "depot", exit=0)
+    assert (labs.ben.image()["digest"], labs.ben.image()["here"]) == (digest, True)
+    again = labs.ben("pipelines", "publish", "--to", "depot", "--json", exit=0).lines[0]
+    assert (again["fate"], again["image"]) == ("same", "there")
+
+
+@pytest.mark.heavy
 def test_a_remote_without_a_place_for_images_says_so(hibali: Any, tmp_path: Path) -> None:
     labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
     labs.ada("pipelines", "remotes", "add", "bare", str(labs.repository), exit=0)
