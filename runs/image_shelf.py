@@ -17,6 +17,7 @@ from transfers.places import open_store
 from transfers.request import Request
 from transfers.synchronise import synchronise
 
+_CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
@@ -53,13 +54,16 @@ class SiteShelf:
         if size is None:
             raise not_there(record, self.about)
         if size != record.size:
-            raise RefusedError(
-                "image-tampered",
-                f"what lies there has {size} bytes, but {record.size} were published",
-                about=self.about,
-                hint="Ask whoever published it to publish it again; nothing was kept.",
-            )
+            raise self._tampered(f"what lies there has {size} bytes, but {record.size} were published")
         self._move("get", record, self._place(record), _here(target))
+
+    def _tampered(self, reason: str) -> RefusedError:
+        return RefusedError(
+            "image-tampered",
+            reason,
+            about=self.about,
+            hint="Ask whoever published it to publish it again; nothing was kept.",
+        )
 
     def _sizes(self, records: Iterable[ImageRecord]) -> dict[ImageRecord, int | None]:
         store = open_store(self._location)
@@ -88,6 +92,8 @@ class SiteShelf:
                 raise
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
+            if operation == "get" and any(failed.code == _CORRUPT for failed in receipt.failures):
+                raise self._tampered(f"what lies there is not what was put there: {said}")
             raise IncompleteError(
                 "image-not-moved", f"the image did not arrive whole: {said}", about=self.about
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -132,6 +133,46 @@ def test_fifty_megabytes_and_everybody_who_lies(labs: Labs, tmp_path: Path) -> N
     assert refused["code"] == "immutable-image"
     assert digest in refused["message"]
     assert labs.ben.image()["here"] is True
+
+
+@pytest.mark.heavy
+def test_what_was_tampered_with_is_not_kept(labs: Labs) -> None:
+    labs.add(300_000)
+    labs.publish()
+    labs.ben("pipelines", "fetch", "--from", REMOTE, exit=0)
+    get = ("pipelines", "image", "get", "tool", "--from", REMOTE, "--json")
+    [name] = [each for each in labs.place.files("images") if b"SHA256E" in each]
+    labs.place.corrupt("images", name)
+    refused = labs.ben(*get, exit=8).last
+    assert refused["code"] == "image-tampered"
+    assert labs.ben.image()["here"] is False
+    labs.place.remove("images", name)
+    assert labs.ben(*get, exit=3).last["code"] == "image-not-there"
+    assert labs.publish()["image"] == "sent"
+    assert labs.ben(*get, exit=0).last["change"] == "added"
+
+
+@pytest.mark.heavy
+def test_archives_that_are_not_taken(hibali: Any, tmp_path: Path) -> None:
+    labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
+    labs.ada("pipelines", "add", labs.descriptor, exit=0)
+    whole = tmp_path / "whole.tar"
+    write_image(whole, NAME, {"bin/tool": os.urandom(300_000)}, {})
+    other = tmp_path / "other.tar"
+    write_image(other, "localhost/lab/other:1", {"bin/tool": b"x"}, {})
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole.read_bytes()[:-200_000])
+    bomb = tmp_path / "bomb.tar.gz"
+    bomb.write_bytes(gzip.compress(bytes(64 << 20)) * 8)
+    for archive, code, ends in (
+        (other, "wrong-image", 8),
+        (cut, "bad-image-archive", 2),
+        (bomb, "bad-image-archive", 2),  # of zeros, which no tar has
+        (tmp_path / "missing", "no-such-file", 3),
+    ):
+        refused = labs.ada("pipelines", "image", "add", "tool", "--archive", archive, "--json", exit=ends)
+        assert refused.last["code"] == code
+    assert labs.ada("pipelines", "image", "show", "tool", "--json", exit=3).last["code"] == "no-image-known"
 
 
 @pytest.mark.heavy

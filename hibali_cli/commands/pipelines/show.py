@@ -25,8 +25,6 @@ def command(common: Common, pipeline: str) -> int | None:
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
-    image = catalogue.image(found)
-    here = image is not None and catalogue.images.here(found, image) is not None
     sites = by_site(runs_of(found.digest))
     image = catalogue.image(found)
     here = image is not None and catalogue.images.here(found, image) is not None

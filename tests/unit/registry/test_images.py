@@ -269,6 +269,7 @@ found.images.add(tool, Path(sys.argv[3]))
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(900)  # dozens of calls, each with a dozen of git and git-annex
 def test_killed_at_any_change_the_same_line_again_ends_it(
     catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
 ) -> None:
