@@ -88,10 +88,13 @@ def test_contents_go_and_come_and_lie_where_the_page_says(word: str, transfers_t
 
 
 @heavy
-def test_git_annex_tries_it(transfers_to: TransfersTo) -> None:
-    repository = repository_of(transfers_to("local"))
-    add_remote(repository)
-    assert b"FAIL" not in repository.run("annex", "testremote", "--fast", "--size=5MiB", "store")
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
+def test_git_annex_tries_an_exported_tree(word: str, transfers_to: TransfersTo) -> None:
+    repository = repository_of(transfers_to(word))
+    add_remote(repository, "exporttree=yes")
+    tried = repository.run("annex", "testremote", "--fast", "--size=5MiB", "store")
+    assert b"FAIL" not in tried
+    assert b"retrieve export" in tried
 
 
 # A chunk of one byte is as hard as a chunk of a mebibyte: what takes time is their number, a hundred of each content.
@@ -450,7 +453,7 @@ def test_a_file_of_a_tree_gets_another_name_where_it_lies(word: str, transfers_t
 
 
 @heavy
-@pytest.mark.parametrize("word", ["local", "ssh", "s3", "url"])
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp", "url"])
 def test_a_tree_is_imported_as_it_changes(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     there.place.plant("annex", {b"sub/a.bin": SMALL, b"two words": b"2"})
