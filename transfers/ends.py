@@ -69,7 +69,7 @@ class Ends(Call):
         request = self._request
         if isinstance(store, DatasetStore):
             self._dataset = store
-            store.receive(request.saving.push_to)
+            store.receive(request.saving)
         elif request.saving.push_to:
             raise UsageError(
                 "no-dataset",

@@ -107,6 +107,7 @@ def test_only_what_the_plan_moves_is_got(local_there: Transfers, annex: Annex) -
     assert not (clone.root / "wanted").exists()
 
 
+@pytest.mark.heavy  # many processes of git-annex
 def test_content_that_nobody_has_is_named_and_no_link_travels(local_there: Transfers, annex: Annex) -> None:
     annex.commit(here=b"h" * 1000, gone=b"g" * 1000, unlocked=b"u" * 1000)
     annex.git("annex", "unlock", "-q", "unlocked")
@@ -231,6 +232,17 @@ def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex:
     Annex(local_there.folder / "clone", annex.env).git("annex", "get", "-q", "old")
     local_there.hibali("apply", plan, exit=0)
     assert local_there.place.files("back") == {b"old": b"another"}
+
+
+def test_where_git_will_not_work_nothing_lands(local_there: Transfers, annex: Annex) -> None:
+    local_there.make({b"a": b"a"})
+    local_there.push()
+    with _git_that(annex, "echo dubious >&2; exit 128"):
+        refused = local_there.pull(annex.root, exit=8)
+        assert (refused.last["code"], "dubious" in refused.last["message"]) == ("unusable-dataset", True)
+        assert not (annex.root / "a").exists()
+        local_there.pull(annex.root, "--no-save")
+    assert annex.status() == b"?? a\0"
 
 
 @pytest.mark.heavy  # many processes of git-annex

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
-from hibali.errors import UsageError
+from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.text import printable
 from transfers.datasets.contents import Contents
 from transfers.datasets.message import commit_message
-from transfers.datasets.programs import push_to_sibling, run_git
+from transfers.datasets.programs import push_to_sibling, require_annex, run_git, told_by
 from transfers.datasets.repository import Repository
 from transfers.datasets.saving import save
 from transfers.datasets.unsaved import Unsaved
@@ -32,10 +31,25 @@ class Changes:
         self._tell = tell
         self._unsaved: Unsaved | None = None
 
-    def check_siblings(self, siblings: Iterable[str]) -> None:
-        """Raise `UsageError` for a sibling that is none."""
-        known = run_git(self._repository, "remote").stdout.decode("utf-8", "surrogateescape").splitlines()
-        for sibling in siblings:
+    def check(self, saving: Saving) -> None:
+        """Raise, before anything is changed, what would keep it from being saved.
+
+        `UsageError` for a sibling that is none, `NotFoundError` without git or git-annex, `RefusedError` where git will not work.
+        """
+        if not saving.save:
+            return
+        told = run_git(self._repository, "remote")
+        if told.exit_code != 0:
+            raise RefusedError(
+                "unusable-dataset",
+                f"what lands there could not be saved: {told_by('git', told)}",
+                about=printable(self._repository.root),
+                hint="Put that right, or leave the commit to yourself: --no-save. Nothing was changed.",
+            )
+        if self._repository.annex:
+            require_annex(self._repository)
+        known = told.stdout.decode("utf-8", "surrogateescape").splitlines()
+        for sibling in saving.push_to:
             if sibling not in known:
                 raise UsageError(
                     "no-such-sibling",

@@ -63,6 +63,13 @@ def ask_annex(
 
 def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finished:
     """One command of git-annex to its end. Raises `NotFoundError` where there is none."""
+    environment = require_annex(repository)
+    argv: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex", *words]
+    return run(argv, stdin=stdin, timeout=_SECONDS, environment=environment)
+
+
+def require_annex(repository: Repository) -> dict[str, str]:
+    """The environment in which git finds git-annex. Raises `NotFoundError` where there is none."""
     environment = _environment()
     if shutil.which("git-annex", path=environment["PATH"]) is None:
         raise NotFoundError(
@@ -71,8 +78,7 @@ def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finish
             about=printable(repository.root),
             hint="pip install 'hibali[annex]'",
         )
-    argv: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex", *words]
-    return run(argv, stdin=stdin, timeout=_SECONDS, environment=environment)
+    return environment
 
 
 def push_to_sibling(repository: Repository, sibling: str) -> None:

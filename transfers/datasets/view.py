@@ -95,10 +95,10 @@ class DatasetStore:
         """See Store."""
         return self.store.limited_by
 
-    def receive(self, siblings: Iterable[str]) -> None:
-        """It is a target: what is not here is missing. Raises `UsageError` for a sibling that is none."""
+    def receive(self, saving: Saving) -> None:
+        """It is a target: what is not here is missing. Raises what keeps it from being saved (Changes.check)."""
         self._receives = True
-        self._changes.check_siblings(siblings)
+        self._changes.check(saving)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
@@ -115,7 +115,7 @@ class DatasetStore:
             found, link = os.lstat(path), os.readlink(path)  # noqa: PTH115 - a name in bytes
         except OSError:
             return None
-        return self._seen(Entry(b"", Kind.LINK, found.st_size, found.st_mtime_ns, link=link))
+        return self._seen(Entry(b"", Kind.LINK, mtime_ns=found.st_mtime_ns, link=link))
 
     def take_attributes(self) -> bool:
         """See Store: an annexed file has none."""
@@ -254,5 +254,5 @@ class DatasetStore:
 def _as_listed(entry: Entry) -> Entry:
     """An annexed file as the symlink that it is on disk."""
     if entry.kind is Kind.FILE and entry.link and not entry.link.startswith(POINTER):
-        return entry._replace(kind=Kind.LINK, size=len(entry.link))
+        return entry._replace(kind=Kind.LINK, size=0)
     return entry
