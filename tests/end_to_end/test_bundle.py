@@ -57,6 +57,7 @@ def test_a_bundle_of_one_site_gives_the_same_at_another(hibali: Any, ssh_server:
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
+@pytest.mark.heavy
 def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: Any) -> None:
     bench = Bench(
         hibali, doing("mkdir [OUT]; cp [IN] [OUT]/same; date +%N >[OUT]/other; touch [OUT]/$(date +%N)")
