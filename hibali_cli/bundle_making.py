@@ -5,17 +5,15 @@ from __future__ import annotations
 import getpass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hibali.errors import UsageError
+from hibali.errors import RefusedError, UsageError
 from hibali.strict_json import read_json_file
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, run_site, update_runs
 from registry.catalogue import Catalogue
-from registry.image_record import FILE as IMAGE
-from registry.image_record import read_record
 from registry.invocation import check_invocation
 from registry.signature import is_signature_name
 from runs.book import Book
@@ -33,16 +31,26 @@ if TYPE_CHECKING:
     from runs.bundles.compose import Include
 
 
-def make_bundle(common: Common, what: str, output: str, pipeline: str | None, include: str) -> None:
+class Taking(NamedTuple):
+    """What is to travel besides descriptor, answers and digests."""
+
+    include: Include
+    image: bool
+
+
+def make_bundle(
+    common: Common, what: str, output: str, pipeline: str | None, include: str, *, with_image: bool
+) -> None:
     """Write the bundle of a run or of an invocation, and tell what is in it."""
     target = Path(output)
+    taking = Taking(cast("Include", include), with_image)
     with listening(common, f"bundle {what}") as tell:
         if RUN_ID.fullmatch(what):
             if pipeline is not None:
                 raise UsageError("usage", "a run knows its pipeline", about="--pipeline")
-            parts = _parts_of_run(common, what, cast("Include", include), tell)
+            parts = _parts_of_run(common, what, taking, tell)
         else:
-            parts = _parts_of_invocation(common, Path(what), pipeline, cast("Include", include), tell)
+            parts = _parts_of_invocation(common, Path(what), pipeline, taking, tell)
         create_bundle(parts, target, tell)
     with Archive(target) as archive:
         bundle = read_bundle(archive)
@@ -52,13 +60,14 @@ def make_bundle(common: Common, what: str, output: str, pipeline: str | None, in
         _tell(common, target, bundle)
 
 
-def _parts_of_run(common: Common, run_id: str, include: Include, tell: Listener) -> Parts:
+def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -> Parts:
     book, catalogue = Book(), Catalogue()
     [run] = update_runs(common, book, [book.load(run_id)], tell)
     left = left_by(run, book, lambda: run_site(common, run.site))
     pipeline = catalogue.find(run.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
     site = common.settings().site(run.site)
+    image = used_image(run.site, pipeline.digest)
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
@@ -66,15 +75,15 @@ def _parts_of_run(common: Common, run_id: str, include: Include, tell: Listener)
         published=run.ended or run.created,
         agent=getpass.getuser(),
         run=run,
-        image_id=used_image(run.site, pipeline.digest),
+        image_id=image,
         left=left,
-        include=include,
-        **_beside(catalogue, pipeline),
+        include=taking.include,
+        **_beside(catalogue, pipeline, taking, started=image),
     )
 
 
 def _parts_of_invocation(
-    common: Common, answers: Path, reference: str | None, include: Include, tell: Listener
+    common: Common, answers: Path, reference: str | None, taking: Taking, tell: Listener
 ) -> Parts:
     if reference is None:
         raise UsageError(
@@ -93,17 +102,27 @@ def _parts_of_invocation(
         inputs=inputs_of_invocation(invocation, common.settings(), tell),
         published=f"{changed:%Y-%m-%dT%H:%M:%SZ}",
         agent=getpass.getuser(),
-        include=include,
-        **_beside(catalogue, pipeline),
+        include=taking.include,
+        **_beside(catalogue, pipeline, taking),
     )
 
 
-def _beside(catalogue: Catalogue, pipeline: Pipeline) -> dict[str, Any]:
-    """What travels with a descriptor: who signed it, and which image it is pinned to."""
+def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = "") -> dict[str, Any]:
+    """What travels with a descriptor: who signed it, and the image it is pinned to, if that is the one that was `started`."""
     files = catalogue.beside(pipeline.name, pipeline.version)
-    image = files.get(IMAGE)
+    image = catalogue.image(pipeline)
+    if image is not None and started and image.id != f"sha256:{started}":
+        image = None
+        if taking.image:
+            raise RefusedError(
+                "other-image",
+                f"the run was started with sha256:{started}, and the catalogue has another image",
+                about=pipeline.reference,
+                hint="Leave out --with-image: the bundle then names the one that was started.",
+            )
     return {
-        "image": None if image is None else read_record(image.read_bytes(), str(image)),
+        "image": image,
+        "image_file": catalogue.image_file(pipeline) if taking.image else None,
         "signatures": {name: path.read_bytes() for name, path in files.items() if is_signature_name(name)},
     }
 

@@ -21,6 +21,7 @@ from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure
 from hibali_cli.run_site import opener, run_site, wait_for_runs
+from registry.exchange_images import judge_image
 from registry.image_record import FILE as IMAGE
 from registry.image_record import write_record
 from registry.remote import Arrival
@@ -89,13 +90,13 @@ def run_bundle(common: Common, asked: Asked) -> int:
 def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, about: str) -> None:
     """The pipeline into the catalogue, under the rules for what comes from elsewhere."""
     pipeline = bundle.pipeline
-    beside = dict(bundle.signatures)
+    beside, image = dict(bundle.signatures), ""
     if bundle.image is not None:
         beside[IMAGE] = write_record(bundle.image)
+        image = judge_image(pipeline, beside[IMAGE], printable(about))
     here = catalogue.beside(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in beside and IMAGE not in here):
-        image = bundle.image.digest if bundle.image else ""
         policy_of(common).check(pipeline, bundle.signatures, printable(about), image)
     catalogue.take([Arrival(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -56,6 +57,7 @@ def test_a_bundle_of_one_site_gives_the_same_at_another(hibali: Any, ssh_server:
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
+@pytest.mark.heavy
 def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: Any) -> None:
     bench = Bench(
         hibali, doing("mkdir [OUT]; cp [IN] [OUT]/same; date +%N >[OUT]/other; touch [OUT]/$(date +%N)")
@@ -262,6 +264,22 @@ def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
     assert made["run"]["image"] == f"sha256:{identifier}"
     bench.add_local_site("second", "podman")
     assert hibali("bundle", "run", "b.zip", "--site", "second", "--json", exit=0).last["equal"] == 1
+    lacking = hibali("bundle", "create", run_id, "-o", "c.zip", "--with-image", "--json", exit=3).last
+    assert lacking["code"] == "no-image-known"
+    hibali("pipelines", "image", "add", bench.reference, "--archive", podman.archive, exit=0)
+    whole = hibali("bundle", "create", run_id, "-o", "c.zip", "--with-image", "--json", exit=0).last
+    assert whole["image"] == {
+        "digest": f"sha256:{hashlib.sha256(podman.archive.read_bytes()).hexdigest()}",
+        "id": f"sha256:{identifier}",
+        "included": True,
+    }
+    peer = {"HIBALI_STATE": str(hibali.home.folder / "peer")}
+    assert hibali("bundle", "run", "c.zip", "--site", "second", "--json", env=peer, exit=0).last["equal"] == 1
+    known = hibali("pipelines", "show", bench.reference, "--json", env=peer, exit=0).last
+    assert known["image"]["digest"] == whole["image"]["digest"]
+    if _CRATES.exists():
+        found = _judge(bench.folder / "c.zip")["issues"]
+        assert [each for each in found if each["severity"] == "REQUIRED"] == []
 
 
 _CRATES = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"

@@ -16,7 +16,7 @@ from hibali_cli.options import Common
             "hibali bundle create answers.json --pipeline fsl_bet@1.0.0 -o bet.zip",
             "A call that was not made yet.",
         ),
-        ("hibali bundle create ID -o bet.zip --with-inputs", "With all inputs, however large."),
+        ("hibali bundle create ID -o bet.zip --with-inputs --with-image", "All that a peer needs."),
     ],
 )
 @click.argument("what", metavar="RUN_ID|INVOCATION.json")
@@ -28,8 +28,9 @@ from hibali_cli.options import Common
     "--with-inputs", "include", flag_value="all", help="Take all inputs along, those of sites, too."
 )
 @click.option("--without-inputs", "include", flag_value="none", help="Take no input along, only digests.")
+@click.option("--with-image", is_flag=True, help="Take the container image along, out of the catalogue.")
 def command(
-    common: Common, *, what: str, output: str, pipeline: str | None, include: str | None
+    common: Common, *, what: str, output: str, pipeline: str | None, include: str | None, with_image: bool
 ) -> int | None:
     """Write a pipeline, its answers, and the digests of inputs and outputs into one file, an RO-Crate.
 
@@ -38,5 +39,5 @@ def command(
     """
     from hibali_cli.bundle_making import make_bundle
 
-    make_bundle(common, what, output, pipeline, include or "small")
+    make_bundle(common, what, output, pipeline, include or "small", with_image=with_image)
     return None
