@@ -11,6 +11,8 @@ _LONGEST = 4  # git-annex's own annex.maxextensionlength: "jpeg"
 _MOST = 2  # and as many of them: "tar.gz"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK = re.compile(rb"-S[0-9]+-C[0-9]+")
+_SHA256 = re.compile(r"SHA256E?(?:-[sm][0-9]+)*--([0-9a-f]{64})(?:\..*)?", re.DOTALL)
+_FIELD = re.compile(r"-([sSC])([0-9]+)")
 _ESCAPES = ((b"&", b"&a"), (b"%", b"&s"), (b":", b"&c"), (b"/", b"%"))
 
 
@@ -58,6 +60,21 @@ def place_of(key: str) -> str:
     for plain, escaped in _ESCAPES:
         raw = raw.replace(plain, escaped)
     return f"{hashed[:3]}/{hashed[3:6]}/{raw.decode('utf-8', 'surrogateescape')}"
+
+
+def size_of(key: str) -> int | None:
+    """How many bytes a content of this key has, a chunk of it where the key is that of a chunk; None where the key does not say."""
+    fields = dict(_FIELD.findall(key.partition("--")[0]))
+    size, chunk, number = (int(fields[name]) if name in fields else None for name in "sSC")
+    if size is None or chunk is None or number is None:
+        return size
+    return max(0, min(chunk, size - (number - 1) * chunk))
+
+
+def digest_of(key: str) -> str | None:
+    """The sha256 in hexadecimal that a content of this key has; None where the key does not say, as that of a chunk."""
+    found = _SHA256.fullmatch(key)
+    return found.group(1) if found else None
 
 
 def _bytes(text: str) -> bytes:

@@ -57,11 +57,10 @@ def require_shelf(common: Common, remote_name: str) -> ImageShelf:
 
 def _beside(url: str, settings: Settings) -> str:
     """Below a remote that is a folder or at a site; "" for a git repository, which takes no large files."""
-    from hibali.locations import parse_location
+    from hibali_cli.exchanging import names_site
     from registry.image_shelf import FOLDER
     from registry.remotes.git import is_repository
 
-    found = parse_location(url, settings.sites, b"/")
-    if found is None or (found.typed_local and (not Path(url).is_absolute() or is_repository(Path(url)))):
+    if not names_site(url, settings) and (not Path(url).is_absolute() or is_repository(Path(url))):
         return ""
     return f"{url}{'' if url.endswith((':', '/')) else '/'}{FOLDER}"

@@ -87,14 +87,13 @@ class ImageContents:
 
     def join(self, name: str, version: str, record: ImageRecord) -> bool:
         """Whether its content is here, or another version has kept the same one, which is then this one's, too."""
-        if self.find(name, version, record) is not None:
-            self._tidy(record)
-            return True
-        annex = open_annex(self._history)
-        place = annex.place(_key(record)) if annex is not None else None
-        if place is None or place.stat().st_size != record.size:
-            return False
-        self._point(self._link(name, version, record), place)
+        if self.find(name, version, record) is None:
+            annex = open_annex(self._history)
+            place = annex.place(_key(record)) if annex is not None else None
+            if place is None or place.stat().st_size != record.size:
+                return False
+            self._point(self._link(name, version, record), place)
+        self._tidy(record)
         return True
 
     def _tidy(self, record: ImageRecord) -> None:

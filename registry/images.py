@@ -93,11 +93,9 @@ class Images:
                         "source-changed", "the archive changed while it was read", about=str(archive)
                     )
                 self._contents.keep(pipeline.name, pipeline.version, record, target)
-        if known and kept:
-            return record, "same"
         self.know(pipeline, record)
         self._commit(f"Add the image of {pipeline.reference}", record)
-        return record, "added"
+        return record, "same" if known and kept else "added"
 
     def know(self, pipeline: Pipeline, record: ImageRecord) -> None:
         """Keep the record of an image; raises `RefusedError` `immutable-image` where the version has another one."""
@@ -123,6 +121,7 @@ class Images:
         """
         record = self.require(pipeline)
         if self._contents.join(pipeline.name, pipeline.version, record):
+            self._commit(f"Get the image of {pipeline.reference}", record)
             return record, "same"
         with self._contents.arriving(record) as target:
             bring(record, target)

@@ -17,7 +17,7 @@ class Holding:
 
     def __init__(self, lease: int) -> None:
         """`lease` is how many seconds the lock of a holder lasts that says nothing any more."""
-        self._lease = lease
+        self.lease = lease
         self._call = secrets.token_hex(16)
         self._operation: str | None = None
         self._formers: list[dict[str, Any]] = []
@@ -31,7 +31,7 @@ class Holding:
     def question(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
         """What takes the lock for the first time."""
         self._operation = operation
-        told = {"operation": operation, "client": this_client(), "lease": self._lease, "call": self._call}
+        told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
         return "lock", {**told, **more}
 
     def given_back(self) -> None:

@@ -213,7 +213,7 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
             facts[name] = value
     if entry.mode >= 0:
         facts["mode"] = f"{entry.mode:04o}"
-    if entry.kind is Kind.LINK:
+    if entry.kind is Kind.LINK or entry.link:  # an annexed file is one on disk
         facts |= path_fields(entry.link, "link")
     if entry.etag is not None:
         facts["etag"] = entry.etag

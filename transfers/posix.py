@@ -228,6 +228,13 @@ class PosixStore:
         """The numeric id of the account that the agent runs as."""
         return self._connection.greeting.get("user")
 
+    def shelf(self, folder: bytes) -> tuple[PosixStore, bytes]:
+        """See Shelving."""
+        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        self._opened = False  # the agent has one root open at a time
+        self._connection.post("look", path=frames.text_of(path))
+        return PosixStore(self._connection, self.facts, self._lines, lease=self._holding.lease), b""
+
     def write_direct(
         self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
     ) -> Generator[Landed, None, None]:

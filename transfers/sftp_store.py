@@ -82,6 +82,11 @@ class SftpStore:
         """The ssh that carries the conversation."""
         return self._client.channel.pid
 
+    def shelf(self, folder: bytes) -> tuple[SftpStore, bytes]:
+        """See Shelving."""
+        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        return SftpStore(self._client, path, self.facts, read_back=self._read_back, lease=self._lease), b""
+
     def expect(self, size: int) -> None:
         """See Store: there is one channel."""
 

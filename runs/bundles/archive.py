@@ -17,10 +17,9 @@ from typing import IO, NoReturn, Self
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.text import printable
 from hibali.whole_file import WholeFile
-from runs.bundles.members import is_folder, is_member
+from runs.bundles.members import MOST_MEMBERS, is_folder, is_member
 
 BLOCK = 1024 * 1024
-_MOST_MEMBERS = 100_000
 _MOST_DIRECTORY = 32 * 1024 * 1024  # bytes of the list of members, which is held in memory
 _MOST_RATIO = 200
 _SMALL = 1024 * 1024  # a member of this size may be packed as tightly as it likes
@@ -217,6 +216,6 @@ def _check_directory(stream: IO[bytes], size: int) -> None:
     if length > _MOST_DIRECTORY or offset + length > size:
         raise zipfile.BadZipFile("the list is too long")
     stream.seek(offset)
-    if stream.read(length).count(_ENTRY) > _MOST_MEMBERS:
-        raise zipfile.BadZipFile(f"there are more than {_MOST_MEMBERS}")
+    if stream.read(length).count(_ENTRY) > MOST_MEMBERS:
+        raise zipfile.BadZipFile(f"there are more than {MOST_MEMBERS}")
     stream.seek(0)

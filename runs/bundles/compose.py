@@ -13,6 +13,7 @@ from hibali import __version__
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Failed
 from hibali.locations import Location
+from hibali.strict_json import MAXIMUM_BYTES
 from hibali.text import printable
 from registry.image_record import ImageRecord
 from registry.image_record import write_record as write_image_record
@@ -25,9 +26,11 @@ from runs.bundles.members import (
     IMAGE,
     INPUTS,
     INVOCATION,
+    LARGEST_TEXT,
     LONGEST,
     MANIFEST,
     METADATA,
+    MOST_MEMBERS,
     OUTPUTS,
     RECORD,
     member_of,
@@ -39,6 +42,7 @@ from runs.run import Run
 from transfers.manifest import write_line
 
 SMALL = 100 * 1024 * 1024  # bytes of inputs of this machine that are taken along unasked
+_OTHERS = 1000  # members that are no inputs, at most
 Include = Literal["small", "all", "none"]
 
 
@@ -92,7 +96,9 @@ def decide_record(parts: Parts) -> Record:
         )
         for name in given.content.files:
             if len(name) > LONGEST:
-                raise RefusedError("name-too-long", "this name is too long for a bundle", about=name[:200])
+                raise _too_much("this name is too long for a bundle", name[:200])
+    if sum(each.files for each in inputs if each.included) > MOST_MEMBERS - _OTHERS:
+        raise _too_much(f"a bundle holds at most {MOST_MEMBERS} files", "--with-inputs")
     return Record(
         hibali=__version__,
         name=parts.pipeline.name,
@@ -101,6 +107,12 @@ def decide_record(parts: Parts) -> Record:
         inputs=tuple(inputs),
         run=None if parts.run is None else _run_facts(parts.run, parts.image_id),
         outputs=None if parts.left is None else _left_facts(parts.left),
+    )
+
+
+def _too_much(message: str, about: str) -> RefusedError:
+    return RefusedError(
+        "too-much", message, about=about, hint="Pack what is many into one file, and run with that."
     )
 
 
@@ -179,6 +191,10 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
     metadata = write_metadata(described)
     sums[METADATA] = hashlib.sha256(metadata).hexdigest()
     manifest = _manifest((name.encode("ascii"), sums[name]) for name in sorted(sums))
+    for name, content in texts.items():
+        most = MAXIMUM_BYTES if name in {RECORD, INVOCATION} else LARGEST_TEXT
+        if len(content) > most:
+            raise _too_much(f"it would have more than {most} bytes: there are too many files", name)
     return {METADATA: metadata, MANIFEST: manifest, **texts}
 
 

@@ -21,6 +21,7 @@ from runs.bundles.outputs import Left, hash_outputs, recorded_outputs
 from runs.collect import require_end
 from runs.prepare import Input, list_inputs
 from runs.run import Run
+from transfers.datasets.contents import bring_here
 from transfers.far import Far
 
 
@@ -78,9 +79,10 @@ def inputs_of_invocation(invocation: Invocation, settings: Settings, tell: Liste
 
 
 def real_place(place: Location) -> Location:
-    """A local path stands for what it leads to: a link is not taken as a link."""
+    """A local path stands for what it leads to: a link is not taken as a link, and what git-annex keeps elsewhere is got."""
     if not place.typed_local:
         return place
+    bring_here(place.raw)
     real = os.path.realpath(place.raw).decode("utf-8", "surrogateescape")
     return replace(place, path=real, slash=False)
 

@@ -18,6 +18,8 @@ INPUTS = "inputs.sha256"
 OUTPUTS = "outputs.sha256"
 MANIFEST = "bundle.sha256"
 LONGEST = 4000  # bytes of a name; a line of a manifest takes little more
+LARGEST_TEXT = 16 * 1024 * 1024  # bytes of a manifest: some 150,000 files
+MOST_MEMBERS = 100_000
 
 _PLAIN = frozenset({METADATA, RECORD, DESCRIPTOR, INVOCATION, IMAGE, *IMAGE_FILES, INPUTS, OUTPUTS, MANIFEST})
 _INPUT = re.compile(r"inputs/(0|[1-9][0-9]{0,5})/(.+)")

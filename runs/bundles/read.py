@@ -25,6 +25,7 @@ from runs.bundles.members import (
     IMAGE_FILES,
     INPUTS,
     INVOCATION,
+    LARGEST_TEXT,
     MANIFEST,
     METADATA,
     OUTPUTS,
@@ -35,7 +36,6 @@ from runs.bundles.record import Record, read_record
 from runs.prepare import list_inputs
 from transfers.manifest import read_manifest
 
-_LARGEST_TEXT = 64 * 1024 * 1024  # bytes of a manifest or of the metadata
 _LARGEST_SIGNATURE = 64 * 1024
 
 
@@ -95,7 +95,7 @@ def large_members(bundle: Bundle) -> dict[str, str]:
 
 
 def _read(archive: Archive, name: str | None) -> Bundle:
-    manifest = archive.read(MANIFEST, _LARGEST_TEXT)
+    manifest = archive.read(MANIFEST, LARGEST_TEXT)
     sums = _sums(manifest, MANIFEST)
     texts = dict(_checked_texts(archive, sums))
     for needed in (METADATA, RECORD, DESCRIPTOR, INVOCATION):
@@ -142,7 +142,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
             archive.refuse(f"{MANIFEST} does not speak of {member}")
         if member in IMAGE_FILES:
             continue
-        most = _LARGEST_SIGNATURE if is_signature_name(member) else _LARGEST_TEXT
+        most = _LARGEST_SIGNATURE if is_signature_name(member) else LARGEST_TEXT
         raw = archive.read(
             member, MAXIMUM_BYTES if member in {RECORD, DESCRIPTOR, INVOCATION, IMAGE} else most
         )

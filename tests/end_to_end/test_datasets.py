@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.annex import AnnexRepository, annex_environment
 from tests.support.transfers import Transfers, failed
+from tests.support.trees import Link
 
 _HOSTILE = (b"-dash", b"new\nline", b"\xff\xfe.bin", b"with space", b":(top)magic")
 
@@ -203,6 +204,51 @@ def test_nothing_that_makes_a_dataset_comes_from_elsewhere(local_there: Transfer
         == "no-such-sibling"
     )
     assert local_there.push("--push-to", "nobody", exit=2).last["code"] == "no-dataset"
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(same=b"same", old=b"old", gone=b"gone")
+    local_there.make({b"same": b"same", b"old": b"another"})
+    local_there.push()
+    plan = local_there.folder / "the.plan"
+    words = ("plan", "there:data", annex.root, "--delete", "--checksum", "-o", plan)
+    local_there.hibali(*words, exit=0)
+    local_there.hibali("apply", plan, exit=0)
+    assert annex.log()[0] == "[HIBALI] apply there:data: 1 files, 1 deletions"
+    assert (annex.root / "old").read_bytes() == b"another"
+    assert annex.status() == b""
+    back = (
+        "plan",
+        annex.clone(local_there.folder / "clone").root,
+        "there:back",
+        "-o",
+        plan,
+        "--exclude",
+        "same",
+    )
+    local_there.hibali(*back, exit=0)
+    Annex(local_there.folder / "clone", annex.env).git("annex", "get", "-q", "old")
+    local_there.hibali("apply", plan, exit=0)
+    assert local_there.place.files("back") == {b"old": b"another"}
+
+
+@pytest.mark.heavy  # many processes of git-annex
+def test_files_and_folders_change_places_in_one_commit(local_there: Transfers, annex: Annex) -> None:
+    annex.commit(**{"d/x": b"x", "d/deep/y": b"y", "f": b"f", "k": b"kept"})
+    local_there.make(
+        {b"d": Link(b"k"), b"f/now": b"a folder", b"k": b"kept", b"pointer": b"/annex/objects/none\n"}
+    )
+    local_there.push()
+    local_there.pull(annex.root, "--delete", "--max-delete", "9")
+    assert annex.git("ls-tree", "-rz", "--name-only", "HEAD").split(b"\0")[:-1] == [
+        b"d",
+        b"f/now",
+        b"k",
+        b"pointer",
+    ]
+    assert annex.status() == b""
+    assert local_there.pull(annex.root).last["files_moved"] == 0
 
 
 @pytest.mark.heavy  # many processes of git-annex

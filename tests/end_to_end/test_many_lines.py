@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hibali.annex_key import key_of
+from tests.support.annex_conversation import Conversation
 from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
@@ -94,3 +97,27 @@ def test_a_slow_line_is_not_given_many_logins(far_away: Any, word: str) -> None:
     answer = there.push(*(["--bwlimit", "1M"] if word == "bwlimit" else []))
     assert answer.last["limited_by"] == word
     assert (proxy.connections, answer.last["logins"]) == (1, 1)
+
+
+@pytest.mark.heavy
+def test_contents_of_git_annex_one_after_the_other_over_many_lines(far_away: Any, tmp_path: Path) -> None:
+    there, proxy = far_away("channels = 4")
+    contents = [LARGE, LARGE[::-1], LARGE[:9_000_000], b"small"]
+    keys = [key_of(len(one), hashlib.sha256(one).hexdigest()) for one in contents]
+    conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
+    try:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        for key, content in zip(keys, contents, strict=True):
+            (tmp_path / "content").write_bytes(content)
+            stored = conversation.ask(f"TRANSFER STORE {key} {tmp_path}/content")
+            assert stored == f"TRANSFER-SUCCESS STORE {key}"
+        for key, content in zip(keys, contents, strict=True):
+            fetched = conversation.ask(f"TRANSFER RETRIEVE {key} {tmp_path}/fetched-{key}")
+            assert fetched == f"TRANSFER-SUCCESS RETRIEVE {key}"
+            assert (tmp_path / f"fetched-{key}").read_bytes() == content
+            assert conversation.ask(f"REMOVE {key}") == f"REMOVE-SUCCESS {key}"
+            assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
+    finally:
+        conversation.kill()
+    assert there.place.files("annex") == {}
+    assert proxy.connections == 1

@@ -130,9 +130,10 @@ def test_a_run_can_be_cancelled(bench: Bench) -> None:
 
 
 def test_waiting_can_be_cut_short(bench: Bench) -> None:
-    answers = bench.answers(sleep=60)
-    assert bench.run(answers, "--wait", "--max-time", "8s", exit=5).last["code"] == "max-time"
-    [run_id] = bench.run_ids()
+    answers = bench.answers(sleep=600)
+    run_id = bench.run(answers, exit=0).last["id"]
+    assert bench.run(answers, "--wait", "--max-time", "3s", exit=5).last["code"] == "max-time"
+    assert bench.run_ids() == [run_id]
     bench.hibali("runs", "cancel", run_id, exit=0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hibali.annex_key import extension_of, key_of, place_of
+from hibali.annex_key import digest_of, extension_of, key_of, place_of, size_of
 from hibali.errors import UsageError
 from tests.support.annex import AnnexRepository, make_repository
 
@@ -62,3 +62,31 @@ def test_what_cannot_be_in_a_key_is_refused(size: int, digest: str, extension: s
 def test_what_is_no_key_has_no_place(key: str) -> None:
     with pytest.raises(UsageError):
         place_of(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        (f"SHA256E-s10--{DIGEST}-s5", 10),
+        (f"SHA256E-s10-S4-C1--{DIGEST}", 4),
+        (f"SHA256E-s10-S4-C3--{DIGEST}", 2),
+        ("URL--http&c%%example.com%-s5-S2-C1", None),
+        ("GPGHMACSHA1--0d1cd3cf6ba2d9c1", None),
+    ],
+)
+def test_a_key_tells_how_large_its_content_is(key: str, size: int | None) -> None:
+    assert size_of(key) == size
+
+
+@pytest.mark.parametrize(
+    ("key", "digest"),
+    [
+        (f"SHA256E-s10--{DIGEST}.tar.gz", DIGEST),
+        (f"SHA256--{DIGEST}", DIGEST),
+        (f"SHA256E-s10-S4-C3--{DIGEST}", None),
+        (f"SHA256E-s10--{DIGEST[1:]}", None),
+        (f"SHA512-s10--{DIGEST}", None),
+    ],
+)
+def test_a_key_tells_the_digest_of_a_whole_content(key: str, digest: str | None) -> None:
+    assert digest_of(key) == digest

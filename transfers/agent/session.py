@@ -92,6 +92,9 @@ class Session(object):
         path = frames.bytes_of(header["path"])
         if header.get("make"):
             os.makedirs(path, exist_ok=True)
+        if self._reader is not None:  # it reads below the root that was open
+            self._reader.close()
+            self._reader = None
         if self._root is not None:
             self._root.close()
         self._root = open_root(path)

@@ -17,6 +17,7 @@ from transfers.datasets.getting import get_content
 from transfers.datasets.repository import RESERVED, Place, Repository, find_place, repository_around
 
 _FOLDERS_KNOWN = 4096
+_LINE_BYTES = 4096
 
 
 class Content(NamedTuple):
@@ -158,13 +159,14 @@ def _content(name: bytes) -> Content | None:
 
 
 def read_start(name: bytes) -> bytes:
-    """The start of a regular file; nothing of what is none, or cannot be read."""
+    """The start of a file small enough to be a pointer; nothing of what is none, or cannot be read."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, POINTER_BYTES)
+        small = os.fstat(descriptor).st_size <= POINTER_BYTES
+        return os.read(descriptor, _LINE_BYTES) if small else b""
     except OSError:
         return b""
     finally:

@@ -43,9 +43,8 @@ class ContentReading:
 
         def placed() -> Iterator[Unit]:
             for unit in units:
-                self.bring(
-                    item.entry for item in unit.items
-                )  # whoever did not say before what is going to be read
+                # not everybody says before what is going to be read
+                self.bring(item.entry for item in unit.items)
                 known = replace(unit, items=tuple(self._as_got(item) for item in unit.items))
                 asked.append(known)
                 items = (replace(item, entry=self._placed(item.entry)) for item in known.items)

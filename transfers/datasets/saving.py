@@ -95,17 +95,20 @@ class _Saving:
 
     def _without_ignored(self) -> list[bytes]:
         """Names that git is told to ignore are not saved, as with `datalad save`."""
-        told = run_git(
-            self._repository,
-            "check-ignore",
-            "-z",
-            "--stdin",
-            stdin=zero_ended(b"./" + n for n in self._names),
-        )
+        asked = zero_ended(b"./" + name for name in self._names if not self._is_behind_link(name))
+        told = run_git(self._repository, "check-ignore", "-z", "--stdin", stdin=asked)
         if told.exit_code not in {0, 1}:
             raise IncompleteError("git-failed", told_by("git check-ignore", told))
         ignored = {name.removeprefix(b"./") for name in told.stdout.split(b"\0")}
         return [name for name in self._names if name not in ignored]
+
+    def _is_behind_link(self, name: bytes) -> bool:
+        """Whether a symlink has taken the place of a folder above; git is asked nothing about what was there."""
+        folder = name.rpartition(b"/")[0]
+        if not folder:
+            return False
+        path = Path(os.fsdecode(self._repository.root + b"/" + folder))
+        return path.is_symlink() or self._is_behind_link(folder)
 
     def _annex(self, names: list[bytes]) -> None:
         """What the repository's rules call large becomes annexed content, the rest git's."""
@@ -129,7 +132,7 @@ class _Saving:
             "--replace",
             "-z",
             "--stdin",
-            stdin=zero_ended(names),
+            stdin=zero_ended(name for name in names if not self._is_behind_link(name)),
         )
 
     def _staged(self, names: set[bytes]) -> bytes:

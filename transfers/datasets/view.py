@@ -149,10 +149,9 @@ class DatasetStore:
         content = self._contents.find(entry.path)
         if self._receives and content is None:
             return entry  # it is in nobody's way, and brought again
-        size, mode = key.size, entry.mode if link is None else -1
-        if content is not None:
-            # permissions of a target are git-annex's own, and not compared
-            size, mode = content.status.st_size, -1 if self._receives else content.status.st_mode & 0o777
+        size = key.size if content is None else content.status.st_size
+        # permissions of what it keeps are git-annex's own, and not compared
+        mode = entry.mode if link is None else -1
         annexed = entry._replace(kind=Kind.FILE, size=size, mode=mode, digest=key.sha256)
         marked = entry.link or POINTER + key.name
         return annexed._replace(link=marked, links=1, allocated=-1, offline=False)

@@ -18,6 +18,7 @@ from transfers.stores.s3_errors import FAILED, problem_of
 from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _UNITS_AHEAD = 64
+_GAP_BYTES = 4 * 1024 * 1024
 _FAILURES = 3  # objects in a row at which the server itself may fail before it is the server that is at fault
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
@@ -202,8 +203,9 @@ def _without_gaps(units: Iterable[Unit]) -> Iterator[tuple[Unit, bool]]:
         item = unit.items[0] if unit.segment and not unit.piece else None
         if item is not None:
             start = reached.pop(item.number, 0)
-            for offset in range(start, unit.offset if item.entry.digest is None else 0, unit.length):
-                length = min(unit.length, unit.offset - offset)
+            step = max(unit.length, _GAP_BYTES)  # what is left of a file behind the gap may be a few bytes
+            for offset in range(start, unit.offset if item.entry.digest is None else 0, step):
+                length = min(step, unit.offset - offset)
                 yield replace(unit, offset=offset, length=length), False
             if not unit.last:
                 reached[item.number] = unit.offset + unit.length

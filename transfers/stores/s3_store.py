@@ -93,6 +93,7 @@ class S3Store:
         self._holder: S3Lock | NoLock = NoLock()
         self._streams: _Streams = []
         self._made = False
+        self._shelving = False
         self._cleared: _Paths = []
         self._locks_below: _Paths = []
 
@@ -249,12 +250,21 @@ class S3Store:
             place.requests.close()
             self._save(copying.landed)
 
+    def shelf(self, folder: bytes) -> tuple[S3Store, bytes]:
+        """See Shelving: this very store, which from now on holds no lock and keeps no manifest.
+
+        Objects come whole and carry their own digests, so others may come and go beside them.
+        """
+        self._shelving = True
+        return self, folder
+
     def _save(self, landed: Lines) -> None:
         """Bring the manifest up to date; whoever writes again and again must not remember it all."""
         gone = Lines()
         for path in self._cleared:
             gone.add(path, b"")
-        self._records.save(landed, gone, self._tell)
+        if not self._shelving:
+            self._records.save(landed, gone, self._tell)
         landed.close()
         gone.close()
 
@@ -307,8 +317,9 @@ class S3Store:
                     gone.add(entry.path, b"")
                 yield entry, problem
         finally:
-            self._records.save(Lines(), gone, self._tell)
-            s3_vacating.around(self.where, gone, self._forget)
+            if not self._shelving:
+                self._records.save(Lines(), gone, self._tell)
+                s3_vacating.around(self.where, gone, self._forget)
             gone.close()
 
     def _forget(self, folder: bytes, gone: Lines) -> None:
@@ -357,6 +368,8 @@ class S3Store:
     def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLock:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
         self._made = self._made or make
+        if self._shelving:
+            return NoLock()
         self._probe_to_write()
         if self.facts.locks:
             self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)

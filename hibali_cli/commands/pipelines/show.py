@@ -28,6 +28,8 @@ def command(common: Common, pipeline: str) -> int | None:
     image = catalogue.image(found)
     here = image is not None and catalogue.images.here(found, image) is not None
     sites = by_site(runs_of(found.digest))
+    image = catalogue.image(found)
+    here = image is not None and catalogue.images.here(found, image) is not None
     if common.json:
         fields = image_fields(image, here=here) if image else None
         runs = [each.to_record() for each in sites]

@@ -1,0 +1,476 @@
+"""git-annex and DataLad keep contents at any site through `git-annex-remote-hibali`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.annex_key import place_of
+from tests.support.annex import AnnexRepository, annex_environment, make_repository
+from tests.support.annex_conversation import Conversation
+from tests.support.own_server import own_server
+from tests.support.places import add_site
+from tests.support.transfers import Transfers
+from tests.support.waiting import wait_for
+from transfers.agent.lease import process_start
+
+MIB = 1 << 20
+SMALL = random.Random(1).randbytes(100_001)  # noqa: S311 - the same content each time
+LARGE = random.Random(2).randbytes(24 * MIB + 5)  # noqa: S311 - the same
+SMALL_KEY = f"SHA256E-s{len(SMALL)}--{hashlib.sha256(SMALL).hexdigest()}"
+KEY = f"SHA256E-s{len(LARGE)}--{hashlib.sha256(LARGE).hexdigest()}.bin"
+
+TransfersTo = Callable[..., Transfers]
+
+heavy = pytest.mark.heavy
+in_turn = pytest.mark.parametrize(
+    "word", ["local", *(pytest.param(one, marks=heavy) for one in ("ssh", "s3", "sftp"))]
+)
+
+
+@contextmanager
+def talk(there: Transfers, location: str = "there:annex") -> Iterator[Conversation]:
+    conversation = Conversation(there.hibali.env, there.hibali.home.home, location)
+    try:
+        yield conversation
+    finally:
+        conversation.kill()
+
+
+def repository_of(there: Transfers, name: str = "repository") -> AnnexRepository:
+    return make_repository(there.folder / name, there.hibali.env, there.hibali.home.home)
+
+
+def add_remote(repository: AnnexRepository, *more: str, location: str = "there:annex") -> None:
+    words = more if any(word.startswith("encryption=") for word in more) else ("encryption=none", *more)
+    repository.run(
+        "annex", "initremote", "store", "type=external", "externaltype=hibali", f"location={location}", *words
+    )
+
+
+def add_file(repository: AnnexRepository, name: str, content: bytes) -> str:
+    path = repository.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    repository.run("annex", "add", "--quiet", "--", name)
+    repository.run("commit", "--quiet", "-m", "one more")
+    return repository.key_of(name)
+
+
+@in_turn
+def test_contents_go_and_come_and_lie_where_the_page_says(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    repository = repository_of(there)
+    add_remote(repository)
+    keys = {add_file(repository, "a.tar.gz", SMALL): SMALL, add_file(repository, "b c.bin", LARGE): LARGE}
+    repository.run("annex", "copy", "--quiet", "--to", "store")
+    assert there.place.files("annex") == {place_of(key).encode(): content for key, content in keys.items()}
+    assert not [name for name in there.place.names("annex") if b".hibali" in name]
+    assert f"there:annex/{place_of(next(iter(keys)))}" in repository.run("annex", "whereis").decode()
+    repository.run("annex", "drop", "--quiet")
+    assert not (repository.folder / "a.tar.gz").exists()
+    repository.run("annex", "get", "--quiet")
+    assert (repository.folder / "a.tar.gz").read_bytes() == SMALL
+    assert (repository.folder / "b c.bin").read_bytes() == LARGE
+    repository.run("annex", "drop", "--quiet", "--from", "store")
+    assert there.place.files("annex") == {}
+    assert not [name for name in there.place.names("annex") if b".hibali" in name]
+    assert b"location: there:annex" in repository.run("annex", "info", "store")
+
+
+@heavy
+def test_git_annex_tries_it(transfers_to: TransfersTo) -> None:
+    repository = repository_of(transfers_to("local"))
+    add_remote(repository)
+    assert b"FAIL" not in repository.run("annex", "testremote", "--fast", "--size=5MiB", "store")
+
+
+# A chunk of one byte is as hard as a chunk of a mebibyte: what takes time is their number, a hundred of each content.
+@heavy
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp", "webdav"])
+def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> None:
+    repository = repository_of(transfers_to(word))
+    add_remote(repository)
+    tried = repository.run("annex", "testremote", "--size=200", "store", timeout=1100)
+    assert b"FAIL" not in tried
+    for variant in (
+        b"chunksize=2 encryption=none",
+        b"chunksize=2 encryption=shared",
+        b"chunksize=0 encryption=shared",
+    ):
+        assert variant in tried
+
+
+@heavy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("word", ["local", "ssh", "s3"])
+@pytest.mark.parametrize(
+    "more", [(), ("chunk=1MiB",), ("encryption=shared",), ("chunk=1MiB", "encryption=shared")]
+)
+def test_git_annex_tries_large_ones(word: str, more: tuple[str, ...], transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    repository = repository_of(there)
+    add_remote(repository, *more)
+    assert b"FAIL" not in repository.run("annex", "testremote", "--fast", "--size=9MiB", "store", timeout=500)
+    add_file(repository, "large", LARGE)
+    repository.run("annex", "copy", "--quiet", "--to", "store")
+    kept = there.place.files("annex")
+    assert len(kept) == (25 if "chunk=1MiB" in more else 1)
+    assert (b"".join(kept.values()).find(LARGE[:64]) >= 0) is ("encryption=shared" not in more)
+    repository.run("annex", "drop", "--quiet")
+    repository.run("annex", "get", "--quiet")
+    assert (repository.folder / "large").read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=heavy)])
+def test_a_store_that_was_killed_goes_on_inside_the_file(word: str, transfers_to: TransfersTo) -> None:
+    slow = '[sites.there.limits]\nbandwidth = "24M"\n' if word == "local" else 'bandwidth = "24M"\n'
+    there = transfers_to(word, slow)
+    file = there.folder / "large"
+    file.write_bytes(LARGE)
+    place = place_of(KEY)
+    folder = there.place.at("annex") / Path(place).parent  # type: ignore[attr-defined]
+    with talk(there) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        conversation.tell(f"TRANSFER STORE {KEY} {file}")
+        wait_for(lambda: noted(folder) >= 8 * MIB)
+        assert there.place.read("annex", place.encode()) is None
+    agent_ended(folder)
+    with talk(there) as conversation:
+        assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-FAILURE {KEY}"
+        assert conversation.ask(f"TRANSFER STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"
+        assert min(conversation.progress) >= 8 * MIB
+        assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-SUCCESS {KEY}"
+    assert there.place.files("annex") == {place.encode(): LARGE}
+    assert not [name for name in there.place.names("annex") if b".hibali" in name]
+
+
+def noted(folder: Path) -> int:
+    """How much is said to be there of what is on its way into a folder."""
+    try:
+        lines = [json.loads(line) for line in (folder / ".hibali" / "begun").read_bytes().splitlines()]
+    except (FileNotFoundError, ValueError):
+        return 0
+    return max((line.get("to", 0) for line in lines), default=0)
+
+
+def agent_ended(folder: Path) -> None:
+    """Wait until whoever holds the lock of a folder has gone."""
+
+    def gone() -> bool:
+        try:
+            return not process_start(json.loads((folder / ".hibali" / "lock").read_bytes())["pid"])
+        except (FileNotFoundError, ValueError):
+            return True
+
+    wait_for(gone)
+
+
+@in_turn
+def test_what_is_fetched_goes_on_behind_what_is_there(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    file, fetched = there.folder / "large", there.folder / "fetched"
+    file.write_bytes(LARGE)
+    with talk(there) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        assert conversation.ask(f"TRANSFER STORE {KEY} {file}").startswith("TRANSFER-SUCCESS")
+        for beginning in (LARGE[: 9 * MIB], LARGE[: 9 * MIB - 1] + b"?", LARGE, LARGE + b"?", b""):
+            fetched.write_bytes(beginning)
+            conversation.progress.clear()
+            assert (
+                conversation.ask(f"TRANSFER RETRIEVE {KEY} {fetched}") == f"TRANSFER-SUCCESS RETRIEVE {KEY}"
+            )
+            assert fetched.read_bytes() == LARGE
+            assert conversation.progress
+            if beginning == LARGE[: 9 * MIB]:
+                assert min(conversation.progress) > 9 * MIB
+
+
+@heavy
+def test_bytes_that_rotted_are_not_given_back_as_good_ones(transfers_to: TransfersTo) -> None:
+    there = transfers_to("local")
+    repository = repository_of(there)
+    add_remote(repository)
+    key = add_file(repository, "a", SMALL)
+    repository.run("annex", "copy", "--quiet", "--to", "store")
+    there.place.corrupt("annex", place_of(key).encode())
+    repository.run("annex", "drop", "--quiet")
+    assert repository.ended("annex", "get").returncode == 1
+    there.place.plant("annex", {place_of(key).encode(): SMALL[:-1]})
+    assert repository.ended("annex", "fsck", "--fast", "--from", "store").returncode == 1
+    assert b"[store]" not in repository.ended("annex", "whereis").stdout
+
+
+@heavy
+def test_a_server_that_cannot_be_reached_has_lost_nothing(hibali: Any, tmp_path: Path) -> None:
+    with own_server("ssh", tmp_path) as server:
+        add_site(hibali.home.config, "there", server.place)
+        there = Transfers(hibali, server.place, tmp_path)
+        repository = repository_of(there)
+        add_remote(repository)
+        key = add_file(repository, "a", SMALL)
+        repository.run("annex", "copy", "--quiet", "--to", "store")
+        with talk(there) as conversation:
+            assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
+            server.stop()
+            assert conversation.ask(f"CHECKPRESENT {key}").startswith(f"CHECKPRESENT-UNKNOWN {key} far: ")
+            assert conversation.ask(f"REMOVE {key}").startswith(f"REMOVE-FAILURE {key} far: ")
+            assert repository.ended("annex", "drop").returncode == 1
+            assert (repository.folder / "a").read_bytes() == SMALL
+            server.start()
+            # over a connection of its own, without a word to git-annex
+            assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
+            server.stop()
+            server.start()
+            assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
+        repository.run("annex", "drop", "--quiet")
+
+
+def test_a_place_that_is_gone_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
+    there = transfers_to("local")
+    with talk(there) as conversation:
+        assert conversation.ask(f"CHECKPRESENT {KEY}").startswith(
+            f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the place"
+        )
+        assert conversation.ask(f"REMOVE {KEY}").startswith(f"REMOVE-FAILURE {KEY} ")
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-FAILURE {KEY}"
+        assert conversation.ask(f"REMOVE {KEY}") == f"REMOVE-SUCCESS {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("nowhere:annex", "nowhere: no site of this name is configured"),
+        ("/tmp/annex", "SITE:PATH"),
+        ("annex", "SITE:PATH"),
+        ("there:../../etc", "'..' would leave the root"),
+        ("", "no location"),
+    ],
+)
+def test_only_sites_of_this_account_are_gone_to(location: str, words: str, local_there: Transfers) -> None:
+    with talk(local_there, location) as conversation:
+        for request in ("INITREMOTE", "PREPARE"):
+            answer = conversation.ask(request)
+            assert answer.startswith(f"{request}-FAILURE ")
+            assert words in answer
+        assert conversation.ask("GETCOST") == "COST 200"
+        assert conversation.ask(f"CHECKPRESENT {KEY}").startswith("CHECKPRESENT-UNKNOWN ")
+
+
+def test_settings_that_nobody_knows_are_refused(local_there: Transfers) -> None:
+    repository = repository_of(local_there)
+    words = ["annex", "initremote", "store", "type=external", "externaltype=hibali", "encryption=none"]
+    refused = repository.ended(*words, "location=there:annex", "colour=blue")
+    assert refused.returncode == 1
+    assert b"colour" in refused.stderr
+    listed = repository.run(*words, "--whatelse")
+    assert b"SITE:PATH" in listed
+
+
+def test_every_answer_is_one_line_and_nothing_else_is_on_stdout(local_there: Transfers) -> None:
+    with talk(local_there) as conversation:
+        assert conversation.ask("EXTENSIONS INFO ASYNC GETGITREMOTENAME") == "EXTENSIONS INFO"
+        assert conversation.ask("CLAIMURL http://example.com/") == "UNSUPPORTED-REQUEST"
+        assert conversation.ask("NEVER HEARD OF") == "UNSUPPORTED-REQUEST"
+        assert conversation.ask("GETAVAILABILITY") == "AVAILABILITY LOCAL"
+        assert conversation.ask("GETCOST") == "COST 100"
+        assert conversation.ask("PREPARE") == "PREPARE-SUCCESS"
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        failed = conversation.ask(f"TRANSFER STORE {KEY} /no such\tfile")
+        assert failed.startswith(f"TRANSFER-FAILURE STORE {KEY} ")
+        failed = conversation.ask(f"TRANSFER RETRIEVE {KEY} {local_there.folder}/x")
+        assert failed.startswith(f"TRANSFER-FAILURE RETRIEVE {KEY} there:annex: there is no such content")
+        assert conversation.ask("CHECKPRESENT ../../etc/passwd").startswith(
+            "CHECKPRESENT-UNKNOWN ../../etc/passwd "
+        )
+        assert conversation.ask("WHEREIS nothing") == "WHEREIS-FAILURE"
+        assert conversation.end() == b""
+    with talk(local_there) as conversation:
+        assert conversation.ask("TRANSFER STORE").startswith("ERROR ")
+        assert conversation.process.wait(60) == 1
+
+
+HOSTILE = ["-rf", "a b", "ä\udcff", "x" * 255, "$(id)", "a/ b/-c", "back\\slash", "tab\there"]
+REFUSED = [
+    "..",
+    "../x",
+    "a/../../x",
+    "/etc/x",
+    "a//b",
+    ".hibali/lock",
+    "a/.hibali/x",
+    "." + "hibali-" + 32 * "0",
+    "x" * 256,
+]
+
+
+def test_hostile_names_of_a_tree_stay_below_the_place(local_there: Transfers) -> None:
+    there = local_there
+    file = there.folder / "file"
+    file.write_bytes(SMALL)
+    with talk(there) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        assert conversation.ask("EXPORTSUPPORTED") == "EXPORTSUPPORTED-SUCCESS"
+        for name in (*HOSTILE, *REFUSED):
+            conversation.tell(f"EXPORT {name}")
+            word = conversation.ask(f"TRANSFEREXPORT STORE {SMALL_KEY} {file}").split()[0]
+            assert word == ("TRANSFER-SUCCESS" if name in HOSTILE else "TRANSFER-FAILURE"), name
+        assert there.place.files("annex") == {os.fsencode(name): SMALL for name in HOSTILE}
+        for name in HOSTILE:
+            conversation.tell(f"EXPORT {name}")
+            assert conversation.ask(f"CHECKPRESENTEXPORT {SMALL_KEY}") == f"CHECKPRESENT-SUCCESS {SMALL_KEY}"
+            assert conversation.ask(f"REMOVEEXPORT {SMALL_KEY}") == f"REMOVE-SUCCESS {SMALL_KEY}"
+        there.place.plant("annex", {b"a/mine": b"not git-annex's"})
+        assert conversation.ask("REMOVEEXPORTDIRECTORY a") == "REMOVEEXPORTDIRECTORY-SUCCESS"
+        assert there.place.files("annex") == {b"a/mine": b"not git-annex's"}
+        there.place.remove("annex", b"a/mine")
+        for _ in range(2):
+            assert conversation.ask("REMOVEEXPORTDIRECTORY a") == "REMOVEEXPORTDIRECTORY-SUCCESS"
+    assert there.place.names("annex") == set()
+
+
+@heavy
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
+def test_a_tree_is_exported_under_its_own_names(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    repository = repository_of(there)
+    add_remote(repository, "exporttree=yes")
+    add_file(repository, "sub-01/anat/T1w.nii.gz", SMALL)
+    add_file(repository, "two words", b"2")
+    repository.run("annex", "export", "HEAD", "--to", "store")
+    assert there.place.files("annex") == {b"sub-01/anat/T1w.nii.gz": SMALL, b"two words": b"2"}
+    repository.run("mv", "sub-01", "sub-02")
+    repository.run("rm", "--quiet", "two words")
+    repository.run("commit", "--quiet", "-m", "another tree")
+    repository.run("annex", "export", "HEAD", "--to", "store")
+    assert there.place.files("annex") == {b"sub-02/anat/T1w.nii.gz": SMALL}
+    assert not any(name.startswith((b"sub-01", b".hibali")) for name in there.place.names("annex"))
+    repository.run("annex", "drop", "--force", "--quiet")
+    repository.run("annex", "get", "--quiet")
+    assert (repository.folder / "sub-02/anat/T1w.nii.gz").read_bytes() == SMALL
+
+
+@heavy
+@pytest.mark.parametrize("word", ["local", "ssh"])
+def test_several_of_them_work_side_by_side(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    repository = repository_of(there)
+    add_remote(repository)
+    contents = {f"file {number}": SMALL[: 1000 + number] for number in range(24)}
+    for name, content in contents.items():
+        (repository.folder / name).write_bytes(content)
+    repository.run("annex", "add", "--quiet", ".")
+    repository.run("commit", "--quiet", "-m", "many")
+    repository.run("annex", "copy", "--quiet", "--jobs=4", "--to", "store")
+    assert sorted(there.place.files("annex").values()) == sorted(contents.values())
+    repository.run("annex", "drop", "--quiet", "--jobs=4")
+    repository.run("annex", "get", "--quiet", "--jobs=4")
+    repository.run("annex", "fsck", "--quiet", "--jobs=4")
+
+
+@heavy
+@pytest.mark.parametrize("word", ["local", "ssh", "s3"])
+def test_datalad_pushes_gets_and_drops(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    env = annex_environment(there.hibali.env, there.hibali.home.home)
+
+    def datalad(folder: str, *words: str) -> None:
+        ended = subprocess.run(
+            ["datalad", *words],
+            cwd=there.folder / folder,
+            env=env,
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
+        assert ended.returncode == 0, (words, ended.stdout, ended.stderr)
+
+    datalad("", "create", "dataset")
+    repository = AnnexRepository(there.folder / "dataset", env)
+    (repository.folder / "a.bin").write_bytes(SMALL)
+    datalad("dataset", "save", "-m", "a file")
+    add_remote(repository, "autoenable=true")
+    repository.run("init", "--quiet", "--bare", str(there.folder / "bare"))
+    datalad(
+        "dataset",
+        "siblings",
+        "add",
+        "--name",
+        "bare",
+        "--url",
+        str(there.folder / "bare"),
+        "--publish-depends",
+        "store",
+    )
+    datalad("dataset", "push", "--to", "bare")
+    assert there.place.files("annex") == {place_of(repository.key_of("a.bin")).encode(): SMALL}
+    datalad("", "clone", "bare", "clone")
+    fetched = there.folder / "clone" / "a.bin"
+    assert not fetched.exists()
+    datalad("clone", "get", "a.bin")
+    assert fetched.read_bytes() == SMALL
+    datalad("clone", "drop", "a.bin")
+    assert not fetched.exists()
+    datalad("dataset", "drop", "a.bin")
+    assert there.place.files("annex") == {place_of(repository.key_of("a.bin")).encode(): SMALL}
+
+
+@in_turn
+def test_a_file_of_a_tree_gets_another_name_where_it_lies(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    file = there.folder / "file"
+    file.write_bytes(LARGE)
+    with talk(there) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        conversation.tell("EXPORT a/b/old name")
+        assert conversation.ask(f"TRANSFEREXPORT STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"
+        renamed = conversation.ask(f"RENAMEEXPORT {KEY} a/c/new name")
+        if word == "sftp":
+            assert renamed == "UNSUPPORTED-REQUEST"
+            return
+        assert renamed == f"RENAMEEXPORT-SUCCESS {KEY}"
+        assert there.place.files("annex") == {b"a/c/new name": LARGE}
+        assert conversation.ask(f"RENAMEEXPORT {KEY} elsewhere") == f"RENAMEEXPORT-FAILURE {KEY}"
+        conversation.tell("EXPORT a/c/new name")
+        assert conversation.ask(f"RENAMEEXPORT {KEY} ../outside") == f"RENAMEEXPORT-FAILURE {KEY}"
+        assert conversation.ask(f"RENAMEEXPORT {KEY} top") == f"RENAMEEXPORT-SUCCESS {KEY}"
+        assert there.place.files("annex") == {b"top": LARGE}
+    assert not [name for name in there.place.names("annex") if b".hibali" in name]
+
+
+@heavy
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "url"])
+def test_a_tree_is_imported_as_it_changes(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    there.place.plant("annex", {b"sub/a.bin": SMALL, b"two words": b"2"})
+    repository = repository_of(there)
+    repository.run("commit", "--quiet", "--allow-empty", "-m", "nothing")
+    branch = repository.run("branch", "--show-current").decode().strip()
+    words = ["annex", "initremote", "store", "type=external", "externaltype=hibali", "encryption=none"]
+    started = repository.ended(*words, "importtree=yes", "location=there:annex")
+    if b"importtree" in started.stderr:
+        pytest.skip("this git-annex does not import from external special remotes")
+    assert started.returncode == 0, started.stderr
+
+    def imported() -> dict[str, bytes]:
+        repository.run("annex", "import", branch, "--from", "store")
+        repository.run("merge", "--quiet", "--allow-unrelated-histories", "--no-edit", f"store/{branch}")
+        names = repository.run("ls-files").decode().splitlines()
+        return {name: (repository.folder / name).read_bytes() for name in names}
+
+    assert imported() == {"sub/a.bin": SMALL, "two words": b"2"}
+    there.place.plant("annex", {b"sub/a.bin": SMALL[::-1], b"three": b"3"})
+    there.place.remove("annex", b"two words")
+    assert imported() == {"sub/a.bin": SMALL[::-1], "three": b"3"}
+    assert repository.run("annex", "find", "--in", "store").decode().splitlines() == ["sub/a.bin", "three"]
