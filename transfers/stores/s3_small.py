@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from hibali.errors import IncompleteError, TryLaterError
+from hibali.retry import pause
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.store import PACK_BYTES, is_own_name, unsafe_component
@@ -15,6 +16,7 @@ from transfers.stores.s3_probe import Honours
 from transfers.stores.s3_records import time_of
 from transfers.stores.s3_requests import Answer, Requests
 
+_SETTLED_SECONDS = 2.0  # longer than anybody takes from looking at a key to having put it
 _STANDS = frozenset({409, 412})  # what a conditional put is answered where something stands, or is being put
 
 
@@ -73,25 +75,35 @@ class S3SmallFiles:
         yield
 
     def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """See SmallFiles. Where the server does not know the condition, every key is looked at before and read back afterwards."""
-        answers = zip(contents, self._pool.map(self._create, contents, contents.values()), strict=True)
-        return {path: standing for path, standing in answers if standing is not None}
+        """See SmallFiles."""
+        put = self._put_new if self._honours.conditional_create else self._put_absent
+        stands = list(self._pool.map(put, contents, contents.values()))
+        if contents and not self._honours.conditional_create:
+            # Fischer's way to exclude others where nothing can be compared and set: who wrote last, and waited, is the one
+            pause(_SETTLED_SECONDS)
+            stands = [True] * len(contents)
+        doubtful = [path for path, there in zip(contents, stands, strict=True) if there]
+        found = zip(doubtful, self._pool.map(self._other, doubtful, map(contents.get, doubtful)), strict=True)
+        return {path: other for path, other in found if other is not None}
 
-    def _create(self, path: bytes, content: bytes) -> bytes | None:
-        key = self._prefix + path
-        if self._honours.conditional_create:
-            put = self._requests.ask("PUT", key, body=content, headers={"If-None-Match": "*"}, accept=_STANDS)
-            return None if put.status < 300 else self._other(key, content)
-        standing = self._requests.ask("HEAD", key, accept=(404,))
+    def _put_new(self, path: bytes, content: bytes) -> bool:
+        """Put it where nothing stands; whether something does."""
+        headers = {"If-None-Match": "*"}
+        put = self._requests.ask("PUT", self._prefix + path, body=content, headers=headers, accept=_STANDS)
+        return put.status >= 300
+
+    def _put_absent(self, path: bytes, content: bytes) -> bool:
+        """Put it unless something stands there now; whether something does, which may be another's by the next moment."""
+        standing = self._requests.ask("HEAD", self._prefix + path, accept=(404,))
         if standing.status == 404:
-            self._requests.ask("PUT", key, body=content)
-        return self._other(key, content)
+            self._requests.ask("PUT", self._prefix + path, body=content)
+        return standing.status != 404
 
-    def _other(self, key: bytes, content: bytes) -> bytes | None:
+    def _other(self, path: bytes, content: bytes | None) -> bytes | None:
         """What stands there, where it is not this content. A put whose answer was lost finds its own."""
-        found = self._get(key, PACK_BYTES)
+        found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # somebody else's put was refused, too, or has not ended
-            raise TryLaterError("locked", "somebody else is writing this", about=self._about(key))
+            raise TryLaterError("locked", "somebody else is writing this", about=self._about(path))
         standing = found.body if found.status < 300 else b""
         return None if standing == content else standing
 
