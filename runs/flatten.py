@@ -210,18 +210,15 @@ class Flat(object):
 def flatten(source: str, target: str, wanted: str) -> Dict[str, Any]:
     """Write the tar; the image's environment and entry point."""
     names = {"encoding": "utf-8", "errors": "surrogateescape"}  # type: Dict[str, Any]
-    with (
-        tarfile.open(source, **names) as tar,
-        tarfile.open(target, "w", format=tarfile.GNU_FORMAT, **names) as flat,
-    ):
+    with tarfile.open(source, **names) as tar:
         archive = Archive(tar)
         config, layers = archive.find_image(wanted)
-        tree = Flat(flat, max(LEAST_LIMIT, MOST_GROWTH * os.path.getsize(source)))
-        for name in reversed(layers):
-            content = archive.open(name)
-            with tarfile.open(fileobj=content, **names) as layer:
-                tree.add_layer(layer)
-        tree.finish()
+        with tarfile.open(target, "w", format=tarfile.GNU_FORMAT, **names) as flat:
+            tree = Flat(flat, max(LEAST_LIMIT, MOST_GROWTH * os.path.getsize(source)))
+            for name in reversed(layers):
+                with tarfile.open(fileobj=archive.open(name), **names) as layer:
+                    tree.add_layer(layer)
+            tree.finish()
     given = config.get("config") or {}
     return {"environment": given.get("Env") or [], "entrypoint": given.get("Entrypoint") or []}
 

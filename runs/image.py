@@ -32,8 +32,8 @@ class Pinned:
 
 def find_image(
     pipeline: Pipeline, container: Container, images: SiteImages, given: str, pinned: Pinned | None
-) -> Started:
-    """The image to start, which is at the site when this returns; nothing for a container without images.
+) -> Staged:
+    """The image to start, which is at the site when this returns; one without an id for a container without images.
 
     `given` is what `--image` said: `sha256:...` for exactly that one, else an archive here; "" for the one that is `pinned`, or
     where there is none the one that the runtime has under the descriptor's name. Raises `NotFoundError`, `RefusedError`,
@@ -42,7 +42,7 @@ def find_image(
     if not container.isolates:
         if given:
             raise UsageError("no-image", f"{container.name} runs without images", about=printable(given))
-        return Started("")
+        return Staged("", Started(""))
     name = container.image_name(pipeline.container)
     wanted = _DIGEST.fullmatch(given)
     if wanted:
@@ -57,7 +57,7 @@ def find_image(
         _compare(pipeline, name, (found.id, *found.digests))
     accepted = bool(given) or pinned is not None
     _compare_pin(pipeline, images.site, name, found.id.removeprefix("sha256:"), accepted=accepted)
-    return found.started
+    return found
 
 
 def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:

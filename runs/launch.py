@@ -160,9 +160,9 @@ def _send(
     staged = _bring_inputs(request, identities, cache, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
-    prepared = _prepare(request, staged, run.id, as_text(folder), image=image)
-    if image.image:
-        book.note(run.id, "image", {"id": image.image})
+    prepared = _prepare(request, staged, run.id, as_text(folder), image=image.started)
+    if image.id:
+        book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
     book.note(run.id, "submitting")

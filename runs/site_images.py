@@ -238,7 +238,8 @@ class SiteImages:
         )
         if finished.exit_code == 0:
             return finished
-        check_answered(words[0], finished)
+        program = next(word for word in words if word != "env" and "=" not in word)
+        check_answered(program, finished)
         said = printable(finished.stderr.strip()[-500:])
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(
@@ -250,10 +251,10 @@ class SiteImages:
         if finished.exit_code < 0:
             raise TryLaterError(
                 "image-not-staged",
-                f"{words[0]} was ended by signal {-finished.exit_code} (an hour is the limit here): {said}",
+                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {said}",
                 about=self._site.name,
             )
-        raise _failed(f"{words[0]}: {said}")
+        raise _failed(f"{program}: {said}")
 
     def _words(self, words: Sequence[str]) -> tuple[str, ...]:
         """After the site's own prologue, where it has one: that is what makes runtimes be found in jobs."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.ceph import start_ceph
+from tests.services.docker import Docker, start_docker
 from tests.services.gated import start_automation_node, start_gated
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
@@ -67,6 +68,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "swift": (ObjectStore, start_swift),
     "ceph": (ObjectStore, start_ceph),
     "podman": (Podman, start_podman),
+    "docker": (Docker, start_docker),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     **{
