@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
-from tests.services.image import write_tool_image
+from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.support.lacking import lacks
 from tests.support.small_filesystem import small_filesystem
@@ -46,7 +46,7 @@ def boxed(command: str, tool: Tool) -> dict[str, Any]:
 def tool(tmp_path: Path) -> Tool:
     made = Tool(tmp_path / "tool.tar", f"localhost/hibali-{secrets.token_hex(6)}:1")
     try:
-        write_tool_image(made.archive, made.name, mark=made.name)
+        write_tools(made.archive, made.name, {"mark": made.name.encode()})
     except MissingPackageError as problem:
         lacks(str(problem))
     return made
@@ -233,7 +233,7 @@ def test_a_tag_that_points_elsewhere_is_refused(hibali: Any, podman: Any, tool: 
     bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
     bench.add_local_site("box", "podman")
     other = bench.folder / "other.tar"
-    write_tool_image(other, tool.name, mark="another")
+    write_tools(other, tool.name, {"mark": b"another"})
     podman.run("load", "--input", str(other))
     there = podman.run("image", "inspect", "--format={{.Id}}", tool.name).stdout.strip()
     identifier = catalogued(bench, tool)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runs import flatten
-from tests.services.image import write_tool_image
+from tests.services.podman import write_tools
 
 FOLDER, LINK, HARD = "folder", "link", "hard"
 Member = tuple[str, Any]  # a name and its content, or a kind with what it points at
@@ -171,7 +171,7 @@ def test_it_runs_alone_and_tells_the_image_s_settings(tmp_path: Path) -> None:
     ended = run_alone(tmp_path, identifier)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {"environment": config["Env"], "entrypoint": ["/tool"]}
-    write_tool_image(tmp_path / "image.tar", "a:1")
+    write_tools(tmp_path / "image.tar", "a:1")
     assert b"does not hold" in run_alone(tmp_path, identifier).stderr
 
 
