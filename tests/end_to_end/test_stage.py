@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import signal
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,7 @@ def test_an_image_that_was_touched_is_made_anew(bubbles: Bench) -> None:
     assert (path / "bin" / "busybox").stat().st_size > 100
 
 
+@pytest.mark.heavy
 def test_no_room_is_said_and_leaves_nothing_half(bubbles: Bench, tool: Tool) -> None:
     work = bubbles.folder / "work-box"
     size = tool.archive.stat().st_size
@@ -274,3 +277,46 @@ def test_an_image_goes_to_a_cluster_once_and_its_jobs_start_it(
         "fresh"
     ]
     assert converted(work, word) == [folder]
+
+
+@pytest.mark.heavy
+def test_what_one_account_publishes_another_runs_at_a_cluster(
+    request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool, tmp_path: Path
+) -> None:
+    """Two accounts, a bare git repository and a shelf for images between them."""
+    ready("bubblewrap", request, hibali)
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
+    write_tools(tool.archive, tool.name, {"filler": os.urandom(50_000_000)})
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    published = {"HIBALI_STATE": str(tmp_path / "ada"), "HIBALI_CONFIG": str(tmp_path / "ada.toml")}
+    there = (tmp_path / "lab.git", "--images", tmp_path / "shelf")
+    for line in (
+        ("add", "tool.json"),
+        ("image", "add", bench.reference, "--archive", tool.archive),
+        ("remotes", "add", "lab", *there),
+        ("publish", "--to", "lab"),
+    ):
+        hibali("pipelines", *line, env=published, exit=0)
+    hibali("pipelines", "remove", bench.reference, exit=0)
+    hibali("pipelines", "remotes", "add", "lab", *there, exit=0)
+    hibali("pipelines", "fetch", "--from", "lab", exit=0)
+    bench.add_slurm_site(slurm)
+    with hibali.home.config.open("a") as config:
+        config.write('[sites.cluster.container]\nname = "bubblewrap"\n')
+    stage = ("pipelines", "stage", bench.reference, "--site", "cluster", "--json")
+    missing = hibali(*stage, exit=3).last
+    assert missing["code"] == "image-not-here"
+    hibali("pipelines", "image", "get", bench.reference, "--from", "lab", exit=0)
+    shown = [
+        hibali("pipelines", "image", "show", bench.reference, "--json", env=env, exit=0).last
+        for env in ({}, published)
+    ]
+    assert (
+        shown[0]["digest"]
+        == shown[1]["digest"]
+        == f"sha256:{hashlib.sha256(tool.archive.read_bytes()).hexdigest()}"
+    )
+    assert hibali(*stage, exit=0).last["id"] == shown[0]["id"]
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
