@@ -6,31 +6,28 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
-from hibali.events import Listener, ignore
+from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
+from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
-from hibali.sites import SchedulerSettings, Site, local_site
+from hibali.sites import Site, local_site
 from hibali.strict_json import canonical_json, read_json
-from hibali.text import printable
 from registry.image_record import ImageRecord
 from runs.container import Container, Image
-from runs.container_words import check_answered
 from runs.prepare import Started
 from runs.put import as_text
+from runs.site_commands import SiteCommands, not_staged
 from runs.stage import Cache, Carrier, at_site, identify_local
 from runs.turn import Turn
 from runs.work_folder import make_work_folder
 from transfers.entry import Kind
-from transfers.far import Far, Finished
+from transfers.far import Far
 
-_CONVERT_SECONDS = 3600.0
-_NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READY, _RECORD = b"ready", b"staged.json"
 
@@ -61,6 +58,7 @@ class SiteImages:
         """`work` is the site's work folder, absolute, and ours alone."""
         self._far = far
         self._site = site
+        self._commands = SiteCommands(far, site)
         self._container = container
         self._folder = b"%b/images/%b" % (work, container.name.encode("ascii"))
         self._cache = cache
@@ -74,7 +72,7 @@ class SiteImages:
     def ask(self, name: str) -> Image | None:
         """The image that the runtime's own store has under a name; raises where it does not answer."""
         words = self._container.image_words(name)
-        return self._container.read_image(self._far.run(self._words(words)), name) if words else None
+        return self._container.read_image(self._commands.ask(words), name) if words else None
 
     def find(self, record: ImageRecord) -> Staged | None:
         """The image of an archive, where it is ready to start and nobody touched it since."""
@@ -166,18 +164,23 @@ class SiteImages:
         self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: Turn
     ) -> Staged:
         """The result with its record beside it, in a folder that appears by one rename."""
-        ready = partial + b"/" + _READY
-        self._far.make_folder(ready)
-        result = ready + b"/" + self._container.form.encode("ascii")
+        form = self._container.form.encode("ascii")
         source, facts, digest = archive, {}, ""
+        self._tell(
+            Noted(f"{self._site.name}: converting the image for {self._container.name}, once for all runs")
+        )
         if self._container.flattens:
             source = partial + b"/flat.tar"
             facts = self._flatten(archive, source, record)
             digest = self._far.digest(source)
-        self._run_all(as_text(source), as_text(result), record)
+        self._run_all(as_text(source), as_text(partial + b"/" + form), record)
+        ready = partial + b"/" + _READY
+        result = ready + b"/" + form
+        self._far.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._far.move(partial + b"/" + form, result)
         made, mark = self._far.stat(result), self._cache.mark(result)
         if made is None or mark is None:
-            raise _failed("nothing came of it")
+            raise not_staged("nothing came of it")
         if made.kind is Kind.FILE:
             digest = self._far.digest(result)
         known = {
@@ -190,6 +193,9 @@ class SiteImages:
             "environment": _environment(facts.get("environment")),
             "entrypoint": _words(facts.get("entrypoint")),
         }
+        self._commands.run(
+            ("sync", "-f", as_text(ready))
+        )  # the record must not outlive what it describes (S19)
         self._far.put(ready + b"/" + _RECORD, canonical_json(known))
         turn.check()
         self._far.move(ready, folder + b"/" + _READY)
@@ -219,50 +225,17 @@ class SiteImages:
         script = resources.files("runs").joinpath("flatten.py").read_bytes()
         python = self._site.ssh.python if self._site.ssh else "python3"
         words = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
-        finished = self._run(words, script)
+        finished = self._commands.run(words, script)
         try:
             found: dict[str, Any] = json.loads(finished.stdout)
         except ValueError:
-            raise _failed("the site gave an answer that cannot be read") from None
+            raise not_staged("the site gave an answer that cannot be read") from None
         return found
 
     def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
         identifier = record.id.removeprefix("sha256:")
         for words in self._container.convert_words(archive, result, record.format, identifier):
-            self._run(words)
-
-    def _run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
-        """One step of a conversion, in the C locale so that its complaints are known."""
-        finished = self._far.run(
-            self._words(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
-        )
-        if finished.exit_code == 0:
-            return finished
-        program = next(word for word in words if word != "env" and "=" not in word)
-        check_answered(program, finished)
-        said = printable(finished.stderr.strip()[-500:])
-        if any(text in finished.stderr.lower() for text in _NO_SPACE):
-            raise IncompleteError(
-                "no-space",
-                f"there is no room to convert the image: {said}",
-                about=f"{self._site.name}:{self._site.work}",
-                hint="Make room there, or move `work` of the site, and type the same line again.",
-            )
-        if finished.exit_code < 0:
-            raise TryLaterError(
-                "image-not-staged",
-                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {said}",
-                about=self._site.name,
-            )
-        raise _failed(f"{program}: {said}")
-
-    def _words(self, words: Sequence[str]) -> tuple[str, ...]:
-        """After the site's own prologue, where it has one: that is what makes runtimes be found in jobs."""
-        prologue = (self._site.scheduler or SchedulerSettings()).prologue
-        if not prologue:
-            return tuple(words)
-        lines = "\n".join(("{", *prologue, "} >&2", 'exec "$@"'))
-        return ("bash", "-l", "-c", lines, "hibali", *words)
+            self._commands.run(words)
 
 
 def open_images(
@@ -272,10 +245,6 @@ def open_images(
     work = make_work_folder(far, site, b"cache", b"images")
     cache = Cache(far, site.name, work, at_site(site), carrier)
     return SiteImages(far, site, container, work, cache, tell)
-
-
-def _failed(said: str) -> IncompleteError:
-    return IncompleteError("image-not-staged", f"the image could not be converted: {said}")
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
