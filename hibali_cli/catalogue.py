@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hibali_cli.options import Common
     from registry.catalogue import Catalogue
+    from registry.pipeline import Pipeline
     from registry.source import Access
+    from runs.image import Pinned
 
 
 def open_catalogue(common: Common) -> Catalogue:
@@ -30,3 +32,11 @@ def access_of(common: Common) -> Access:
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")
     return Access(scratch, settings.zenodo, frozenset(settings.origins))
+
+
+def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
+    """The image that the catalogue has beside a pipeline; its content is looked for only when it is wanted."""
+    from runs.image import Pinned
+
+    record = catalogue.image(pipeline)
+    return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None

@@ -14,6 +14,9 @@ from registry.environment import is_safe_variable
 from registry.pipeline import Container as Wanted
 from transfers.far import Finished
 
+DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that says nothing of it
+
 _MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
 _WITHOUT_EFFECT = frozenset(
     {"--rm", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--network=none", "--net=none"}
@@ -32,13 +35,15 @@ class Bind:
 class Task:
     """What is to be started. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
 
-    `command` is the file with the command line, `shell` its interpreter (sh or bash), `work` the folder the
-    tool may write and `sees_work` where it sees it; `image` is an image's id, "" without one. `words` is the
-    command as words where the image's own entry point is to get them.
+    `command` is the file with the command line, which the tool sees as `sees_command`; `shell` is its interpreter (sh or
+    bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
+    the file or folder it was converted to, "" without one. `words` is the command as words where the image's own entry
+    point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
     """
 
     run: str
     command: str
+    sees_command: str
     shell: str
     work: str
     sees_work: str
@@ -47,6 +52,8 @@ class Task:
     image: str = ""
     memory: str = ""
     words: tuple[str, ...] | None = None
+    entrypoint: tuple[str, ...] = ()
+    image_environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +68,37 @@ class Container(Protocol):
     """Text and values in, text and values out.
 
     `isolates` says that the tool sees only what it is given, inputs read-only. Without it the tool runs as
-    the user, so consent to each pipeline is needed and inputs are copies.
+    the user, so consent to each pipeline is needed and inputs are copies; so are they where the runtime cannot bind
+    read-only (`binds_inputs`). `place` is the folder in the image below which all binds have to be; "" where they can be
+    anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
+    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead.
     """
 
     name: str
     isolates: bool
+    binds_inputs: bool
+    place: str
+    form: str
+    formats: frozenset[str]
+    flattens: bool
 
     def image_name(self, wanted: Wanted | None) -> str:
         """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""
 
     def start(self, task: Task) -> str:
-        """The shell line that becomes the tool: `exec` and words."""
+        """The shell line that becomes the tool: `exec` and words; raises `RefusedError` for a path it cannot be told."""
 
     def image_words(self, name: str) -> tuple[str, ...]:
-        """Ask whether the image is at the site."""
+        """Ask whether the image is at the site; never where it keeps none."""
 
-    def read_image(self, finished: Finished) -> Image | None:
-        """The image, or None where it is not there; raises `UsageError` where the runtime is missing."""
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """The image of that name, or None where it is not there; raises `UsageError` where the runtime is missing."""
 
-    def load_words(self, archive: str) -> tuple[str, ...]:
-        """Take an image from an archive at the site; () where there are no archives."""
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
+
+        What they make is `result`, whose folder is theirs alone, or something in the runtime's own store.
+        """
 
 
 def load_container(word: str) -> Container:

@@ -1,122 +1,128 @@
-"""Which image a run starts: by its id, after comparison with what was named, given or used before (S11)."""
+"""Which image a run starts: by its id, after comparison with what was named, given, pinned or used before (S11)."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.text import printable
 from registry.image_archive import read_archive
+from registry.image_name import wanted_digests
+from registry.image_record import ImageRecord
 from registry.pipeline import Pipeline
-from runs.container import Container, Image
-from transfers.far import Far
+from runs.container import Container
+from runs.prepare import Started
+from runs.site_images import SiteImages, Staged
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
-_LOAD_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The image that the catalogue has beside a pipeline; `file` gives the archive here, or raises `NotFoundError`."""
+
+    record: ImageRecord
+    file: Callable[[], Path]
 
 
 def find_image(
-    pipeline: Pipeline,
-    container: Container,
-    far: Far,
-    site: str,
-    given: str,
-    bring: Callable[[Path], bytes],
-) -> str:
-    """The id of the image to start, which is at the site when this returns; "" for a container without images.
+    pipeline: Pipeline, container: Container, images: SiteImages, given: str, pinned: Pinned | None
+) -> Staged:
+    """The image to start, which is at the site when this returns; one without an id for a container without images.
 
-    `given` is what `--image` said: "" for the one of the descriptor's name, `sha256:...` for exactly that
-    one, else an archive here, which `bring` stages. Raises `NotFoundError`, `RefusedError`, `UsageError`.
+    `given` is what `--image` said: `sha256:...` for exactly that one, else an archive here; "" for the one that is `pinned`, or
+    where there is none the one that the runtime has under the descriptor's name. Raises `NotFoundError`, `RefusedError`,
+    `UsageError`, and what staging raises.
     """
     if not container.isolates:
         if given:
             raise UsageError("no-image", f"{container.name} runs without images", about=printable(given))
-        return ""
+        return Staged("", Started(""))
     name = container.image_name(pipeline.container)
     wanted = _DIGEST.fullmatch(given)
-    if given and wanted is None:
-        found = _from_archive(Path(given), name, container, far, bring)
+    if wanted:
+        found = _require(images.find_id(f"sha256:{wanted[1]}"), given)
+        _compare(pipeline, name, (found.id, *found.digests))
+    elif given:
+        found = stage_archive(pipeline, name, images, Path(given))
+    elif pinned is not None:
+        found = stage_pinned(name, images, pinned)
     else:
-        found = _require(_ask(container, far, f"sha256:{wanted[1]}" if wanted else name), given or name)
-    _compare(pipeline, name, found)
-    _compare_pin(pipeline, site, name, found, accepted=bool(given))
-    return found.id
+        found = _require(images.find_name(name), name)
+        _compare(pipeline, name, (found.id, *found.digests))
+    accepted = bool(given) or pinned is not None
+    _compare_pin(pipeline, images.site, name, found.id.removeprefix("sha256:"), accepted=accepted)
+    return found
 
 
-def _require(found: Image | None, name: str) -> Image:
+def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
+    """The catalogue's image at the site; raises `RefusedError` where one of its names there is another image's."""
+    for each in sorted({name, *pinned.record.names}):
+        there = images.find_name(each)
+        if there is not None and there.id != pinned.record.id:
+            raise RefusedError(
+                "image-differs",
+                f"{each} is {there.id} at the site, and the catalogue pins {pinned.record.id}",
+                about=images.site,
+                hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
+            )
+    return images.stage(pinned.record, pinned.file)
+
+
+def stage_archive(pipeline: Pipeline, name: str, images: SiteImages, archive: Path) -> Staged:
+    """The image of an archive that was given, staged unless it was before."""
+    held = read_archive(archive, name)
+    _compare(pipeline, name, (held.record.id, *held.digests))
+    return images.stage(held.record, lambda: archive)
+
+
+def _require(found: Staged | None, name: str) -> Staged:
     if found is None:
         raise NotFoundError(
             "no-image",
             "the image is not at the site",
             about=name,
-            hint="Bring it along: --image ARCHIVE (made by `docker save` or `podman save`).",
+            hint="Add it to the catalogue (pipelines image add), or bring it along: --image ARCHIVE (of `docker save`).",
         )
     return found
 
 
-def _ask(container: Container, far: Far, name: str) -> Image | None:
-    return container.read_image(far.run(container.image_words(name)))
-
-
-def _from_archive(
-    archive: Path, name: str, container: Container, far: Far, bring: Callable[[Path], bytes]
-) -> Image:
-    """The image of an archive, loaded there unless it was before."""
-    identifier = read_archive(archive, name).record.id.removeprefix("sha256:")
-    found = _ask(container, far, f"sha256:{identifier}")
-    if found is None:
-        path = bring(archive)
-        words = container.load_words(path.decode("utf-8", "surrogateescape"))
-        finished = far.run(words, timeout=_LOAD_SECONDS)
-        if finished.exit_code != 0:
-            said = printable(finished.stderr.strip()[-500:])
-            raise TryLaterError(
-                "image-not-loaded", f"the image could not be loaded: {said}", about=str(archive)
-            )
-        found = _ask(container, far, f"sha256:{identifier}")
-    if found is None or found.id != identifier:
-        raise RefusedError(
-            "image-differs", "what was loaded is not the image of the archive", about=str(archive)
-        )
-    return found
-
-
-def _compare(pipeline: Pipeline, name: str, found: Image) -> None:
-    """A digest that the descriptor names must be one of the image's."""
-    hash_given = pipeline.container.hash if pipeline.container else ""
-    for text in (name.partition("@")[2], hash_given):
-        match = _DIGEST.fullmatch(text)
-        if match and match[1] != found.id and f"sha256:{match[1]}" not in found.digests:
+def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
+    """A digest that the descriptor names must be one of the image's, of which the first is its id."""
+    known = list(digests)
+    for wanted in wanted_digests(pipeline.container):
+        if wanted not in known:
             raise RefusedError(
                 "image-differs",
-                f"the image at the site is sha256:{found.id}, the descriptor wants {printable(text)}",
+                f"the image is {known[0]}, the descriptor wants {wanted}",
                 about=name,
                 hint="Bring the right one along with --image ARCHIVE.",
             )
 
 
-def _compare_pin(pipeline: Pipeline, site: str, name: str, found: Image, *, accepted: bool) -> None:
+def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accepted: bool) -> None:
     """A name may be pointed at another image at any time: the first one stays until told otherwise."""
     path = ledger_folder("runs") / "images.pins"
     pinned = None
     for record in read_records(path):
         if (record.get("site"), record.get("pipeline"), record.get("name")) == (site, pipeline.digest, name):
             pinned = record.get("image")
-    if pinned == found.id:
+    if pinned == image:
         return
     if pinned is not None and not accepted:
         raise RefusedError(
             "image-changed",
-            f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{found.id}",
+            f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{image}",
             about=site,
-            hint=f"If that is meant: --image sha256:{found.id}",
+            hint=f"If that is meant: --image sha256:{image}",
         )
     with contextlib.closing(Journal(path)) as journal:
-        record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": found.id}
+        record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}
         journal.append({"schema": 1, "kind": "image", "at": now(), **record}, durable=True)
 
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from hibali.errors import RefusedError
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, work_path
-from hibali.retry import with_retries
-from hibali.sites import SchedulerSettings, Site, local_site
-from hibali.text import path_fields, printable
+from hibali.sites import SchedulerSettings, Site
+from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.container import Container
-from runs.image import find_image
-from runs.prepare import Input, Prepared, prepare, run_key
+from runs.image import Pinned, find_image
+from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_text, put_files
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Scheduler
-from runs.stage import Cache, Carrier, Identity, identify_at_site, identify_local
+from runs.site_images import SiteImages
+from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
 from runs.submit import SETTLING_SECONDS, submit_once
-from transfers.entry import Kind
+from runs.work_folder import make_work_folder
 from transfers.far import Far
 
 
@@ -35,7 +32,7 @@ class Request:
     """What was asked for, checked: the pipeline, its answers, and where to run it.
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said.
+    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
     `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     """
 
@@ -49,6 +46,7 @@ class Request:
     container: Container
     name: str = ""
     image: str = ""
+    pinned: Pinned | None = None
     new: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
 
@@ -108,7 +106,7 @@ def _begin(
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
-    trial = _prepare(request, placed, run_id, f"/{run_id}", image="")
+    trial = _prepare(request, placed, run_id, f"/{run_id}", image=Started(""))
     return book.begin(
         run_id,
         key,
@@ -155,19 +153,16 @@ def _send(
     settling: float,
     tell: Listener,
 ) -> Run:
-    work = far.expand(work_path(request.site))
+    work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
-    for each in (work, work + b"/runs", work + b"/cache"):
-        _make_private(far, each, request.site.name)
     far.make_folder(folder + b"/work")
-    bring = _Stager(request.site, far, work, carrier, tell)
-    staged = bring.inputs(request, identities)
-    image = find_image(
-        request.pipeline, request.container, far, request.site.name, request.image, bring.image_archive
-    )
-    prepared = _prepare(request, staged, run.id, as_text(folder), image=image)
-    if image:
-        book.note(run.id, "image", {"id": image})
+    cache = Cache(far, request.site.name, work, at_site(request.site), carrier)
+    staged = _bring_inputs(request, identities, cache, tell)
+    images = SiteImages(far, request.site, request.container, work, cache, tell)
+    image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
+    prepared = _prepare(request, staged, run.id, as_text(folder), image=image.started)
+    if image.id:
+        book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
     book.note(run.id, "submitting")
@@ -185,57 +180,20 @@ def _send(
     return book.note(run.id, "submitted", {"job": job})
 
 
-def _make_private(far: Far, path: bytes, site: str) -> None:
-    """Ours alone to write, or nothing starts: who can write there chooses what runs (S4)."""
-    far.make_folder(path)
-    found = far.stat(path)
-    if found is None or found.kind is not Kind.FOLDER or (found.mode >= 0 and found.mode & 0o022):
-        raise RefusedError(
-            "not-private",
-            "others can write to this folder of the site",
-            about=f"{site}:{printable(path)}",
-            hint=f"There: chmod go-w {printable(path)}",
-        )
+def _bring_inputs(
+    request: Request, identities: Sequence[Identity], cache: Cache, tell: Listener
+) -> list[Input]:
+    """The inputs with their absolute paths at the site, where they lie when this returns."""
+    staged = []
+    for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
+        source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, tell))
+        staged.append(replace(each, source=source))
+    return staged
 
 
-class _Stager:
-    """Brings files of this machine and of other sites to the run's site."""
-
-    def __init__(self, site: Site, far: Far, work: bytes, carrier: Carrier, tell: Listener) -> None:
-        self._tell = tell
-        self._cache = Cache(
-            far,
-            site.name,
-            work,
-            lambda path: Location(site, as_text(path), f"{site.name}:{as_text(path)}"),
-            carrier,
-        )
-
-    def inputs(self, request: Request, identities: Sequence[Identity]) -> list[Input]:
-        """The inputs with their absolute paths at the site, where they lie when this returns."""
-        staged = []
-        for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
-            source = each.source if each.in_place else as_text(self._bring(identity, place))
-            staged.append(replace(each, source=source))
-        return staged
-
-    def image_archive(self, archive: Path) -> bytes:
-        """Where the archive of an image lies at the site."""
-        path = archive.absolute()
-        text = as_text(os.fsencode(path))
-        return self._bring(identify_local(path), Location(local_site(), text, text, typed_local=True))
-
-    def _bring(self, identity: Identity, place: Location) -> bytes:
-        """Two runs may stage the same at once: whoever comes second waits for the lease."""
-        return with_retries(
-            lambda: self._cache.bring(identity, place, self._tell),
-            about=place.text,
-            attempts=6,
-            tell=self._tell,
-        )
-
-
-def _prepare(request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: str) -> Prepared:
+def _prepare(
+    request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: Started
+) -> Prepared:
     return prepare(
         request.pipeline,
         request.invocation,
@@ -256,4 +214,6 @@ def show_prepared(request: Request, run_id: str) -> Prepared:
         replace(each, in_place=known is None, source=place.path if known is None else "")
         for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
     ]
-    return _prepare(request, inputs, run_id, folder, image="IMAGE" if request.container.isolates else "")
+    return _prepare(
+        request, inputs, run_id, folder, image=Started("IMAGE" if request.container.isolates else "")
+    )

@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hibali.errors import UsageError
 from hibali.sites import SchedulerSettings
@@ -17,6 +17,7 @@ from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.inside import Inside
 from runs.run import Output
 from runs.scheduler import Resources, Scheduler
 from runs.script import job_script, start_script
@@ -41,14 +42,30 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """The image to start: its id, or where it lies as the file or folder the runtime takes.
+
+    `environment` and `entrypoint` are the image's own, known only where the runtime does not know them by itself.
+    """
+
+    image: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that is put at the site, and what is then said to the scheduler; paths there as text."""
+    """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
+
+    `command_path` is where the text `command` goes.
+    """
 
     run: str
     folder: str
     job_script: str
     start: str
     command: str
+    command_path: str
     configuration_files: Mapping[str, str]
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
@@ -94,29 +111,33 @@ def prepare(
     settings: SchedulerSettings,
     scheduler: Scheduler,
     container: Container,
-    image: str = "",
+    image: Started | None = None,
 ) -> Prepared:
     """Decide all of it.
 
-    `folder` is the run's folder at the site, absolute; `image` the id of the image to start. Raises
+    `folder` is the run's folder at the site, absolute; `image` the one to start. Raises
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
+    image = image or Started("")
     work = f"{folder}/work"
-    sees_work = _seen_work(pipeline, work) if container.isolates else work
-    seen = {each.number: _seen(each, folder) for each in inputs}
+    inside = Inside(folder, container)
+    sees_work = _seen_work(pipeline, inside.work) if container.isolates else work
+    seen = {each.number: inside.input(each) for each in inputs}
     line = build_command_line(
         pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
     )
-    binds = tuple(Bind(each.source, seen[each.number]) for each in inputs)
     task = Task(
         run=run,
-        command=f"{folder}/command",
+        command=inside.command,
+        sees_command=inside.sees_command,
         shell=line.shell,
         work=work,
         sees_work=sees_work,
         environment=line.environment,
-        binds=binds if container.isolates else (),
-        image=image,
+        binds=inside.binds(inputs),
+        image=image.image,
+        entrypoint=image.entrypoint,
+        image_environment=image.environment,
     )
     task = _with_image_options(pipeline, line, task) if container.isolates else task
     check_environment(task.environment)
@@ -126,8 +147,9 @@ def prepare(
         job_script=job_script(run, scheduler.directives(job_resources(pipeline.resources, settings))),
         start=start_script(settings.prologue, container.start(task)),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
+        command_path=inside.command,
         configuration_files={each.path: each.content for each in line.configuration_files},
-        copies=() if container.isolates else tuple(b for b in binds if b.source != b.target),
+        copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
         submit=scheduler.submit_words(run, f"{folder}/job.sh"),
     )
@@ -157,10 +179,6 @@ def read_time(text: str | None) -> int | None:
         raise UsageError("bad-time", "a job's time is written [D-]HH:MM:SS", about=ascii(text))
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _seen(each: Input, folder: str) -> str:
-    return each.source if each.in_place else f"{folder}/inputs/{each.number}/{each.name}"
 
 
 def _paths(

@@ -18,7 +18,9 @@ def put_files(far: Far, prepared: Prepared) -> None:
         target = folder + b"/work/" + as_bytes(path)
         far.make_folder(target.rpartition(b"/")[0])
         far.put(target, as_bytes(content))
-    far.put(folder + b"/command", as_bytes(prepared.command))
+    command = as_bytes(prepared.command_path)
+    far.make_folder(command.rpartition(b"/")[0])
+    far.put(command, as_bytes(prepared.command))
     far.put(folder + b"/start", as_bytes(prepared.start))
     far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 

@@ -16,6 +16,8 @@ from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
 from hibali.locations import Location
+from hibali.retry import with_retries
+from hibali.sites import Site
 from hibali.text import printable
 from transfers.datasets.contents import is_reserved, look_into
 from transfers.entry import Entry, Kind
@@ -172,6 +174,16 @@ def identify_at_site(far: Far, location: Location) -> tuple[Identity, bytes]:
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
 
 
+def at_site(site: Site) -> Callable[[bytes], Location]:
+    """Makes locations of absolute paths at a site."""
+
+    def place(path: bytes) -> Location:
+        text = path.decode("utf-8", "surrogateescape")
+        return Location(site, text, f"{site.name}:{text}")
+
+    return place
+
+
 class Cache:
     """The content-addressed cache of a site, and what is remembered of it here (S5)."""
 
@@ -185,6 +197,16 @@ class Cache:
         self._target = target
         self._carrier = carrier
 
+    def location(self, path: bytes) -> Location:
+        """A path at the site as others open it."""
+        return self._target(path)
+
+    def bring_patiently(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
+        """The same, where somebody else may be at it: whoever comes second waits for the lease."""
+        return with_retries(
+            lambda: self.bring(identity, source, tell), about=source.text, attempts=6, tell=tell
+        )
+
     def bring(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
         """The absolute path at the site of a verified copy of `source`; nothing moves where there is one.
 
@@ -194,7 +216,7 @@ class Cache:
         kind = b"origin" if identity.files is None else b"sha256"
         path = self._folder + b"/%b/%b/%b" % (kind, digest[:2].encode("ascii"), digest.encode("ascii"))
         single = identity.files is not None and b"" in identity.files
-        mark = self._mark(path)
+        mark = self.mark(path)
         if mark is not None:
             if self._remembered().get(_text(path)) == mark:
                 return path
@@ -212,7 +234,7 @@ class Cache:
         self._remember(path)
         return path
 
-    def _mark(self, path: bytes) -> str | None:
+    def mark(self, path: bytes) -> str | None:
         """What would change if anybody touched a file or tree there; None where there is nothing."""
         entry = self._far.stat(path)
         if entry is None or entry.kind is Kind.FILE:
@@ -226,7 +248,7 @@ class Cache:
         return {str(record.get("path")): str(record.get("mark")) for record in read_records(self._book)}
 
     def _remember(self, path: bytes) -> None:
-        mark = self._mark(path)
+        mark = self.mark(path)
         if mark is not None:
             with contextlib.closing(Journal(self._book)) as journal:
                 journal.append({"schema": 1, "kind": "cached", "path": _text(path), "mark": mark})

@@ -16,6 +16,12 @@ _PROGRAMS = {
     "slurm": ("sbatch", "squeue", "scancel"),
     "direct": ("sh", "setsid"),
     "podman": ("podman",),
+    "docker": ("docker",),
+    "apptainer": ("apptainer",),
+    "singularity": ("singularity",),
+    "charliecloud": ("ch-run", "ch-convert"),
+    "bubblewrap": ("bwrap", "tar"),
+    "sarus": ("sarus",),
     "bare": (),
 }
 

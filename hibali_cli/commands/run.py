@@ -102,7 +102,9 @@ def read_request(
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
     from hibali.strict_json import read_json_file
+    from hibali_cli.catalogue import pinned_image
     from hibali_cli.run_site import run_site
+    from registry.catalogue import Catalogue
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
@@ -124,6 +126,7 @@ def read_request(
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
+        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not image else None,
         asked=asked_here(answers, located, image).to_fields(),
     )
 

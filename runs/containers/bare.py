@@ -14,6 +14,11 @@ class Bare:
 
     name = "bare"
     isolates = False
+    binds_inputs = False
+    place = ""
+    form = ""
+    formats: frozenset[str] = frozenset()
+    flattens = False
 
     def image_name(self, wanted: Wanted | None) -> str:
         """Never one."""
@@ -31,14 +36,14 @@ class Bare:
         del name
         return ()
 
-    def read_image(self, finished: Finished) -> Image | None:
+    def read_image(self, finished: Finished, name: str) -> Image | None:
         """Never asked."""
-        del finished
+        del finished, name
         return None
 
-    def load_words(self, archive: str) -> tuple[str, ...]:
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """There are no archives."""
-        del archive
+        del archive, result, kind, image
         return ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import subprocess
 from pathlib import Path
@@ -23,6 +25,9 @@ from transfers.far import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"
+PROGRAMS = {"bare": "env", "bubblewrap": "bwrap", "charliecloud": "ch-run"}
+# what each cannot write in a path, so that such a path is refused (8) before anything starts
+REFUSES = {"charliecloud": ":", "sarus": ',="\\\n'}
 
 
 @pytest.fixture(params=built_in_words("runs.containers"))
@@ -30,10 +35,15 @@ def container(request: pytest.FixtureRequest) -> Container:
     return load_container(request.param)
 
 
+def isolating() -> list[str]:
+    return [word for word in built_in_words("runs.containers") if load_container(word).isolates]
+
+
 def task(folder: str, **more: object) -> Task:
     values = {
         "run": RUN,
         "command": f"{folder}/command",
+        "sees_command": f"{folder}/command",
         "shell": "sh",
         "work": f"{folder}/work",
         "sees_work": f"{folder}/work",
@@ -44,15 +54,15 @@ def task(folder: str, **more: object) -> Task:
 
 
 def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
-    """The words that reach the runtime, or env(1) without one, when a shell reads the start line."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for program in ("env", runtime):
-        (programs / program).write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
-        (programs / program).chmod(0o755)
+    """The words that reach the runtime when a shell reads the start line, and then its environment as NAME=VALUE."""
+    program = tmp_path / "programs" / PROGRAMS.get(runtime, runtime)
+    program.parent.mkdir(exist_ok=True)
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\nexec /usr/bin/env -0\n')
+    program.chmod(0o755)
+    noise = {"APPTAINER_BIND": "/", "SINGULARITYENV_LD_PRELOAD": "/x", "APPTAINERENV_A": "1"}
     ended = subprocess.run(
         ["/bin/sh", "-c", start],
-        env={"PATH": f"{programs}:{os.environ['PATH']}"},
+        env={"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": "/h", **noise},
         capture_output=True,
         check=True,
         cwd=tmp_path,
@@ -60,33 +70,132 @@ def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
     return ended.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
+def is_passed(words: list[str], name: str, value: str) -> bool:
+    """Whether a variable reaches the tool, in whichever way the runtime takes it."""
+    pair = f"{name}={value}"
+    whole = {
+        pair,
+        f"--env={pair}",
+        f"APPTAINERENV_{pair}",
+        f"SINGULARITYENV_{pair}",
+        f"--set-env={name}='{value}'",
+    }
+    return bool(whole & set(words)) or ["--setenv", name, value] in [
+        words[at : at + 3] for at in range(len(words))
+    ]
+
+
+def mounts_of(container: Container, words: list[str]) -> list[tuple[str, str, bool]]:
+    """Every bind that is asked for: source, target, whether read-only."""
+    found = []
+    for at, word in enumerate(words):
+        if word in {"--bind", "--ro-bind"}:
+            found.append((words[at + 1], words[at + 2], word == "--ro-bind"))
+        elif word.startswith("--bind="):
+            source, _, target = word.removeprefix("--bind=").partition(":")
+            found.append((source, target, False))
+        elif word.startswith("--mount="):
+            [fields] = csv.reader(io.StringIO(word.removeprefix("--mount=")))
+            given = dict(field.partition("=")[::2] for field in fields)
+            source, target = (
+                given.get(a, given.get(b, "")) for a, b in (("src", "source"), ("dst", "destination"))
+            )
+            found.append((source, target, bool({"ro", "readonly"} & set(given))))
+    return [each for each in found if container.form == "" or each[0] != "0" * 64]
+
+
 def test_every_word_reaches_the_runtime_as_it_is(container: Container, tmp_path: Path) -> None:
-    folder = f"/w/{HOSTILE}"
-    binds = (Bind(f"/cache/{HOSTILE}", f"{folder}/inputs/0/{HOSTILE}"),) if container.isolates else ()
+    hostile = "".join(letter for letter in HOSTILE if letter not in REFUSES.get(container.name, ""))
+    folder = f"/w/{hostile}"
+    inside = f"{container.place}/1/0/{hostile}" if container.place else f"{folder}/inputs/0/{hostile}"
+    binds = (Bind(f"/cache/{hostile}", inside),) if container.isolates else ()
     start = container.start(task(folder, binds=binds))
     words = words_of(start, tmp_path, container.name)
     assert f"{folder}/command" in words
-    assert any(word.endswith(f"NAME={HOSTILE}") for word in words)
+    assert is_passed(words, "NAME", HOSTILE)
     assert not (tmp_path / "pwned").exists()
+    if container.isolates:
+        assert is_passed(words, "HOME", f"{folder}/work") or "HOME=$1" in str(words)
+        mounts = mounts_of(container, words)
+        assert (f"/cache/{hostile}", inside, container.binds_inputs) in mounts
+        assert (f"{folder}/work", f"{folder}/work", False) in mounts
 
 
-def test_one_that_isolates_grants_nothing(tmp_path: Path) -> None:
-    for word in built_in_words("runs.containers"):
-        container = load_container(word)
-        if not container.isolates:
-            assert container.image_name(None) == ""
-            continue
-        start = container.start(task("/w", binds=(Bind("/cache/x", "/w/inputs/0/x"),)))
-        assert "--network=none" in start
-        assert "--cap-drop=all" in start
-        assert "no-new-privileges" in start
-        assert "privileged" not in start.replace("no-new-privileges", "")
-        mounts = [each for each in words_of(start, tmp_path, word) if each.startswith("--mount=")]
-        writable = [each for each in mounts if not each.endswith(",ro=true")]
-        assert len(writable) == 1
-        assert "src=/w/work,dst=/w/work" in writable[0]
-        with pytest.raises(UsageError):
-            container.image_name(None)
+@pytest.mark.parametrize("word", isolating())
+def test_a_path_that_cannot_be_written_is_refused(word: str) -> None:
+    container = load_container(word)
+    for letter in REFUSES.get(word, ""):
+        with pytest.raises(RefusedError) as refused:
+            container.start(task(f"/w/{letter}"))
+        assert refused.value.exit == 8
+    if container.place == "" and word != "sarus":
+        with pytest.raises(RefusedError):
+            container.start(task("/w/\r"))
+
+
+@pytest.mark.parametrize("word", isolating())
+def test_one_that_isolates_grants_nothing(word: str, tmp_path: Path) -> None:
+    container = load_container(word)
+    inside = f"{container.place}/1/0/x" if container.place else "/w/inputs/0/x"
+    start = container.start(task("/w", binds=(Bind("/cache/x", inside),)))
+    words = words_of(start, tmp_path, word)
+    granted = " ".join(words)
+    assert "privileged" not in granted.replace("no-new-privileges", "")
+    for hardening in HARDENING[word]:
+        assert hardening in granted, hardening
+    mounts = mounts_of(container, words)
+    writable = [each for each in mounts if not each[2]]
+    assert ("/w/work", "/w/work", False) in writable
+    assert len(writable) == (1 if container.binds_inputs else 2)
+    assert {source for source, _, _ in mounts} <= {"/w/work", "/w/command", "/cache/x"}
+    assert not any(noise in granted for noise in ("APPTAINER_BIND", "LD_PRELOAD", "APPTAINERENV_A=")) or (
+        word not in {"apptainer", "singularity", "sarus"}
+    )
+    with pytest.raises(UsageError):
+        container.image_name(None)
+
+
+# Charliecloud sets no-new-privileges and has no capabilities by itself (ch-run(1)); so has Sarus (its OCI bundle).
+OF_DOCKER = ("--network=none", "--cap-drop=all", "--security-opt=no-new-privileges", "--pull=never", "--rm")
+OF_APPTAINER = ("--net --network=none", "--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs")
+HARDENING = {
+    "podman": OF_DOCKER,
+    "docker": (*OF_DOCKER, "--user="),
+    "apptainer": OF_APPTAINER,
+    "singularity": OF_APPTAINER,
+    "bubblewrap": (
+        "--unshare-net",
+        "--unshare-pid",
+        "--cap-drop ALL",
+        "--clearenv",
+        "--die-with-parent",
+        "--remount-ro",
+    ),
+    "charliecloud": ("--unset-env=*", "--private-tmp", "--env-no-expand"),
+    "sarus": ("--pid=private",),
+}
+
+
+@pytest.mark.parametrize("word", isolating())
+def test_an_entry_point_gets_plain_words(word: str, tmp_path: Path) -> None:
+    container = load_container(word)
+    given = task("/w", words=("--threshold", "a b"), entrypoint=("/tool",))
+    words = words_of(container.start(given), tmp_path, word)
+    at = words.index("--threshold")
+    assert words[at + 1] == "a b"
+    assert "sh" not in words
+    assert (words[at - 1] == "/tool") == container.flattens
+
+
+@pytest.mark.parametrize("word", isolating())
+def test_what_is_taken_from_an_archive_becomes_a_file_or_is_in_the_runtime_s_store(word: str) -> None:
+    container = load_container(word)
+    for kind in container.formats:
+        lines = container.convert_words("/c/a", "/i/p/result", kind, "f" * 64)
+        assert any("/c/a" in text for words in lines for text in words)
+        assert any("/i/p/result" in text for words in lines for text in words) == bool(container.form)
+        assert not any("http" in text or "docker:" in text for words in lines for text in words)
+    assert bool(container.image_words("x")) == (container.form == "")
 
 
 @pytest.mark.parametrize(
@@ -174,17 +283,40 @@ def test_podman_refuses_what_it_cannot_start(wanted: Wanted) -> None:
         load_container("podman").image_name(wanted)
 
 
-def test_podman_tells_an_absent_image_from_an_absent_podman() -> None:
-    podman = load_container("podman")
-    missing = Finished(125, b"[]\n", b"Error: inspecting object: a/b: image not known\n")
-    assert podman.read_image(missing) is None
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("podman", b"Error: inspecting object: a/b: image not known\n"),
+        ("docker", b"Error: No such image: a/b\n"),  # 20.10.24
+        ("docker", b"Error response from daemon: No such image: a/b:latest\n"),  # 28.2.2
+    ],
+)
+def test_an_absent_image_is_told_from_an_absent_runtime(word: str, said: bytes) -> None:
+    podman = load_container(word)
+    missing = Finished(125, b"[]\n", said)
+    assert podman.read_image(missing, "a/b") is None
     with pytest.raises(UsageError):
-        podman.read_image(Finished(127, b"", b""))
+        podman.read_image(Finished(127, b"", b""), "a/b")
     answer = b'[{"Id":"%s","Digest":"sha256:%s","RepoDigests":["a/b@sha256:%s"]}]' % (
         b"a" * 64,
         b"b" * 64,
         b"c" * 64,
     )
-    found = podman.read_image(Finished(0, answer, b""))
+    found = podman.read_image(Finished(0, answer, b""), "a/b")
     assert found is not None
     assert (found.id, found.digests) == ("a" * 64, (f"sha256:{'b' * 64}", f"sha256:{'c' * 64}"))
+
+
+def test_sarus_knows_an_image_by_the_name_it_was_loaded_under() -> None:
+    """`sarus images`, as its user guide (1.6.4) shows it."""
+    sarus = load_container("sarus")
+    listed = (
+        "REPOSITORY               TAG          IMAGE ID       CREATED               SIZE         SERVER\n"
+        "alpine                   latest       e3671980822d   2022-03-25T13:17:13   2.61MB       docker.io\n"
+        f"load/library/hibali-{'a' * 64}   latest   2fe79f06fa6d   2018-01-31T15:08:56   47.04MB   load\n"
+    ).encode()
+    found = sarus.read_image(Finished(0, listed, b""), f"sha256:{'a' * 64}")
+    assert found is not None
+    assert found.id == "a" * 64
+    assert sarus.read_image(Finished(0, listed, b""), f"sha256:{'b' * 64}") is None
+    assert sarus.read_image(Finished(0, listed, b""), "alpine") is None

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.schemas import check_line
+from tests.services.docker import Docker
 from tests.services.object_store import ObjectStore
 from tests.services.podman import Podman
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
@@ -110,6 +111,12 @@ def slurm_with_accounting() -> Slurm:
 def podman() -> Podman:
     """Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
     return _server("podman")
+
+
+@pytest.fixture(scope="session")
+def docker() -> Docker:
+    """A Docker daemon of our own, without a network and without images: `.env`; tests with it are `heavy`."""
+    return _server("docker")
 
 
 @pytest.fixture(scope="session")

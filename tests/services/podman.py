@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tests.services.image import write_image
+from tests.services.mounts import unmount_below
 from tests.services.processes import (
     MARK,
     SYSTEM_PATH,
@@ -117,9 +118,7 @@ def end_podman(session: Path) -> None:
     _ask(environment, "rm", "--all", "--force", "--time=0")
     if os.geteuid() != 0:  # files of container users are not ours to delete, but our namespace's
         _ask(environment, "unshare", "rm", "-rf", f"{folder}/graph", f"{folder}/run")
-    for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:
-        if line.split()[1].startswith(f"{folder}/") and os.geteuid() == 0:
-            subprocess.run(["umount", "--lazy", line.split()[1]], check=False, capture_output=True)
+    unmount_below(folder)
 
 
 def _ask(environment: dict[str, str], *words: str) -> None:

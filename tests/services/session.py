@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.ceph import start_ceph
+from tests.services.docker import Docker, start_docker
 from tests.services.gated import start_automation_node, start_gated
+from tests.services.mounts import unmount_below
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
@@ -67,6 +69,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "swift": (ObjectStore, start_swift),
     "ceph": (ObjectStore, start_ceph),
     "podman": (Podman, start_podman),
+    "docker": (Docker, start_docker),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     **{
@@ -139,6 +142,7 @@ def end_session(session: Path) -> None:
         return
     end_podman(session)
     end_all(session)
+    unmount_below(session)  # dockerd mounts its own storage
     end_object_store(session)
     shutil.rmtree(session, ignore_errors=True)
 

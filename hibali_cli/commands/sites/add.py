@@ -43,7 +43,7 @@ _EXAMPLES = [
 @click.option("--scheduler", metavar="WORD", help="slurm, direct, ...")
 @click.option("--account", metavar="A", help="The account that jobs are charged to.")
 @click.option("--partition", metavar="P", help="The partition that jobs go to.")
-@click.option("--container", metavar="WORD", help="bare, podman, ...")
+@click.option("--container", metavar="WORD", help="bare, podman, apptainer, ...")
 @click.option("--globus", metavar="UUID", help="The Globus collection of this site.")
 @click.option(
     "--globus-path", multiple=True, metavar="THERE=IN_COLLECTION", help="How its paths map; repeatable."

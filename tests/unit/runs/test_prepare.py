@@ -16,7 +16,7 @@ from registry.invocation import check_invocation
 from registry.pipeline import Resources as Suggested
 from runs.containers.bare import CONTAINER as BARE
 from runs.containers.podman import CONTAINER as PODMAN
-from runs.prepare import Input, Prepared, job_resources, list_inputs, prepare, read_time, run_key
+from runs.prepare import Input, Prepared, Started, job_resources, list_inputs, prepare, read_time, run_key
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from runs.script import job_script
 from tests.end_to_end.run_tools import DESCRIPTOR
@@ -42,7 +42,7 @@ def prepared(values: dict[str, Any], container: Any = BARE, **settings: Any) -> 
         settings=SchedulerSettings(name="slurm", **settings),
         scheduler=SLURM,
         container=container,
-        image="e" * 64,
+        image=Started("e" * 64),
     )
 
 
@@ -127,7 +127,7 @@ def test_a_container_s_working_directory_and_entry_point_are_followed() -> None:
             settings=SchedulerSettings(),
             scheduler=SLURM,
             container=PODMAN,
-            image="e" * 64,
+            image=Started("e" * 64),
         )
 
     found = prepare_with(plain)

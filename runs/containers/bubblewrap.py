@@ -1,0 +1,73 @@
+"""Bubblewrap 0.5 and later: new namespaces of every kind around a folder that holds the image (bwrap(1))."""
+
+from __future__ import annotations
+
+from registry.pipeline import Container as Wanted
+from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, Image, Task
+from runs.container_words import docker_name, quoted, without_network
+from transfers.far import Finished
+
+_OFFLINE = without_network("--unshare-net")
+
+
+class Bubblewrap:
+    """Unpacked Docker images, started without a daemon and without a network; every path is a word of its own."""
+
+    name = "bubblewrap"
+    isolates = True
+    binds_inputs = True
+    place = "/mnt"  # the image is read-only, and only below this folder can anything be bound
+    form = "image"
+    formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
+    flattens = True
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """As Docker names images."""
+        return docker_name(self.name, wanted)
+
+    def start(self, task: Task) -> str:
+        """One long line."""
+        words = [
+            "bwrap",
+            *(f"--unshare-{each}" for each in ("user-try", "ipc", "pid", "uts", "cgroup-try")),
+            "--die-with-parent",
+            "--new-session",
+            "--cap-drop",
+            "ALL",
+            "--clearenv",
+            *("--ro-bind", task.image, "/"),
+            *("--dev", "/dev"),
+            *("--proc", "/proc"),
+            *("--tmpfs", "/tmp"),  # noqa: S108 - the tool's own
+            *("--tmpfs", f"{self.place}/1"),
+        ]
+        for bind in task.binds:
+            words += ["--ro-bind", bind.source, bind.target]
+        if task.words is None:
+            words += ["--ro-bind", task.command, task.sees_command]
+        words += ["--remount-ro", f"{self.place}/1", "--bind", task.work, task.sees_work]
+        environment = {"PATH": PATH, **task.image_environment, "HOME": task.sees_work, **task.environment}
+        for name, value in environment.items():
+            words += ["--setenv", name, value]
+        words += ["--chdir", task.sees_work]
+        after = [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
+        return f'{_OFFLINE}exec {quoted(words)} "$@" -- {quoted(after)}'
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """Never asked: an image is a folder."""
+        del name
+        return ()
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """Never asked."""
+        del finished, name
+        return None
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """The flat tar is unpacked as the user's own files; tar(1) follows no symlinks that it made."""
+        del kind, image
+        unpack = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")
+        return (("mkdir", result), (*unpack, f"--file={archive}", f"--directory={result}"))
+
+
+CONTAINER = Bubblewrap()

@@ -1,0 +1,62 @@
+"""Charliecloud 0.31 and later: a SquashFS image, no root anywhere; no read-only binds and the host's network (ch-run(1))."""
+
+from __future__ import annotations
+
+from registry.pipeline import Container as Wanted
+from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, Image, Task
+from runs.container_words import docker_name, quoted, unsafe_path
+from transfers.far import Finished
+
+
+class Charliecloud:
+    """Flattened Docker images. What is bound can be written, so that inputs are copies of this run's own."""
+
+    name = "charliecloud"
+    isolates = True
+    binds_inputs = False
+    place = "/mnt"  # ch-convert(1) makes /mnt/0 to /mnt/9 in every image
+    form = "image.sqfs"
+    formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
+    flattens = True
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """As Docker names images."""
+        return docker_name(self.name, wanted)
+
+    def start(self, task: Task) -> str:
+        """One long line. ch-run wants $USER, and takes one pair of single quotes off every value."""
+        words = ["ch-run", "--private-tmp", "--unset-env=*", "--env-no-expand"]
+        words.append(_bind(task.work, task.sees_work))
+        words += [_bind(bind.source, bind.target) for bind in task.binds]
+        environment = {"PATH": PATH, **task.image_environment, "HOME": task.sees_work, **task.environment}
+        words += [f"--set-env={name}='{value}'" for name, value in environment.items()]
+        words += [f"--cd={task.sees_work}", task.image, "--"]
+        words += [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
+        return f"USER=${{USER:-$(id -un)}}\nexport USER\nexec {quoted(words)}"
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """Never asked: an image is a file."""
+        del name
+        return ()
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """Never asked."""
+        del finished, name
+        return None
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """From the flat tar by ch-convert(1), which wants the names it knows formats by."""
+        del kind, image
+        folder = result.rpartition("/")[0]
+        return (("ch-convert", "-i", "tar", "-o", "squash", "--tmp", folder, archive, result),)
+
+
+def _bind(source: str, target: str) -> str:
+    """`--bind=SRC:DST` has no way to write a colon."""
+    for path in (source, target):
+        if ":" in path:
+            raise unsafe_path(path, "a colon")
+    return f"--bind={source}:{target}"
+
+
+CONTAINER = Charliecloud()

@@ -1,0 +1,71 @@
+"""Docker 20.10 and later: own user, no network, no capabilities, inputs read-only, images by id (docker-run(1))."""
+
+from __future__ import annotations
+
+from registry.pipeline import Container as Wanted
+from runs.container import DOCKER_ARCHIVE, Image, Task
+from runs.container_words import docker_name, mount_word, quoted, read_inspected
+from transfers.far import Finished
+
+_PRIVATE = "bind-propagation=rprivate"
+
+
+class Docker:
+    """Docker images, started by a daemon that maps no users: the tool has the numbers of the account."""
+
+    name = "docker"
+    isolates = True
+    binds_inputs = True
+    place = ""
+    form = ""
+    formats = frozenset({DOCKER_ARCHIVE})
+    flattens = False
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """As Docker names images."""
+        return docker_name(self.name, wanted)
+
+    def start(self, task: Task) -> str:
+        """One long line; mounts are CSV, so that any path can be written."""
+        words = [
+            "docker",
+            "run",
+            "--rm",
+            f"--name=hibali-{task.run}",
+            "--pull=never",
+            "--network=none",
+            "--cap-drop=all",
+            "--security-opt=no-new-privileges",
+            "--log-driver=none",
+            "--attach=stdout",
+            "--attach=stderr",
+            f"--workdir={task.sees_work}",
+            mount_word(task.work, task.sees_work, _PRIVATE),
+        ]
+        if task.words is None:
+            words.append(mount_word(task.command, task.command, _PRIVATE, "readonly"))
+            words.append(f"--entrypoint={task.shell}")
+        words += [mount_word(bind.source, bind.target, _PRIVATE, "readonly") for bind in task.binds]
+        if task.memory:
+            words.append(f"--shm-size={task.memory}")
+        environment = {"HOME": task.sees_work, **task.environment}
+        words += [f"--env={name}={value}" for name, value in environment.items()]
+        after = [f"sha256:{task.image}", *((task.command,) if task.words is None else task.words)]
+        return f'exec {quoted(words)} --user="$(id -u):$(id -g)" {quoted(after)}'
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """`inspect` looks at what is stored there and pulls nothing."""
+        return ("docker", "image", "inspect", name)
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """By the answer alone."""
+        del name
+        return read_inspected(self.name, finished)
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """What `docker save` writes is loaded."""
+        del result, kind, image
+        return (("docker", "load", "--quiet", f"--input={archive}"),)
+
+
+CONTAINER = Docker()

@@ -1,0 +1,80 @@
+"""Sarus 1.6: images that were loaded from an archive, under a name that is their id (its user guide)."""
+
+from __future__ import annotations
+
+import re
+
+from registry.pipeline import Container as Wanted
+from runs.container import DOCKER_ARCHIVE, Image, Task
+from runs.container_words import check_answered, docker_name, quoted, unsafe_path
+from transfers.far import Finished
+
+_OURS = re.compile(r"load/library/hibali-([0-9a-f]{64})")
+_SPLITS = {
+    ",": "a comma",
+    "=": "an equals sign",
+    '"': "a quotation mark",
+    "\\": "a backslash",
+    "\n": "a newline",
+}
+
+
+class Sarus:
+    """Docker images in Sarus's own repository. It gives the host's network, own user and no capabilities by itself."""
+
+    name = "sarus"
+    isolates = True
+    binds_inputs = True
+    place = ""
+    form = ""
+    formats = frozenset({DOCKER_ARCHIVE})
+    flattens = False
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """As Docker names images."""
+        return docker_name(self.name, wanted)
+
+    def start(self, task: Task) -> str:
+        """Sarus hands the whole environment on, so that it gets none but what finds it."""
+        words = ["sarus", "run", "--pid=private", f"--workdir={task.sees_work}"]
+        words.append(_mount(task.work, task.sees_work))
+        if task.words is None:
+            words += [_mount(task.command, task.command, "readonly"), f"--entrypoint={task.shell}"]
+        words += [_mount(bind.source, bind.target, "readonly") for bind in task.binds]
+        environment = {"HOME": task.sees_work, **task.environment}
+        words += [f"--env={name}={value}" for name, value in environment.items()]
+        words += [f"load/library/hibali-{task.image}:latest"]
+        words += [task.command] if task.words is None else task.words
+        return f'exec env -i PATH="$PATH" HOME="$HOME" {quoted(words)}'
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """It lists all it has."""
+        del name
+        return ("sarus", "images")
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """Only what was loaded under its id is known for what it is: other names may be anything."""
+        check_answered(self.name, finished)
+        for line in finished.stdout.decode("utf-8", "replace").splitlines():
+            ours = _OURS.match(line)
+            if ours and ours[1] == name.removeprefix("sha256:"):
+                return Image(ours[1])
+        return None
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """What `docker save` wrote is loaded under the image's id; what is unpacked on the way lies in our folder."""
+        del kind
+        folder = result.rpartition("/")[0]
+        return (("sarus", "load", f"--temp-dir={folder}", archive, f"hibali-{image}"),)
+
+
+def _mount(source: str, target: str, *more: str) -> str:
+    """Sarus splits at commas and knows no quotes."""
+    for path in (source, target):
+        for letter, what in _SPLITS.items():
+            if letter in path:
+                raise unsafe_path(path, what)
+    return "--mount=" + ",".join(["type=bind", f"source={source}", f"destination={target}", *more])
+
+
+CONTAINER = Sarus()

@@ -1,0 +1,259 @@
+"""Images at a site: brought once, converted once into what the site's runtime starts, whoever else asks for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
+from hibali.events import Listener, Noted, ignore
+from hibali.locations import Location
+from hibali.sites import Site, local_site
+from hibali.strict_json import canonical_json, read_json
+from registry.image_record import ImageRecord
+from runs.container import Container, Image
+from runs.prepare import Started
+from runs.put import as_text
+from runs.site_commands import SiteCommands, not_staged
+from runs.stage import Cache, Carrier, at_site, identify_local
+from runs.turn import Turn
+from runs.work_folder import make_work_folder
+from transfers.entry import Kind
+from transfers.far import Far
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READY, _RECORD = b"ready", b"staged.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """An image at a site.
+
+    `path` and `digest` are of the file or folder that it was converted to (a folder's digest is that of the tar it was unpacked
+    from), both "" where the runtime keeps it by itself. `digests` are what a descriptor may pin it by besides its `id`.
+    `fresh` says that this call brought it.
+    """
+
+    id: str
+    started: Started
+    digests: tuple[str, ...] = ()
+    path: str = ""
+    digest: str = ""
+    fresh: bool = False
+
+
+class SiteImages:
+    """The images of one runtime at one site: `WORK/images/RUNTIME/SHA256-OF-THE-ARCHIVE/ready` each."""
+
+    def __init__(
+        self, far: Far, site: Site, container: Container, work: bytes, cache: Cache, tell: Listener = ignore
+    ) -> None:
+        """`work` is the site's work folder, absolute, and ours alone."""
+        self._far = far
+        self._site = site
+        self._commands = SiteCommands(far, site)
+        self._container = container
+        self._folder = b"%b/images/%b" % (work, container.name.encode("ascii"))
+        self._cache = cache
+        self._tell = tell
+
+    @property
+    def site(self) -> str:
+        """The site's name."""
+        return self._site.name
+
+    def ask(self, name: str) -> Image | None:
+        """The image that the runtime's own store has under a name; raises where it does not answer."""
+        words = self._container.image_words(name)
+        return self._container.read_image(self._commands.ask(words), name) if words else None
+
+    def find(self, record: ImageRecord) -> Staged | None:
+        """The image of an archive, where it is ready to start and nobody touched it since."""
+        if not self._container.form:
+            found = self.find_name(record.id)
+            return found if found and found.id == record.id else None
+        return self._read_ready(self._folder_of(record.hex), record.id)
+
+    def find_name(self, name: str) -> Staged | None:
+        """What the runtime's own store has under a name or an id."""
+        found = self.ask(name)
+        return Staged(f"sha256:{found.id}", Started(found.id), found.digests) if found else None
+
+    def find_id(self, identifier: str) -> Staged | None:
+        """The image of that id (`sha256:HEX`), from whichever archive."""
+        if not self._container.form:
+            return self.find_name(identifier)
+        for name in self._far.names(self._folder):
+            found_there = self._read_ready(self._folder + b"/" + name, identifier)
+            if found_there is not None:
+                return found_there
+        return None
+
+    def stage(self, record: ImageRecord, archive: Callable[[], Path]) -> Staged:
+        """The image, ready to start. `archive` gives the file here, and is called only where that has to be brought.
+
+        One caller at a time works on an archive, the others wait for what becomes of it. Raises `UsageError` for a format
+        that the runtime cannot take, `IncompleteError` where the conversion fails or there is no space for it,
+        `TryLaterError` where it takes too long, `RefusedError` where what came of it is another image.
+        """
+        if record.format not in self._container.formats:
+            raise UsageError(
+                "wrong-image-kind",
+                f"{self._container.name} cannot take an image as {record.format}",
+                about=record.digest,
+                hint="Run it at a site whose [container] can.",
+            )
+        found = self.find(record)
+        if found is not None:
+            return found
+        folder = self._folder_of(record.hex)
+        with Turn(self._far, self._cache.location(folder), self._tell) as turn:
+            found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
+            return found or self._make(record, folder, self._bring(record, archive()), turn)
+
+    def _folder_of(self, digest: str) -> bytes:
+        return self._folder + b"/" + digest.encode("ascii")
+
+    def _bring(self, record: ImageRecord, archive: Path) -> bytes:
+        """The archive in the site's cache, after comparison with its record."""
+        path = archive.absolute()
+        identity, text = identify_local(path), as_text(os.fsencode(path))
+        if identity.digest != record.hex:
+            raise RefusedError(
+                "image-differs",
+                f"the archive here is sha256:{identity.digest}, its record says {record.digest}",
+                about=str(archive),
+            )
+        place = Location(local_site(), text, text, typed_local=True)
+        return self._cache.bring_patiently(identity, place, self._tell)
+
+    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
+        for left in self._far.names(folder):
+            if left != b".hibali":  # the turn's own
+                self._far.remove_tree(folder + b"/" + left)
+        partial = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
+        self._far.make_folder(partial, exclusive=True)
+        try:
+            if self._container.form:
+                return self._convert(record, folder, partial, archive, turn)
+            self._run_all(as_text(archive), as_text(partial + b"/none"), record)
+            found = self.find(record)
+            if found is None:
+                raise RefusedError(
+                    "image-differs", "what was loaded is not the image of the archive", about=record.id
+                )
+            return replace(found, fresh=True)
+        finally:
+            self._leave(partial)
+
+    def _leave(self, partial: bytes) -> None:
+        """Whoever comes next removes what could not be removed now."""
+        try:
+            self._far.remove_tree(partial)
+        except HibaliError:
+            return
+
+    def _convert(
+        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: Turn
+    ) -> Staged:
+        """The result with its record beside it, in a folder that appears by one rename."""
+        form = self._container.form.encode("ascii")
+        source, facts, digest = archive, {}, ""
+        self._tell(
+            Noted(f"{self._site.name}: converting the image for {self._container.name}, once for all runs")
+        )
+        if self._container.flattens:
+            source = partial + b"/flat.tar"
+            facts = self._flatten(archive, source, record)
+            digest = self._far.digest(source)
+        self._run_all(as_text(source), as_text(partial + b"/" + form), record)
+        ready = partial + b"/" + _READY
+        result = ready + b"/" + form
+        self._far.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._far.move(partial + b"/" + form, result)
+        made, mark = self._far.stat(result), self._cache.mark(result)
+        if made is None or mark is None:
+            raise not_staged("nothing came of it")
+        if made.kind is Kind.FILE:
+            digest = self._far.digest(result)
+        known = {
+            "schema": 1,
+            "kind": "staged-image",
+            "archive": record.digest,
+            "id": record.id,
+            "digest": f"sha256:{digest}",
+            "mark": mark,
+            "environment": _environment(facts.get("environment")),
+            "entrypoint": _words(facts.get("entrypoint")),
+        }
+        self._commands.run(
+            ("sync", "-f", as_text(ready))
+        )  # the record must not outlive what it describes (S19)
+        self._far.put(ready + b"/" + _RECORD, canonical_json(known))
+        turn.check()
+        self._far.move(ready, folder + b"/" + _READY)
+        found = self._read_ready(folder, record.id)
+        if found is None:
+            raise TryLaterError("image-not-staged", "the image was touched while it was put in place")
+        return replace(found, fresh=True)
+
+    def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
+        """What was made of an archive, unless it is of another image, or anybody touched it since (S5)."""
+        ready = folder + b"/" + _READY
+        content = self._far.get(ready + b"/" + _RECORD)
+        try:
+            known: Any = read_json(content, as_text(ready)) if content else None
+            if not isinstance(known, dict) or known["id"] != identifier:
+                return None
+            path = ready + b"/" + self._container.form.encode("ascii")
+            started = Started(as_text(path), known["environment"], tuple(known["entrypoint"]))
+            digest, mark = str(known["digest"]), known["mark"]
+        except (HibaliError, LookupError, TypeError):
+            return None
+        found = Staged(identifier, started, path=as_text(path), digest=digest)
+        return found if self._cache.mark(path) == mark else None
+
+    def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
+        """One tar of the image's tree beside the result; its environment and entry point as the archive says them."""
+        script = resources.files("runs").joinpath("flatten.py").read_bytes()
+        python = self._site.ssh.python if self._site.ssh else "python3"
+        words = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
+        finished = self._commands.run(words, script)
+        try:
+            found: dict[str, Any] = json.loads(finished.stdout)
+        except ValueError:
+            raise not_staged("the site gave an answer that cannot be read") from None
+        return found
+
+    def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
+        identifier = record.id.removeprefix("sha256:")
+        for words in self._container.convert_words(archive, result, record.format, identifier):
+            self._commands.run(words)
+
+
+def open_images(
+    far: Far, site: Site, container: Container, carrier: Carrier, tell: Listener = ignore
+) -> SiteImages:
+    """The images of a site's runtime, in its work folder, which is made where it is not there."""
+    work = make_work_folder(far, site, b"cache", b"images")
+    cache = Cache(far, site.name, work, at_site(site), carrier)
+    return SiteImages(far, site, container, work, cache, tell)
+
+
+def _environment(listed: Any) -> Mapping[str, str]:
+    """What an image says of its environment, as far as that can be variables."""
+    pairs = (text.partition("=") for text in _words(listed))
+    return {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
+
+
+def _words(listed: Any) -> list[str]:
+    """Words of an image's configuration; one with a NUL byte can be no word."""
+    words = listed if isinstance(listed, list) else []
+    return [word for word in words if isinstance(word, str) and "\0" not in word]

@@ -1,0 +1,322 @@
+"""Images at a site: staged and converted once, and what they start sees what it was given and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.podman import write_tools
+from tests.services.processes import MissingPackageError, program
+from tests.support.lacking import lacks
+from tests.support.small_filesystem import small_filesystem
+from tests.support.waiting import wait_for
+
+NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", "charliecloud")}
+LOOKS = (
+    "cat [IN] [MORE] >[OUT]; echo more >>[IN]; echo $NOTE; echo $HOME; pwd; ls /root /home; touch /x;"
+    " touch $HOME/kept; cat /proc/net/dev; env; exit [CODE]"
+)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An image that no other test has, in an archive."""
+
+    archive: Path
+    name: str
+
+
+def boxed(command: str, tool: Tool) -> dict[str, Any]:
+    return {
+        **doing(command),
+        "container-image": {"type": "docker", "image": tool.name},
+        "environment-variables": [{"name": "NOTE", "value": "'it''s $(id) [SAY]'"}],
+    }
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    made = Tool(tmp_path / "tool.tar", f"localhost/hibali-{secrets.token_hex(6)}:1")
+    try:
+        write_tools(made.archive, made.name, {"mark": made.name.encode()})
+    except MissingPackageError as problem:
+        lacks(str(problem))
+    return made
+
+
+def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
+    """The runtime is there, or the test says what is missing."""
+    if word in NEEDS:
+        try:
+            program(*NEEDS[word])
+        except MissingPackageError as problem:
+            lacks(str(problem))
+    else:
+        hibali.env |= request.getfixturevalue(word).env
+
+
+def catalogued(bench: Bench, tool: Tool) -> str:
+    """The archive is the image of the bench's pipeline from now on; its id."""
+    line = ("pipelines", "image", "add", bench.reference, "--archive", tool.archive, "--json")
+    return str(bench.hibali(*line, exit=0).last["id"])
+
+
+def converted(work: Path, word: str) -> list[Path]:
+    """Whatever lies below the images of a runtime, hidden names too."""
+    return sorted(path for each in (work / "images" / word).iterdir() for path in each.iterdir())
+
+
+RUNTIMES = [
+    "bubblewrap",
+    pytest.param("charliecloud", marks=pytest.mark.heavy),
+    pytest.param("podman", marks=pytest.mark.heavy),
+    pytest.param("docker", marks=pytest.mark.heavy),
+]
+
+
+@pytest.mark.parametrize("word", RUNTIMES)
+def test_an_image_is_staged_once_and_run_without_being_told(
+    word: str, request: pytest.FixtureRequest, hibali: Any, tool: Tool
+) -> None:
+    ready(word, request, hibali)
+    bench = Bench(hibali, boxed(LOOKS, tool))
+    work = bench.add_local_site("box", word)
+    identifier = catalogued(bench, tool)
+    stage = ("pipelines", "stage", bench.reference, "--site", "box", "--json")
+    first, second = (hibali(*stage, exit=0).last for _ in range(2))
+    assert (first["fresh"], second["fresh"]) == (True, False)
+    assert {**second, "fresh": True} == first
+    assert first["id"] == identifier
+    if first["path"]:
+        assert Path(first["path"]).parent.name == "ready"
+        assert converted(work, word) == [Path(first["path"]).parent]
+    hostile = "a,b\"c 'd=e\nf\\" + ("" if word == "charliecloud" else ":g")
+    (bench.folder / hostile).write_text("strange\n")
+    run_id = bench.run(bench.answers(more=[f"./{hostile}"]), "--wait", exit=0).last["id"]
+    said = hibali("runs", "logs", run_id, exit=0).out.decode()
+    told = hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
+    assert said.splitlines()[0] == "'it''s $(id) done'"
+    assert said.splitlines()[1] == said.splitlines()[2] != str(Path.home())
+    assert "Read-only file system" in told or word in {"podman", "docker"}
+    assert (work / "runs" / run_id / "work" / "kept").exists()
+    if word != "charliecloud":  # which gives the host's network, and copies of inputs
+        assert "eth0" not in said
+        assert told.count("Read-only file system") >= 1
+    assert not {"HIBALI_STATE", "PYTHONPATH", "TEST_SERVICES"} & {
+        line.partition("=")[0] for line in said.splitlines()
+    }
+    hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\nstrange\n"
+    assert (bench.folder / "input.txt").read_text() == "hello\n"
+    cached = [path for path in (work / "cache" / "sha256").rglob("*") if path.is_file()]
+    assert sorted(path.read_text() for path in cached if path.stat().st_size < 100) == [
+        "hello\n",
+        "strange\n",
+    ]
+
+
+class Gated:
+    """A wrapper around a real program: it counts its calls, and waits before each until it may go on."""
+
+    def __init__(self, hibali: Any, name: str) -> None:
+        self.folder: Path = hibali.home.folder / "wrapped"
+        self.folder.mkdir()
+        real = program(name, name)
+        (self.folder / name).write_text(
+            f'#!/bin/sh\necho "$$" >>{self.folder}/calls\n'
+            f'while [ ! -e {self.folder}/go ]; do sleep 0.05; done\nexec {real} "$@"\n'
+        )
+        (self.folder / name).chmod(0o755)
+        hibali.env["PATH"] = f"{self.folder}:{hibali.env['PATH']}"
+
+    @property
+    def calls(self) -> int:
+        path = self.folder / "calls"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def open(self) -> None:
+        (self.folder / "go").touch()
+
+
+@pytest.fixture
+def bubbles(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> Bench:
+    """A pipeline with its image, and a site that runs bubblewrap."""
+    ready("bubblewrap", request, hibali)
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench.add_local_site("box", "bubblewrap")
+    catalogued(bench, tool)
+    return bench
+
+
+def test_two_who_stage_at_once_convert_once(bubbles: Bench) -> None:
+    hibali = bubbles.hibali
+    tar = Gated(hibali, "tar")
+    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json", "-v")
+    started = [hibali.start(*line) for _ in range(2)]
+    outputs = [hibali.home.folder / f"{number}.out" for number in range(2)]
+    wait_for(lambda: tar.calls == 1)
+    wait_for(lambda: any(b"waiting for it" in each.read_bytes() for each in outputs))
+    tar.open()
+    assert [process.wait(60) for process in started] == [0, 0]
+    assert tar.calls == 1
+    fresh = [json.loads(each.read_text().splitlines()[-1])["fresh"] for each in outputs]
+    assert sorted(fresh) == [False, True]
+
+
+def test_a_killed_conversion_is_done_anew(bubbles: Bench) -> None:
+    hibali = bubbles.hibali
+    tar = Gated(hibali, "tar")
+    line = ("pipelines", "stage", bubbles.reference, "--site", "box")
+    process = hibali.start(*line)
+    wait_for(lambda: tar.calls == 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    tar.open()
+    assert hibali(*line, "--json", exit=0).last["fresh"]
+    assert tar.calls == 2
+    [left] = converted(bubbles.folder / "work-box", "bubblewrap")
+    assert left.name == "ready"
+    bubbles.run(bubbles.answers(), "--wait", exit=0)
+    assert tar.calls == 2
+
+
+@pytest.mark.heavy
+def test_an_image_that_was_touched_is_made_anew(bubbles: Bench) -> None:
+    hibali = bubbles.hibali
+    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
+    path = Path(hibali(*line, exit=0).last["path"])
+    (path / "bin" / "busybox").write_bytes(b"#!/bin/false\n")
+    assert hibali(*line, exit=0).last["fresh"]
+    assert (path / "bin" / "busybox").stat().st_size > 100
+
+
+@pytest.mark.heavy
+def test_no_room_is_said_and_leaves_nothing_half(bubbles: Bench, tool: Tool) -> None:
+    work = bubbles.folder / "work-box"
+    size = tool.archive.stat().st_size
+    with small_filesystem(work, f"size={size * 5 // 2}"):
+        work.chmod(0o700)
+        line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
+        failed = bubbles.hibali(*line, exit=6).last
+        assert failed["code"] == "no-space"
+        assert converted(work, "bubblewrap") == []
+
+
+@pytest.mark.heavy
+def test_what_a_runtime_cannot_take_is_said(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> None:
+    ready("bubblewrap", request, hibali)
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench.add_local_site("plain")
+    line = ("pipelines", "stage", bench.reference, "--json", "--site")
+    assert hibali(*line, "plain", exit=2).last["code"] == "no-image"
+    bench.add_local_site("box", "bubblewrap")
+    assert hibali(*line, "box", exit=3).last["code"] == "no-image"
+    assert bench.run(bench.answers(), exit=3).last["code"] == "no-image"
+    staged = hibali(*line, "box", "--image", tool.archive, exit=0).last
+    bench.run(bench.answers(), "--wait", "--image", staged["id"], exit=0)
+    (bench.folder / "broken.tar").write_bytes(tool.archive.read_bytes()[:100_000])
+    assert hibali(*line, "box", "--image", "broken.tar", exit=2).last["code"] == "bad-image-archive"
+    bench.add_local_site("none", "apptainer")
+    assert hibali(*line, "none", "--image", tool.archive, exit=2).last["code"] == "no-runtime"
+
+
+@pytest.mark.heavy
+def test_a_tag_that_points_elsewhere_is_refused(hibali: Any, podman: Any, tool: Tool) -> None:
+    hibali.env |= podman.env
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench.add_local_site("box", "podman")
+    other = bench.folder / "other.tar"
+    write_tools(other, tool.name, {"mark": b"another"})
+    podman.run("load", "--input", str(other))
+    there = podman.run("image", "inspect", "--format={{.Id}}", tool.name).stdout.strip()
+    identifier = catalogued(bench, tool)
+    for line in (
+        ("pipelines", "stage", bench.reference, "--site", "box"),
+        bench.line(bench.answers()),
+    ):
+        refused = hibali(*line, "--json", exit=8).last
+        assert refused["code"] == "image-differs"
+        assert there in refused["message"]
+        assert identifier in refused["message"]
+    bench.run(bench.answers(), "--wait", "--image", f"sha256:{there}", exit=0)
+    podman.run("rmi", "--force", tool.name)
+    bench.run(bench.answers(), "--wait", "--new", exit=0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["bubblewrap", "charliecloud"])
+def test_an_image_goes_to_a_cluster_once_and_its_jobs_start_it(
+    word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
+) -> None:
+    ready(word, request, hibali)
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    work = bench.add_slurm_site(slurm)
+    config = hibali.home.config
+    config.write_text(
+        config.read_text().replace('directives = ["--mem=50"]', 'prologue = ["FOUND=here", "export FOUND"]')
+        + f'[sites.cluster.container]\nname = "{word}"\n'
+    )
+    catalogued(bench, tool)
+    ids = [bench.run(bench.answers(code=0), "--name", str(number), exit=0).last["id"] for number in range(2)]
+    for run_id in ids:
+        hibali("runs", "wait", run_id, exit=0)
+    hibali("runs", "collect", ids[-1], "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
+    [folder] = converted(work, word)
+    assert not hibali("pipelines", "stage", bench.reference, "--site", "cluster", "--json", exit=0).last[
+        "fresh"
+    ]
+    assert converted(work, word) == [folder]
+
+
+@pytest.mark.heavy
+def test_what_one_account_publishes_another_runs_at_a_cluster(
+    request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool, tmp_path: Path
+) -> None:
+    """Two accounts, a bare git repository and a shelf for images between them."""
+    ready("bubblewrap", request, hibali)
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
+    write_tools(tool.archive, tool.name, {"filler": os.urandom(50_000_000)})
+    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    published = {"HIBALI_STATE": str(tmp_path / "ada"), "HIBALI_CONFIG": str(tmp_path / "ada.toml")}
+    there = (tmp_path / "lab.git", "--images", tmp_path / "shelf")
+    for line in (
+        ("add", "tool.json"),
+        ("image", "add", bench.reference, "--archive", tool.archive),
+        ("remotes", "add", "lab", *there),
+        ("publish", "--to", "lab"),
+    ):
+        hibali("pipelines", *line, env=published, exit=0)
+    hibali("pipelines", "remove", bench.reference, exit=0)
+    hibali("pipelines", "remotes", "add", "lab", *there, exit=0)
+    hibali("pipelines", "fetch", "--from", "lab", exit=0)
+    bench.add_slurm_site(slurm)
+    with hibali.home.config.open("a") as config:
+        config.write('[sites.cluster.container]\nname = "bubblewrap"\n')
+    stage = ("pipelines", "stage", bench.reference, "--site", "cluster", "--json")
+    missing = hibali(*stage, exit=3).last
+    assert missing["code"] == "image-not-here"
+    hibali("pipelines", "image", "get", bench.reference, "--from", "lab", exit=0)
+    shown = [
+        hibali("pipelines", "image", "show", bench.reference, "--json", env=env, exit=0).last
+        for env in ({}, published)
+    ]
+    assert (
+        shown[0]["digest"]
+        == shown[1]["digest"]
+        == f"sha256:{hashlib.sha256(tool.archive.read_bytes()).hexdigest()}"
+    )
+    assert hibali(*stage, exit=0).last["id"] == shown[0]["id"]
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"

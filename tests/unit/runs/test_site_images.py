@@ -1,0 +1,143 @@
+"""What stands at a site is what was made of the pinned archive, by one caller at a time, or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import IncompleteError, RefusedError, TryLaterError, UsageError
+from hibali.sites import SchedulerSettings, Site
+from registry.image_archive import read_archive
+from registry.image_record import ImageRecord
+from runs.apptainer import Apptainer
+from runs.carry import Synchroniser
+from runs.site_images import SiteImages, open_images
+from tests.services.image import write_image
+from transfers.far import Far
+from transfers.places import open_far
+
+# As apptainer-build(1): the result, then where the image comes from; here the archive itself is the "SIF".
+APPTAINER = """#!/bin/sh
+[ "$1 $2" = "build --disable-cache" ] || exit 2
+[ -d "$APPTAINER_TMPDIR" ] || exit 3
+cp "${4#docker-archive:}" "$3"
+"""
+
+
+@dataclass
+class Bench:
+    """A site on this machine whose runtime is found through its prologue, and an archive."""
+
+    folder: Path
+    far: Far
+    archive: Path
+    record: ImageRecord
+
+    @property
+    def program(self) -> Path:
+        return self.folder / "bin" / "apptainer"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def images(self, runtime: Apptainer | None = None) -> SiteImages:
+        prologue = (f"PATH={self.program.parent}:$PATH", "echo chatter", "export PATH")
+        scheduler = SchedulerSettings(prologue=prologue)
+        site = Site(name="here", kind="local", work=str(self.work), scheduler=scheduler)
+        return open_images(self.far, site, runtime or Apptainer("apptainer"), Synchroniser())
+
+    def left(self) -> list[str]:
+        """Every name below the folder of the image."""
+        [folder] = (self.work / "images" / "apptainer").iterdir()
+        return sorted(os.fsdecode(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def bench(hibali_home: object, tmp_path: Path) -> Iterator[Bench]:
+    del hibali_home
+    archive = tmp_path / "image.tar"
+    write_image(archive, "localhost/a:1", {"bin/tool": b"1"}, {})
+    far = open_far(Site(name="here", kind="local"))
+    made = Bench(tmp_path, far, archive, read_archive(archive).record)
+    made.program.parent.mkdir()
+    made.program.write_text(APPTAINER)
+    made.program.chmod(0o755)
+    yield made
+    far.close()
+
+
+def test_an_archive_becomes_one_file_with_a_record(bench: Bench) -> None:
+    staged = bench.images().stage(bench.record, lambda: bench.archive)
+    assert Path(staged.path).read_bytes() == bench.archive.read_bytes()
+    assert (staged.id, staged.digest, staged.fresh) == (bench.record.id, bench.record.digest, True)
+    assert staged.started.image == staged.path
+    assert bench.left() == ["ready", "ready/image.sif", "ready/staged.json"]
+    again = bench.images().stage(bench.record, bench.program.unlink)  # type: ignore[arg-type]
+    assert again == replace(staged, fresh=False)
+    assert bench.images().find_id(bench.record.id) == again
+    assert bench.images().find_id(f"sha256:{'0' * 64}") is None
+
+
+def test_what_was_touched_cut_or_purged_is_made_anew(bench: Bench) -> None:
+    path = Path(bench.images().stage(bench.record, lambda: bench.archive).path)
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+
+    def same_size_and_time() -> None:
+        path.write_bytes(bytes(path.stat().st_size))
+        os.utime(path, ns=times)
+
+    for damage in (
+        same_size_and_time,
+        lambda: os.truncate(path, 10),
+        path.unlink,
+        path.parent.joinpath("staged.json").unlink,
+    ):
+        damage()
+        assert bench.images().stage(bench.record, lambda: bench.archive).fresh
+        assert path.read_bytes() == bench.archive.read_bytes()
+
+
+def test_a_record_of_another_archive_is_refused(bench: Bench) -> None:
+    wrong = replace(bench.record, digest=f"sha256:{'1' * 64}")
+    with pytest.raises(RefusedError, match="its record says"):
+        bench.images().stage(wrong, lambda: bench.archive)
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "said"),
+    [
+        ("echo it broke >&2; exit 255", IncompleteError, "it broke"),
+        ("echo x >$3; echo 'write: No space left on device' >&2; exit 1", IncompleteError, "no room"),
+        ("echo x >$3; echo 'Disk quota exceeded' >&2; exit 1", IncompleteError, "no room"),
+        ("kill -9 $$", TryLaterError, "signal 9"),
+        ("exit 127", UsageError, "no apptainer at the site"),
+        ("true", IncompleteError, "nothing came of it"),
+    ],
+)
+def test_a_conversion_that_fails_says_why_and_leaves_nothing(
+    bench: Bench, script: str, error: type[Exception], said: str
+) -> None:
+    bench.program.write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(error, match=said):
+        bench.images().stage(bench.record, lambda: bench.archive)
+    assert bench.left() == []
+
+
+def test_whoever_lost_the_turn_puts_nothing_in_place(bench: Bench) -> None:
+    bench.program.write_text(APPTAINER + 'echo "{}" >"${3%/.hibali-*}/.hibali/lock"\n')
+    with pytest.raises(TryLaterError, match="lock was lost"):
+        bench.images().stage(bench.record, lambda: bench.archive)
+    assert "ready" not in bench.left()
+
+
+def test_a_format_that_the_runtime_cannot_take_is_said(bench: Bench) -> None:
+    class Picky(Apptainer):
+        formats = frozenset({"sif"})
+
+    with pytest.raises(UsageError, match="cannot take"):
+        bench.images(Picky("apptainer")).stage(bench.record, lambda: bench.archive)
