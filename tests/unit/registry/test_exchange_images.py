@@ -72,7 +72,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["git", "folder"])
+@pytest.fixture(params=["git", pytest.param("folder", marks=pytest.mark.heavy)])
 def two_labs(request: pytest.FixtureRequest, tmp_path: Path, repository: Path) -> tuple[Lab, Lab]:
     (tmp_path / "lab").mkdir()
     kind = GitRemote if request.param == "git" else FolderRemote

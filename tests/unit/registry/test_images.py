@@ -333,7 +333,9 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("cut", "longer"))]
+)
 def test_a_tampered_content_is_not_kept(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path, damage: str, state: Path
 ) -> None:
@@ -366,7 +368,7 @@ def test_a_content_that_is_gone_or_a_trap(catalogue: Catalogue, tool: Pipeline, 
         catalogue.images.receive(tool, shelf.get, "lab")
 
 
-@pytest.mark.parametrize("begun", ["right", "wrong", "too long"])
+@pytest.mark.parametrize("begun", ["right", "wrong", pytest.param("too long", marks=pytest.mark.heavy)])
 def test_what_was_begun_goes_on(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path, begun: str, state: Path
 ) -> None:
