@@ -234,6 +234,7 @@ def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex:
     assert local_there.place.files("back") == {b"old": b"another"}
 
 
+@pytest.mark.heavy  # many processes of git-annex
 def test_where_git_will_not_work_nothing_lands(local_there: Transfers, annex: Annex) -> None:
     local_there.make({b"a": b"a"})
     local_there.push()

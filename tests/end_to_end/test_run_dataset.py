@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datalad.local.rerun import get_run_info
 
 from tests.end_to_end.run_tools import Bench
 from tests.support.annex import AnnexRepository, annex_environment, make_repository
@@ -79,6 +78,8 @@ def study(hibali: Any, tmp_path: Path) -> Study:
 
 
 def test_a_run_is_saved_with_a_record_and_its_inputs_are_got(hibali: Any, tmp_path: Path) -> None:
+    from datalad.local.rerun import get_run_info
+
     bench = Bench(hibali)
     bench.add_local_site()
     origin = make_repository(tmp_path / "origin", hibali.env, tmp_path)
