@@ -33,6 +33,7 @@ class Talk:
         self._speaking = threading.Lock()
         self._location: Location | None = None
         self._contents: AnnexContents | None = None
+        self._noted: set[str] = set()
         self._told = 0.0
         self.informs = False
         self.name = ""
@@ -103,7 +104,8 @@ class Talk:
         return self._contents
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, Noted):
+        if isinstance(event, Noted) and event.message not in self._noted:  # each content is a call of its own
+            self._noted.add(event.message)
             self.inform(printable(event.message))
 
     def inform(self, text: str) -> None:

@@ -31,6 +31,9 @@ KEY = f"SHA256E-s{len(LARGE)}--{hashlib.sha256(LARGE).hexdigest()}.bin"
 
 TransfersTo = Callable[..., Transfers]
 
+pytestmark = pytest.mark.timeout(
+    600
+)  # git-annex and DataLad start dozens of processes for each of their commands
 heavy = pytest.mark.heavy
 in_turn = pytest.mark.parametrize(
     "word", ["local", *(pytest.param(one, marks=heavy) for one in ("ssh", "s3", "sftp"))]
