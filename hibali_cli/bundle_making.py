@@ -20,9 +20,8 @@ from runs.book import Book
 from runs.bundles.archive import Archive
 from runs.bundles.compose import Parts
 from runs.bundles.create import create_bundle
-from runs.bundles.gather import given_answers, inputs_of_invocation, inputs_of_run, left_by
+from runs.bundles.gather import given_answers, image_of, inputs_of_invocation, inputs_of_run, left_by
 from runs.bundles.read import Bundle, read_bundle
-from runs.image import used_image
 from runs.run import RUN_ID
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -
     pipeline = catalogue.find(run.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
     site = common.settings().site(run.site)
-    image = used_image(run.site, pipeline.digest)
+    image = image_of(run, book)
     return Parts(
         pipeline=pipeline,
         invocation=invocation,

@@ -124,12 +124,3 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
     with contextlib.closing(Journal(path)) as journal:
         record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}
         journal.append({"schema": 1, "kind": "image", "at": now(), **record}, durable=True)
-
-
-def used_image(site: str, pipeline_digest: str) -> str:
-    """The id of the image that this content was last started with at a site, 64 hexadecimal digits; "" for none."""
-    found = ""
-    for record in read_records(ledger_folder("runs") / "images.pins"):
-        if (record.get("site"), record.get("pipeline")) == (site, pipeline_digest):
-            found = str(record.get("image"))
-    return found

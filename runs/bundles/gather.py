@@ -87,6 +87,12 @@ def real_place(place: Location) -> Location:
     return replace(place, path=real, slash=False)
 
 
+def image_of(run: Run, book: Book) -> str:
+    """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
+    found = [str(record.get("id")) for record in book.records(run.id) if record.get("kind") == "image"]
+    return found[-1] if found else ""
+
+
 def left_by(run: Run, book: Book, site: Callable[[], Site]) -> Left:
     """The outputs of a run that has ended; raises `TryLaterError` for one that has not, or of which nobody knows."""
     require_end(run)
