@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -95,11 +95,26 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     with stream:
-        for line in stream:
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    yield record
+        yield from _records_in(stream)
+
+
+def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+    """The records behind `start` bytes of a journal, and where the next ones will begin: behind its last whole line."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(start)
+            whole, newline, _ = stream.read().rpartition(b"\n")
+    except FileNotFoundError:
+        return [], 0
+    return list(_records_in(whole.splitlines())), start + len(whole) + len(newline)
+
+
+def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hibali.folders import check_private_file
-from hibali.ledger import Journal, now, read_records
+from hibali.ledger import Journal, now, read_more_records
 
 _Key = tuple[str, str]
-_Folded = tuple[dict[_Key, str], dict[_Key, dict[str, Any]]]
 
 
 class Pins:
@@ -17,7 +16,9 @@ class Pins:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._folded: tuple[tuple[int, int, int], _Folded] | None = None
+        self._inode = self._read_bytes = 0
+        self._pins: dict[_Key, str] = {}
+        self._images: dict[_Key, dict[str, Any]] = {}
 
     def read(self) -> dict[_Key, str]:
         """Digest by name and version, in the order of adding; raises `RefusedError` where others could write them."""
@@ -49,32 +50,33 @@ class Pins:
         if digest is not None:
             self._append("unpin", name, version, digest=digest)
 
-    def _fold(self) -> _Folded:
-        """What is pinned now: versions, and the records of images. It is read again when the file has grown."""
+    def _fold(self) -> tuple[dict[_Key, str], dict[_Key, dict[str, Any]]]:
+        """What is pinned now: versions, and the records of images. Of a file that has grown the rest is read."""
         check_private_file(self._path, "the record of pins")
         try:
             found = self._path.stat()
         except FileNotFoundError:
             return {}, {}
-        identity = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if self._folded is None or self._folded[0] != identity:
-            self._folded = (identity, self._read_all())
-        return self._folded[1]
+        if found.st_ino != self._inode or found.st_size < self._read_bytes:
+            self._inode, self._read_bytes = found.st_ino, 0
+            self._pins.clear()
+            self._images.clear()
+        if found.st_size > self._read_bytes:
+            records, self._read_bytes = read_more_records(self._path, self._read_bytes)
+            for record in records:
+                self._take(record)
+        return self._pins, self._images
 
-    def _read_all(self) -> _Folded:
-        pins: dict[_Key, str] = {}
-        images: dict[_Key, dict[str, Any]] = {}
-        for record in read_records(self._path):
-            key = (str(record.get("name")), str(record.get("version")))
-            kind = record.get("kind")
-            if kind == "pin":
-                pins.setdefault(key, str(record.get("digest")))
-            elif kind == "image":
-                images.setdefault(key, record)
-            elif kind == "unpin":
-                pins.pop(key, None)
-                images.pop(key, None)
-        return pins, images
+    def _take(self, record: dict[str, Any]) -> None:
+        key = (str(record.get("name")), str(record.get("version")))
+        kind = record.get("kind")
+        if kind == "pin":
+            self._pins.setdefault(key, str(record.get("digest")))
+        elif kind == "image":
+            self._images.setdefault(key, record)
+        elif kind == "unpin":
+            self._pins.pop(key, None)
+            self._images.pop(key, None)
 
     def _append(self, kind: str, name: str, version: str, **more: str) -> None:
         record = {"kind": kind, "name": name, "version": version, **more}
