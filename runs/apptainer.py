@@ -7,9 +7,8 @@ the image. An older one refuses the option, and nothing is started.
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, SIF, Image, Task
+from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, SIF, KeepsNoImages, Task
 from runs.container_words import docker_name, mount_word, quoted, unsafe_path, without_network
-from transfers.far import Finished
 
 # Binds and variables of the site's or the user's own would reach into the image by these.
 _FORGET = r"""
@@ -22,7 +21,7 @@ _OFFLINE = without_network("--net --network=none")
 _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
 
-class Apptainer:
+class Apptainer(KeepsNoImages):
     """SIF files, started by their exact path; Docker and OCI archives are built into one."""
 
     isolates = True
@@ -62,16 +61,6 @@ class Apptainer:
         else:
             after += task.words
         return f'{_FORGET}{_OFFLINE}exec {quoted(words)} "$@" {quoted(after)}'
-
-    def image_words(self, name: str) -> tuple[str, ...]:
-        """Never asked: an image is a file."""
-        del name
-        return ()
-
-    def read_image(self, finished: Finished, name: str) -> Image | None:
-        """Never asked."""
-        del finished, name
-        return None
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """A SIF is copied, an archive built without root; what is unpacked on the way lies beside the result."""

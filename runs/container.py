@@ -101,6 +101,20 @@ class Container(Protocol):
         """
 
 
+class KeepsNoImages:
+    """A runtime without a store of its own, which is never asked: an image is a file or folder, or there is none."""
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """See Container."""
+        del name
+        return ()
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """See Container."""
+        del finished, name
+        return None
+
+
 def load_container(word: str) -> Container:
     """The container runtime a site names; raises `UsageError` for an unknown word."""
     from hibali.plugins import load

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 
 from registry.pipeline import Container as Wanted
-from runs.container import Image, Task
-from transfers.far import Finished
+from runs.container import KeepsNoImages, Task
 
 
-class Bare:
+class Bare(KeepsNoImages):
     """The site decided so; the descriptor's image is not used."""
 
     name = "bare"
@@ -30,16 +29,6 @@ class Bare:
         variables = [f"{name}={value}" for name, value in task.environment.items()]
         words = ["env", *variables, task.shell, task.command]
         return "exec " + " ".join(shlex.quote(word) for word in words)
-
-    def image_words(self, name: str) -> tuple[str, ...]:
-        """Never asked."""
-        del name
-        return ()
-
-    def read_image(self, finished: Finished, name: str) -> Image | None:
-        """Never asked."""
-        del finished, name
-        return None
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """There are no archives."""

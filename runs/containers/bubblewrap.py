@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, Image, Task
+from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
 from runs.container_words import docker_name, quoted, without_network
-from transfers.far import Finished
 
 _OFFLINE = without_network("--unshare-net")
 
 
-class Bubblewrap:
+class Bubblewrap(KeepsNoImages):
     """Unpacked Docker images, started without a daemon and without a network; every path is a word of its own."""
 
     name = "bubblewrap"
@@ -52,16 +51,6 @@ class Bubblewrap:
         words += ["--chdir", task.sees_work]
         after = [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
         return f'{_OFFLINE}exec {quoted(words)} "$@" -- {quoted(after)}'
-
-    def image_words(self, name: str) -> tuple[str, ...]:
-        """Never asked: an image is a folder."""
-        del name
-        return ()
-
-    def read_image(self, finished: Finished, name: str) -> Image | None:
-        """Never asked."""
-        del finished, name
-        return None
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """The flat tar is unpacked as the user's own files; tar(1) follows no symlinks that it made."""

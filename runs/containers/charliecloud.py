@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, Image, Task
+from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
 from runs.container_words import docker_name, quoted, unsafe_path
-from transfers.far import Finished
 
 
-class Charliecloud:
+class Charliecloud(KeepsNoImages):
     """Flattened Docker images. What is bound can be written, so that inputs are copies of this run's own."""
 
     name = "charliecloud"
@@ -33,16 +32,6 @@ class Charliecloud:
         words += [f"--cd={task.sees_work}", task.image, "--"]
         words += [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
         return f"USER=${{USER:-$(id -un)}}\nexport USER\nexec {quoted(words)}"
-
-    def image_words(self, name: str) -> tuple[str, ...]:
-        """Never asked: an image is a file."""
-        del name
-        return ()
-
-    def read_image(self, finished: Finished, name: str) -> Image | None:
-        """Never asked."""
-        del finished, name
-        return None
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """From the flat tar by ch-convert(1), which wants the names it knows formats by."""
