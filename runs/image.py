@@ -35,7 +35,7 @@ def find_image(
 ) -> Staged:
     """The image to start, which is at the site when this returns; one without an id for a container without images.
 
-    `given` is what `--image` said: `sha256:...` for exactly that one, else an archive here; "" for the one that is `pinned`, or
+    `given` is what `--image` said: `sha256:...` for exactly that one, at the site or `pinned`, else an archive here; "" for the one that is `pinned`, or
     where there is none the one that the runtime has under the descriptor's name. Raises `NotFoundError`, `RefusedError`,
     `UsageError`, and what staging raises.
     """
@@ -46,8 +46,13 @@ def find_image(
     name = container.image_name(pipeline.container)
     wanted = _DIGEST.fullmatch(given)
     if wanted:
-        found = _require(images.find_id(f"sha256:{wanted[1]}"), given)
-        _compare(pipeline, name, (found.id, *found.digests))
+        identifier = f"sha256:{wanted[1]}"
+        there = images.find_id(identifier)
+        if there is None and pinned is not None and pinned.record.id == identifier:
+            there = images.stage(pinned.record, pinned.file)
+        found = _require(there, given)
+        if pinned is None or found.id != pinned.record.id:  # which was compared when it was added
+            _compare(pipeline, name, (found.id, *found.digests))
     elif given:
         found = stage_archive(pipeline, name, images, Path(given))
     elif pinned is not None:

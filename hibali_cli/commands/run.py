@@ -117,6 +117,7 @@ def read_request(
     container = load_container(site.container)
     container.image_name(pipeline.container)
     located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
         pipeline=pipeline,
         invocation=invocation,
@@ -126,7 +127,7 @@ def read_request(
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
-        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not image else None,
+        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
         asked=asked_here(answers, located, image).to_fields(),
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -198,6 +199,9 @@ def test_an_image_that_was_touched_is_made_anew(bubbles: Bench) -> None:
     (path / "bin" / "busybox").write_bytes(b"#!/bin/false\n")
     assert hibali(*line, exit=0).last["fresh"]
     assert (path / "bin" / "busybox").stat().st_size > 100
+    shutil.rmtree(path.parents[2])
+    identifier = hibali("pipelines", "image", "show", bubbles.reference, "--json", exit=0).last["id"]
+    bubbles.run(bubbles.answers(), "--wait", "--image", identifier, exit=0)
 
 
 @pytest.mark.heavy
