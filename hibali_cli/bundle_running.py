@@ -36,6 +36,7 @@ from runs.bundles.unpack import below, forget, place_of, unpack
 from runs.carry import Synchroniser
 from runs.collect import collect
 from runs.container import load_container
+from runs.image import Pinned
 from runs.launch import Request, launch
 from runs.prepare import Input
 from runs.run import Run, State
@@ -152,10 +153,19 @@ def _request(
                 about=printable(located[number]),
                 hint=f"Remove {folder} and type the same line again." if each.included else "",
             )
-    image = asked.image
-    if not image and request.container.isolates and bundle.image is not None:
-        image = str(folder / bundle.image_file) if bundle.image_file else bundle.image.id
-    return replace(request, new=asked.new, image=image)
+    return replace(_with_image(request, bundle, folder, asked.image), new=asked.new)
+
+
+def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> Request:
+    """What `--image` said; else the image in the bundle, the one that the catalogue has by now, or the one of the bundle's run."""
+    if given or not request.container.isolates:
+        return replace(request, image=given)
+    if bundle.image is not None and bundle.image_file:
+        archive = folder / bundle.image_file
+        return replace(request, pinned=Pinned(bundle.image, lambda: archive))
+    if request.pinned is None and bundle.record.run is not None:
+        return replace(request, image=bundle.record.run.image)
+    return request
 
 
 def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:

@@ -34,7 +34,11 @@ _INPUT = {
     "included": {"type": "boolean"},
 }
 _RUN = dict.fromkeys(("id", "site", "scheduler", "container", "state"), _TEXT)
-_RUN_MORE: dict[str, Any] = dict.fromkeys(("reason", "host", "image", "created", "started", "ended"), _TEXT)
+_RUN_MORE: dict[str, Any] = {
+    **dict.fromkeys(("reason", "host", "created", "started", "ended"), _TEXT),
+    # it is handed on as `--image`, where anything else would be the name of a file
+    "image": {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?\Z"},
+}
 _PROBLEM = _object({"path": _TEXT, "code": _TEXT, "message": _TEXT})
 _SCHEMA = _object(
     {

@@ -264,6 +264,9 @@ def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
     assert made["run"]["image"] == f"sha256:{identifier}"
     bench.add_local_site("second", "podman")
     assert hibali("bundle", "run", "b.zip", "--site", "second", "--json", exit=0).last["equal"] == 1
+    other = _with_another_image(bench.folder / "b.zip", identifier)
+    refused = hibali("bundle", "run", other, "--site", "second", "--json", exit=3).last
+    assert refused["code"] == "no-image"
     lacking = hibali("bundle", "create", run_id, "-o", "c.zip", "--with-image", "--json", exit=3).last
     assert lacking["code"] == "no-image-known"
     hibali("pipelines", "image", "add", bench.reference, "--archive", podman.archive, exit=0)
@@ -280,6 +283,21 @@ def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
     if _CRATES.exists():
         found = _judge(bench.folder / "c.zip")["issues"]
         assert [each for each in found if each["severity"] == "REQUIRED"] == []
+
+
+def _with_another_image(path: Path, identifier: str) -> Path:
+    """The same bundle, of a run that was started with an image that is not there."""
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    before = hashlib.sha256(files["bundle.json"]).hexdigest().encode()
+    files["bundle.json"] = files["bundle.json"].replace(identifier.encode(), b"e" * 64)
+    after = hashlib.sha256(files["bundle.json"]).hexdigest().encode()
+    files["bundle.sha256"] = files["bundle.sha256"].replace(before, after)
+    other = path.with_name("other.zip")
+    with zipfile.ZipFile(other, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return other
 
 
 _CRATES = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"

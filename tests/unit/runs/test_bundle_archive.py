@@ -26,6 +26,7 @@ from tests.end_to_end.run_tools import DESCRIPTOR
 
 RAW = json.dumps(DESCRIPTOR).encode()
 INPUT = b"hello\n"
+RUN = {"id": "r", "site": "s", "scheduler": "direct", "container": "bare", "state": "SUCCEEDED"}
 
 
 def sha(content: bytes) -> str:
@@ -112,6 +113,8 @@ def test_what_is_right_is_read_and_unpacked_under_its_own_names(
         ({"files": {"bundle.json": b'{"schema": 1, "schema": 1}'}}, "stands twice"),
         ({"files": {"bundle.json": b"[" * 100 + b"]" * 100}}, "nested deeper"),
         ({"files": {"bundle.json": b'{"schema": 1}'}}, "bundle.json"),
+        ({"record": {"run": {**RUN, "image": "/etc/passwd"}}}, "bundle.json"),
+        ({"record": {"run": {**RUN, "image": f"sha256:{'0' * 64}\n"}}}, "bundle.json"),
         ({"files": {"descriptor.json": b"{}"}}, "descriptor.json"),
         ({"record": {"pipeline": {"name": "x", "version": "1.0", "digest": "0" * 64}}}, "it says 000"),
         ({"record": {"pipeline": {"name": "../x", "version": "1.0", "digest": "0" * 64}}}, ""),
