@@ -54,6 +54,7 @@ class Talk:
         """Answer one request; False where git-annex and we do not understand each other."""
         if line.startswith(b"ERROR "):  # git-annex has given up on us
             return False
+        self._told = 0.0  # the first progress of each request is told
         try:
             asked = read_request(line)
             for words in handlers[asked.word](self, asked) if asked else [("UNSUPPORTED-REQUEST",)]:
