@@ -139,6 +139,7 @@ def test_a_reset_line_inside_a_large_file_goes_on(transfers_to: Any, word: str, 
         proxy.close()
 
 
+@pytest.mark.heavy
 def test_every_tenth_request_refused_is_asked_again(transfers_to: Any, tmp_path: Path) -> None:
     there = transfers_to("s3")
     refused: list[Exchange] = []

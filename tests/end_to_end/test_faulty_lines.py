@@ -85,6 +85,7 @@ def test_a_busy_server_is_asked_again(spoiled: Any, tmp_path: Path) -> None:
     assert fault.done > 5
 
 
+@pytest.mark.heavy
 def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> None:
     def always(exchange: Exchange) -> None:
         exchange.refuse = True
@@ -98,6 +99,7 @@ def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> N
     assert len(proxy.exchanges) < 40
 
 
+@pytest.mark.heavy
 def test_an_object_that_the_server_lost_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
     """Whatever tries again, in our code or in a library, shares one budget (decision 0131)."""
 

@@ -98,6 +98,7 @@ def test_what_is_packed_comes_back_and_is_not_sent_again(
     assert there.verify().last["files_hashed"] == receipt["files"] - 2
 
 
+@pytest.mark.heavy
 def test_one_file_and_one_folder_cost_no_more_than_they_hold(transfers_to: Any, tmp_path: Path) -> None:
     there = transfers_to("ssh")
     there.make(

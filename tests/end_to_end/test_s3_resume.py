@@ -97,6 +97,7 @@ def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: boo
     assert uploads(there) == []
 
 
+@pytest.mark.heavy
 def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(counted: Any) -> None:
     there, proxy = counted
     content = LARGE[: 128 * MIB]

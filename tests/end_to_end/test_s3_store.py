@@ -167,6 +167,7 @@ def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
     assert study.push("--delete")["files_moved"] == 0
 
 
+@pytest.mark.heavy
 def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(study: Study) -> None:
     study.make({"a": b"a file", "z": b"3"})
     study.push()

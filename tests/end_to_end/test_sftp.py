@@ -242,6 +242,7 @@ def test_a_lost_answer_is_looked_up_and_not_repeated(
     assert len([said for said in asked_of(automation_node)[before:] if said.startswith("sbatch")]) == 1
 
 
+@pytest.mark.heavy
 def test_the_gate_lets_through_what_hibali_needs_and_nothing_else(bench: Bench, gate: SshServer) -> None:
     add_cluster(bench, gate)
     assert bench.hibali("sites", "check", "cluster", "--json").last["facts"]["transport"] == "agent"

@@ -139,6 +139,7 @@ def test_a_dataset_of_a_ria_store_is_made_and_datalad_clones_it(
     assert (tmp_path / "clone/tool/1.0/descriptor.json").read_bytes() == raw("tool")
 
 
+@pytest.mark.heavy
 def test_over_ssh_a_dataset_is_made_too(
     hibali: Any, ssh_server: Any, tmp_path: Path, other: dict[str, str]
 ) -> None:

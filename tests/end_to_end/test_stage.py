@@ -174,6 +174,7 @@ def test_two_who_stage_at_once_convert_once(bubbles: Bench) -> None:
     assert sorted(fresh) == [False, True]
 
 
+@pytest.mark.heavy
 def test_a_killed_conversion_is_done_anew(bubbles: Bench) -> None:
     hibali = bubbles.hibali
     tar = Gated(hibali, "tar")

@@ -187,6 +187,7 @@ catalogue.Catalogue(Path(sys.argv[1])).add(Path(sys.argv[3]))
 """
 
 
+@pytest.mark.heavy
 def test_killed_at_any_change_the_same_line_again_mends_it(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_bytes(raw())
     for step in range(1, 40):

@@ -242,6 +242,7 @@ def test_objects_that_git_finds_dangerous_are_refused(over_git: tuple[Site, Site
     assert (refused.value.code, b.references()) == ("bad-objects", [])
 
 
+@pytest.mark.heavy
 def test_one_new_version_moves_only_that_one(over_git: tuple[Site, Site], repository: Path) -> None:
     a, b = over_git
     for number in range(50):
