@@ -103,7 +103,7 @@ def test_git_annex_tries_an_exported_tree(word: str, transfers_to: TransfersTo) 
 # A chunk of one byte is as hard as a chunk of a mebibyte: what takes time is their number, a hundred of each content.
 @heavy
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp", "webdav"])
+@pytest.mark.parametrize("word", ["local", "ssh", "s3"])
 def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to(word))
     add_remote(repository)
@@ -115,6 +115,16 @@ def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> 
         b"chunksize=0 encryption=shared",
     ):
         assert variant in tried
+
+
+@heavy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("word", ["sftp", "webdav"])
+def test_git_annex_tries_the_other_kinds_in_short(word: str, transfers_to: TransfersTo) -> None:
+    repository = repository_of(transfers_to(word))
+    add_remote(repository)
+    tried = repository.run("annex", "testremote", "--fast", "--size=200", "store", timeout=500)
+    assert b"FAIL" not in tried
 
 
 @heavy
