@@ -12,7 +12,7 @@ _MOST = 2  # and as many of them: "tar.gz"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK = re.compile(rb"-S[0-9]+-C[0-9]+")
 _SHA256 = re.compile(r"SHA256E?(?:-[sm][0-9]+)*--([0-9a-f]{64})(?:\..*)?", re.DOTALL)
-_FIELD = re.compile(r"-([sSC])([0-9]+)")
+_FIELD = re.compile(r"-([sSC])([0-9]{1,18})(?![0-9])")
 _ESCAPES = ((b"&", b"&a"), (b"%", b"&s"), (b":", b"&c"), (b"/", b"%"))
 
 

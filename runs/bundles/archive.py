@@ -29,6 +29,18 @@ _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
 _LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
 _ENTRY = b"PK\x01\x02"
 _ENCRYPTED = 0x1
+# What zipfile raises for archives made on purpose: NotImplementedError is its word for a compression it does not know.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    OverflowError,
+    OSError,
+)
 
 
 class ArchiveWriter:
@@ -167,9 +179,7 @@ class Archive:
     def _translated(self, about: str) -> Iterator[None]:
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError) as problem:
-            self.refuse(f"{about}: {printable(str(problem)[:200])}")
-        except (NotImplementedError, RuntimeError, OverflowError, OSError) as problem:
+        except _ZIP_ERRORS as problem:
             self.refuse(f"{about}: {printable(str(problem)[:200])}")
 
     def __enter__(self) -> Self:

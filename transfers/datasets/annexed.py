@@ -6,12 +6,12 @@ import os
 import re
 from dataclasses import dataclass
 
+from hibali.annex_key import digest_of, size_of
+
 POINTER_BYTES = 32 * 1024  # git-annex takes nothing larger for a pointer file
 _OBJECTS = b"/.git/annex/objects/"
 POINTER = b"/annex/objects/"  # how one begins
-_KEY = re.compile(rb"([A-Z0-9_]+)((?:-[a-zA-Z][0-9]+)*)--([^/\n\0]+)")
-_SIZE = re.compile(rb"-s([0-9]{1,18})(?![0-9])")
-_SHA256 = re.compile(rb"([0-9a-f]{64})(?:\.[^/]*)?")
+_KEY = re.compile(rb"[A-Z0-9_]+(?:-[a-zA-Z][0-9]+)*--[^/\n\0]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,11 @@ class Key:
 
 def read_key(name: bytes) -> Key | None:
     """The key of that name (git-annex, "key format"), or None for what is none."""
-    found = _KEY.fullmatch(name)
-    if found is None:
+    if not _KEY.fullmatch(name):
         return None
-    backend, fields, content = found.groups()
-    size = _SIZE.search(fields)
-    summed = _SHA256.fullmatch(content) if backend in {b"SHA256", b"SHA256E"} else None
-    return Key(name, int(size[1]) if size else -1, summed[1].decode() if summed else None)
+    text = os.fsdecode(name)
+    size = size_of(text)
+    return Key(name, -1 if size is None else size, digest_of(text))
 
 
 def key_of_link(link: bytes, folder: bytes) -> tuple[bytes, bytes, Key] | None:
