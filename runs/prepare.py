@@ -19,7 +19,7 @@ from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
 from runs.inside import Inside
 from runs.run import Output
-from runs.scheduler import Resources, Scheduler
+from runs.scheduler import Job, Resources, Scheduler
 from runs.script import job_script, start_script
 
 _TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2})")
@@ -151,7 +151,7 @@ def prepare(
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(run, f"{folder}/job.sh"),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh")),
     )
 
 

@@ -50,15 +50,36 @@ GONE = Status(Phase.GONE, "")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a job asks for, typed; None leaves it to the scheduler. `directives` are the site's own words."""
+    """What a job asks for, typed; None leaves it to the scheduler. `directives` are the site's own words.
+
+    `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a node.
+    """
 
     cores: int | None = None
     memory_megabytes: int | None = None
     seconds: int | None = None
     nodes: int | None = None
+    tasks: int | None = None
+    gpus: int | None = None
     account: str | None = None
     partition: str | None = None
+    reservation: str | None = None
     directives: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be submitted: a script by its absolute path, from its own folder, under a name that only one job has.
+
+    `tasks` is how many a job array has, numbered from 1; 0 for a job that is no array. `after` are the ids of jobs
+    that have to end well first; a `hold` keeps it back until somebody releases it.
+    """
+
+    name: str
+    script: str
+    tasks: int = 0
+    after: tuple[str, ...] = ()
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +119,8 @@ class Scheduler(Protocol):
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """The comment lines for the head of the job script; raises `UsageError` for what cannot be a directive."""
 
-    def submit_words(self, run: str, script: str) -> tuple[str, ...]:
-        """Submit `script` from its own folder, under the run's identifier as the job's name."""
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """Submit it; raises `UsageError` for what this scheduler has no word for."""
 
     def read_submit(self, finished: Finished) -> Answer:
         """Whether the job was taken."""
@@ -110,8 +131,11 @@ class Scheduler(Protocol):
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
         """A status for each of `jobs`; `GONE` where the scheduler does not know it any more."""
 
-    def lookup_words(self, run: str) -> tuple[str, ...]:
-        """Ask which jobs carry the run's name."""
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """The same answer read for job arrays: by job, a status for each task that the scheduler still knows."""
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """Ask which jobs carry this name."""
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """The first such job of `user`, or None."""
@@ -123,7 +147,10 @@ class Scheduler(Protocol):
         """What it knows, by job id; None where accounting is off or silent."""
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
-        """End the job; one that is over already is no failure."""
+        """End the job, of an array all tasks; one that is over already is no failure."""
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """Let go a job that was submitted with `hold`."""
 
 
 def load_scheduler(word: str) -> Scheduler:

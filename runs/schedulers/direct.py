@@ -13,6 +13,7 @@ from hibali.text import printable
 from runs.scheduler import (
     GONE,
     Answer,
+    Job,
     NotSubmitted,
     Phase,
     Resources,
@@ -90,9 +91,16 @@ class Direct:
         del resources
         return ()
 
-    def submit_words(self, run: str, script: str) -> tuple[str, ...]:
+    def submit_words(self, job: Job) -> tuple[str, ...]:
         """A constant script, and the run's folder as its argument."""
-        return ("/bin/sh", "-c", _LAUNCH, run, script.rpartition("/")[0])
+        if job.tasks or job.after or job.hold:
+            raise UsageError(
+                "no-such-scheduling",
+                "a site without a scheduler has no job arrays, no jobs that wait for others, and none on hold",
+                about=job.name,
+                hint="Choose a site with a scheduler, or set its [scheduler] name.",
+            )
+        return ("/bin/sh", "-c", _LAUNCH, job.name, job.script.rpartition("/")[0])
 
     def read_submit(self, finished: Finished) -> Answer:
         """The launcher's last word is the job's id."""
@@ -135,9 +143,14 @@ class Direct:
                 found[job] = words.get(word, GONE)
         return found
 
-    def lookup_words(self, run: str) -> tuple[str, ...]:
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """No job here is an array."""
+        del finished
+        return {job: {} for job in jobs}
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
         """Nobody to ask: what the job wrote into `started` is all there is."""
-        del run
+        del name
         return ()
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
@@ -158,6 +171,11 @@ class Direct:
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """TERM to its process group, and KILL after five seconds."""
         return ("/bin/sh", "-c", _CANCEL, "hibali", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """Never asked."""
+        del job
+        return ()
 
 
 SCHEDULER = Direct()

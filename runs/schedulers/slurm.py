@@ -14,6 +14,7 @@ from hibali.text import printable
 from runs.scheduler import (
     GONE,
     Answer,
+    Job,
     NotSubmitted,
     Phase,
     Resources,
@@ -83,10 +84,16 @@ class Slurm:
             options.append(f"--account={check_plain(resources.account, 'account')}")
         if resources.partition is not None:
             options.append(f"--partition={check_plain(resources.partition, 'partition')}")
+        if resources.reservation is not None:
+            options.append(f"--reservation={check_plain(resources.reservation, 'reservation')}")
         if resources.seconds is not None:
             options.append(f"--time={_as_time(resources.seconds)}")
         if resources.nodes is not None:
             options.append(f"--nodes={resources.nodes:d}")
+        if resources.tasks is not None:
+            options.append(f"--ntasks={resources.tasks:d}")
+        if resources.gpus is not None:
+            options.append(f"--gres=gpu:{resources.gpus:d}")  # --gpus needs cons_tres and 19.05
         if resources.cores is not None:
             options.append(f"--cpus-per-task={resources.cores:d}")
         if resources.memory_megabytes is not None:
@@ -94,18 +101,27 @@ class Slurm:
         options += [check_directive(text) for text in resources.directives]
         return tuple(f"#SBATCH {option}" for option in options)
 
-    def submit_words(self, run: str, script: str) -> tuple[str, ...]:
+    def submit_words(self, job: Job) -> tuple[str, ...]:
         """Options stand on the command line where SBATCH_* variables there must not override them."""
-        folder = script.rpartition("/")[0]
+        folder = job.script.rpartition("/")[0]
+        options = []
+        if job.tasks:
+            options.append(f"--array=1-{job.tasks:d}")
+        if job.after:
+            # a job that can never start would stay in the queue for ever
+            options += [f"--dependency=afterok:{':'.join(job.after)}", "--kill-on-invalid-dep=yes"]
+        if job.hold:
+            options.append("--hold")
         return (
             "sbatch",
             "--parsable",
             "--no-requeue",
-            f"--job-name={run}",
+            f"--job-name={job.name}",
             f"--chdir={folder}",
             "--output=scheduler.log",
             "--open-mode=append",
-            script,
+            *options,
+            job.script,
         )
 
     def read_submit(self, finished: Finished) -> Answer:
@@ -135,11 +151,16 @@ class Slurm:
         )
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Only characters that a forced-command wrapper passes on (S7). Ended jobs are included: squeue remembers them for MinJobAge, accounting or not."""
+        """Only characters that a forced-command wrapper passes on (S7).
+
+        Ended jobs are included: squeue remembers them for MinJobAge, accounting or not. Tasks that wait are listed one by
+        one, because their common line is cut off after a few (SLURM_BITSTR_LEN).
+        """
         return (
             "squeue",
             "--noheader",
             "--states=all",
+            "--array",
             f"--jobs={','.join(jobs)}",
             "--format=%i:%T:%r",
         )
@@ -157,9 +178,23 @@ class Slurm:
                 found[job] = _status(word, reason, queued=True)
         return found
 
-    def lookup_words(self, run: str) -> tuple[str, ...]:
-        """The run's identifier is the job's name."""
-        return ("squeue", "--noheader", "--states=all", f"--name={run}", "--format=%i:%u")
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """Each task has a line of its own, as `12_4`."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        if finished.exit_code != 0:
+            if b"Invalid job id specified" in finished.stderr:
+                return found
+            raise _no_answer("squeue", finished)
+        for identifier, rest in _answers("squeue", finished):
+            job, _, number = identifier.partition("_")
+            if job in found and number.isdecimal():
+                word, _, reason = rest.partition(":")
+                found[job][int(number)] = _status(word, reason, queued=True)
+        return found
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """Of an array too, the first number is the job's."""
+        return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
@@ -167,7 +202,7 @@ class Slurm:
             raise _no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
             if owner == user:
-                return job
+                return job.partition("_")[0]
         return None
 
     def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
@@ -199,6 +234,10 @@ class Slurm:
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
         return ("scancel", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """Of a job that waits for nobody's permission, it changes nothing."""
+        return ("scontrol", "release", job)
 
 
 def _status(word: str, reason: str, *, queued: bool) -> Status:

@@ -12,6 +12,7 @@ import pytest
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import built_in_words
 from runs.scheduler import (
+    Job,
     NotSubmitted,
     Phase,
     Resources,
@@ -66,7 +67,7 @@ def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> N
 
 @pytest.mark.parametrize("hostile", ["a\nrm -rf /", "-p", "a b", "$(id)", "é", ""])
 def test_a_name_cannot_become_a_second_directive(scheduler: Scheduler, hostile: str) -> None:
-    for field in ("account", "partition"):
+    for field in ("account", "partition", "reservation"):
         assert directives_or_none(scheduler, Resources(**{field: hostile})) is None
 
 
@@ -76,10 +77,29 @@ def test_a_directive_of_the_site_is_one_option(scheduler: Scheduler, hostile: st
 
 
 def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
-    words = scheduler.submit_words(RUN, f"/w k/runs/{RUN}/job.sh")
+    words = scheduler.submit_words(Job(RUN, f"/w k/runs/{RUN}/job.sh"))
     assert any(RUN in word for word in words)
     assert any(word.endswith(f"/w k/runs/{RUN}") for word in words)
     assert all("\0" not in word for word in words)
+
+
+@pytest.mark.parametrize("name", ["slurm"])
+def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(name: str) -> None:
+    scheduler = load_scheduler(name)
+    plain = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh"))
+    for more in ({"tasks": 20}, {"after": ("17",)}, {"hold": True}):
+        assert set(scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", **more))) > set(plain)
+
+
+def test_slurm_tells_the_tasks_of_each_array() -> None:
+    said = b"12_1:COMPLETED:None\n12_2:RUNNING:None\n12_10:PENDING:Resources\n13:RUNNING:None\n"
+    found = load_scheduler("slurm").read_tasks(Finished(0, said, b""), ["12", "14"])
+    assert {number: status.phase for number, status in found["12"].items()} == {
+        1: Phase.ENDED,
+        2: Phase.RUNNING,
+        10: Phase.WAITING,
+    }
+    assert found["14"] == {}
 
 
 def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) -> None:
@@ -162,7 +182,11 @@ def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() 
 def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
     """Silence would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
-    asked = [slurm.submit_words(RUN, "/w/job.sh"), slurm.status_words(["1", "2"]), slurm.lookup_words(RUN)]
+    asked = [
+        slurm.submit_words(Job(RUN, "/w/job.sh")),
+        slurm.status_words(["1", "2"]),
+        slurm.lookup_words(RUN),
+    ]
     for word in [word for words in [*asked, slurm.cancel_words("1")] for word in words]:
         assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
     for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):

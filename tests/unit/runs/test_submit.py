@@ -9,6 +9,7 @@ import pytest
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.sites import local_site
+from runs.scheduler import Job
 from runs.schedulers.direct import Direct
 from runs.script import job_script, start_script
 from runs.submit import submit_once
@@ -47,7 +48,7 @@ class Place:
             scheduler,
             run=RUN,
             folder=bytes(self.folder),
-            words=words or scheduler.submit_words(RUN, f"{self.folder}/job.sh"),
+            words=words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh")),
             since="2026-01-02",
             put=self.put,
             settling=0.5,
