@@ -14,14 +14,16 @@ from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.cache_times import expected_wait
 from runs.container import Container
+from runs.experience import runs_of
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
-from runs.put import as_text, put_files
+from runs.put import as_bytes, as_text, put_files
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Scheduler
 from runs.site_images import SiteImages
-from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
+from runs.stage import Cache, Carrier, Identity, identify_at_site, open_cache
 from runs.submit import SETTLING_SECONDS, submit_once
 from runs.work_folder import make_work_folder
 from transfers.far import Far
@@ -156,8 +158,8 @@ def _send(
     work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
     far.make_folder(folder + b"/work")
-    cache = Cache(far, request.site.name, work, at_site(request.site), carrier)
-    staged = _bring_inputs(request, identities, cache, tell)
+    cache = open_cache(far, request.site, work, carrier, tell)
+    staged = _bring_inputs(request, identities, cache, run.id, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
     prepared = _prepare(request, staged, run.id, as_text(folder), image=image.started)
@@ -181,13 +183,18 @@ def _send(
 
 
 def _bring_inputs(
-    request: Request, identities: Sequence[Identity], cache: Cache, tell: Listener
+    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, tell: Listener
 ) -> list[Input]:
-    """The inputs with their absolute paths at the site, where they lie when this returns."""
+    """The inputs with their absolute paths at the site, where they lie when this returns, held there by the run."""
+    cache.hold(run_id, identities)
     staged = []
     for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
         source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, tell))
         staged.append(replace(each, source=source))
+    if request.site.purge is not None:
+        wait = expected_wait(runs_of(request.pipeline.digest), request.site.name)
+        paths = {f"the input {each.id} ({each.text})": as_bytes(each.source) for each in staged}
+        cache.warn_of_purge(paths, wait)
     return staged
 
 
