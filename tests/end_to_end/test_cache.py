@@ -1,0 +1,177 @@
+"""Data that stays where it is: moved to a site once, noticed when it was touched, and not harmed by any tool."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.podman import write_tools
+from tests.services.processes import MissingPackageError, program
+from tests.support.lacking import lacks
+
+WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
+
+
+def moved(bench: Bench) -> int:
+    """How many bytes all operations of this test moved to any place."""
+    folder = bench.hibali.home.state / "operations"
+    records = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sum(record["bytes_moved"] for record in records if record.get("kind") == "receipt")
+
+
+def cached(work: Path) -> Path:
+    """The one entry of a cache."""
+    [path] = [each for each in (work / "cache" / "sha256").glob("*/*") if len(each.name) == 64]
+    return path
+
+
+def fill(path: Path, size: int) -> Path:
+    """A file of that size, written in pieces."""
+    piece = os.urandom(min(size, 1 << 20))
+    with path.open("wb") as stream:
+        while stream.tell() < size:
+            stream.write(piece[: size - stream.tell()])
+    return path
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change_in_place(path: Path) -> None:
+    """One byte, and then the times as they were."""
+    found = path.stat()
+    with path.open("r+b") as stream:
+        byte = stream.read(1)
+        stream.seek(0)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+@pytest.mark.parametrize("size", [3 << 20, pytest.param(1 << 30, marks=pytest.mark.heavy)])
+def test_a_second_run_moves_nothing_and_damage_is_noticed(hibali: Any, ssh_server: Any, size: int) -> None:
+    bench = Bench(hibali, doing("cmp [IN] $(cat [MORE]) && echo same >[OUT]"))
+    work = bench.folder / "far"
+    words = ", ".join(f'"{word}"' for word in ssh_server.command)
+    bench.add_site(
+        "login",
+        f'kind = "ssh"\nwork = "{work}"\n[sites.login.ssh]\nhost = "{ssh_server.host}"\n'
+        f'command = [{words}]\n[sites.login.limits]\npoll = "1s"',
+    )
+    large = fill(bench.folder / "large", size)
+    (bench.folder / "where").write_text(str(large))
+    (bench.folder / "answers.json").write_text(
+        json.dumps({"in": "large", "more": [f"login:{bench.folder}/where"]})
+    )
+
+    def run() -> int:
+        before = moved(bench)
+        bench.run("answers.json", "--wait", exit=0)
+        return moved(bench) - before
+
+    assert run() == size
+    assert run() == 0
+    entry = cached(work)
+    for damage in (cut, change_in_place, Path.unlink):
+        damage(entry)
+        assert run() == size
+        assert cached(work).stat().st_size == size
+    assert run() == 0
+
+
+def boxed(name: str) -> dict[str, Any]:
+    return {**doing(WRITES), "container-image": {"type": "docker", "image": name}}
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "bare",
+        "bubblewrap",
+        pytest.param("podman", marks=pytest.mark.heavy),
+        pytest.param("docker", marks=pytest.mark.heavy),
+        pytest.param("charliecloud", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_tool_that_writes_its_input_harms_no_cache(
+    word: str, request: pytest.FixtureRequest, hibali: Any, tmp_path: Path
+) -> None:
+    image = "localhost/hibali-writes:1"
+    archive = tmp_path / "tool.tar"
+    more: tuple[str, ...] = ()
+    if word != "bare":
+        try:
+            write_tools(archive, image, {"mark": word.encode()})
+            needs = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-run", "charliecloud")}
+            if word in needs:
+                program(*needs[word])
+            else:
+                hibali.env |= request.getfixturevalue(word).env
+        except MissingPackageError as problem:
+            lacks(str(problem))
+        more = ("--image", str(archive))
+    bench = Bench(hibali, doing(WRITES) if word == "bare" else boxed(image))
+    work = bench.add_local_site("box", word)
+    answers = bench.answers()
+    for count in range(2):
+        before = moved(bench)
+        bench.run(answers, "--wait", *more, exit=0)
+        assert moved(bench) == before or count == 0
+        contents = [path.read_bytes() for path in (work / "cache" / "sha256").glob("*/*") if path.is_file()]
+        assert b"hello\n" in contents
+        assert not any(content.startswith(b"hello\nmore") for content in contents)
+    assert (bench.folder / "input.txt").read_text() == "hello\n"
+
+
+def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
+    bench = Bench(hibali)
+    far = bench.folder / "far"
+    (far / "deep").mkdir(parents=True)
+    for name in ("a", "deep/b"):
+        (far / name).write_text("hello\n")
+    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{far}" }}\ndefault_root = "data"')
+    work = bench.add_local_site()
+    bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
+    assert cached(work).read_text() == "hello\n"
+    before = moved(bench)
+    bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
+    hibali.env["HIBALI_STATE"] = str(bench.folder / "another")  # another machine, which knows nothing yet
+    hibali("pipelines", "add", "tool.json", exit=0)
+    hibali("pipelines", "trust", bench.reference, exit=0)
+    bench.run(bench.answers(more=["store:a"]), "--wait", exit=0)
+    assert moved(bench) == before
+    assert not list((bench.folder / "another" / "operations").glob("*.jsonl"))
+
+
+def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    work = bench.add_local_site()
+    run_id = bench.run(bench.answers(), exit=0).last["id"]
+    listing = ("sites", "cache", "list", "here", "--json")
+    entry, end = hibali(*listing, exit=0).lines
+    assert (entry["kind"], entry["bytes"], entry["held_by"]) == ("cached", 6, [run_id])
+    assert entry["source"].endswith("input.txt")
+    assert (end["kind"], end["count"]) == ("end", 1)
+    evicting = ("sites", "cache", "evict", "here")
+    assert hibali(*evicting, "--json", exit=0).last["count"] == 0
+    go.touch()
+    hibali("runs", "wait", run_id, exit=0)
+    assert b"sha256:" in hibali("sites", "cache", "list", "here", exit=0).out
+    planned, _ = hibali(*evicting, "--dry-run", "--json", exit=0).lines
+    assert planned["fate"] == "planned"
+    for keep in ("1M", "1h"):
+        assert hibali(*evicting, "--keep", keep, "--json", exit=0).last["count"] == 0
+    assert hibali(*evicting, "--keep", "lots", exit=2)
+    assert cached(work).exists()
+    gone, _ = hibali(*evicting, "--keep", "1", "--json", exit=0).lines
+    assert (gone["fate"], gone["held_by"]) == ("evicted", [])
+    assert not list((work / "cache" / "sha256").glob("*/*" + "?" * 60))
+    bench.run(bench.answers(), "--wait", exit=0)
+    assert cached(work).read_text() == "hello\n"
