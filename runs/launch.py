@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, work_path
@@ -35,7 +37,7 @@ class Request:
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
-    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
+    `line` is the key of the same line for whichever site, where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     """
 
     pipeline: Pipeline
@@ -50,6 +52,7 @@ class Request:
     image: str = ""
     pinned: Pinned | None = None
     new: bool = False
+    line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,7 +78,11 @@ def launch(
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
     key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
-    with book.claim(key, tell=tell):
+    with ExitStack() as turns:
+        if request.line:
+            turns.enter_context(book.claim(request.line, tell=tell))
+            _check_line(request, book)
+        turns.enter_context(book.claim(key, tell=tell))
         run = None if request.new else book.find_unreported(key)
         if run is None:
             run = _begin(request, placed, identities, book, key)
@@ -84,6 +91,25 @@ def launch(
             return run
         return _send(
             replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, settling, tell
+        )
+
+
+def request_key(request: Request, far: Far) -> str:
+    """The key of a request at its site, which is asked only where inputs lie there."""
+    texts = [identity.text for identity in _locate(request, far)[1]]
+    return run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
+
+
+def _check_line(request: Request, book: Book) -> None:
+    """Between the choice of a site and now the same line may have been typed elsewhere, and another site chosen."""
+    run = None if request.new else book.find_unreported(request.line)
+    if run is not None and run.site != request.site.name:
+        raise TryLaterError(
+            "chosen-elsewhere",
+            f"the same line was started at {run.site} at this moment",
+            about=run.id,
+            hint="Type it again: it goes on there.",
+            transient=False,
         )
 
 
@@ -142,6 +168,7 @@ def _begin(
                 for each in trial.outputs
             ],
         },
+        line=request.line,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from registry.catalogue import Catalogue
     from registry.pipeline import Pipeline
     from runs.container import Container
+    from runs.inputs import Located
     from runs.launch import Request
     from runs.run import Run
 
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
         (
+            "hibali run conform answers.json --site auto --explain",
+            "Run it where the least has to move, and see why there.",
+        ),
+        (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
             "Keep outputs and record in the DataLad dataset around derived/.",
         ),
@@ -35,7 +41,15 @@ if TYPE_CHECKING:
 )
 @click.argument("pipeline")
 @click.argument("invocation", metavar="INVOCATION.json")
-@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
+@click.option(
+    "--site",
+    "site_names",
+    required=True,
+    multiple=True,
+    metavar="SITE|auto",
+    help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+)
+@click.option("--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
@@ -53,7 +67,8 @@ def command(
     *,
     pipeline: str,
     invocation: str,
-    site_name: str,
+    site_names: tuple[str, ...],
+    explain: bool,
     wait: bool,
     dry_run: bool,
     name: str,
@@ -68,6 +83,7 @@ def command(
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
     new one. File answers are local paths, from the current folder, or SITE:PATH.
     """
+    from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
 
     into = Into(folder, dataset, no_save)
@@ -79,7 +95,13 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    request = read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
+    choosing = Asked(site_names, image, name, new, explain)
+    if is_choice(choosing, common.settings()):
+        request = choose_request(common, found, Path(invocation), choosing)
+        if explain and dry_run:
+            return None
+    else:
+        request = read_request(common, found, Path(invocation), site_names[0], image, identify=not dry_run)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -98,9 +120,19 @@ def command(
 
 
 def read_request(
-    common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
+    common: Common,
+    pipeline: Pipeline,
+    answers: Path,
+    site_name: str,
+    image: str,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
 ) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything."""
+    """Everything that can be checked here is checked before the site is asked anything.
+
+    `located` are the inputs, where they were looked at without a site already.
+    """
     from hibali.strict_json import read_json_file
     from hibali_cli.catalogue import pinned_image
     from hibali_cli.run_site import run_site
@@ -108,7 +140,7 @@ def read_request(
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
-    from runs.inputs import locate_inputs
+    from runs.inputs import locate_inputs, seen_from
     from runs.launch import Request
     from runs.scheduler import load_scheduler
 
@@ -116,7 +148,9 @@ def read_request(
     invocation = check_invocation(pipeline, read_json_file(answers))
     container = load_container(site.container)
     container.image_name(pipeline.container)
-    located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    if located is None:
+        located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    located = seen_from(located, site)
     names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
         pipeline=pipeline,

@@ -175,3 +175,128 @@ def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> No
     assert not list((work / "cache" / "sha256").glob("*/*" + "?" * 60))
     bench.run(bench.answers(), "--wait", exit=0)
     assert cached(work).read_text() == "hello\n"
+
+
+@pytest.fixture
+def two_sites(hibali: Any) -> Bench:
+    """A pipeline, and the sites `alpha` and `beta` that can run it."""
+    bench = Bench(hibali)
+    for name in ("alpha", "beta"):
+        bench.add_site(
+            name,
+            f'kind = "local"\nwork = "{bench.folder}/work-{name}"\nroots = {{ data = "{bench.folder}/{name}" }}\n'
+            f'[sites.{name}.scheduler]\nname = "direct"\n[sites.{name}.limits]\npoll = "1s"',
+        )
+        (bench.folder / name).mkdir()
+    bench.site = "auto"
+    return bench
+
+
+def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
+    bench = two_sites
+    fill(bench.folder / "beta" / "large", 3 << 20)
+    answers = bench.answers(more=["beta:@data/large"])
+    shown = bench.run(answers, "--explain", "--dry-run", exit=0)
+    choice = shown.last
+    assert (choice["kind"], choice["site"]) == ("choice", "beta")
+    assert {each["site"]: each["bytes_to_move"] for each in choice["candidates"]} == {
+        "alpha": (3 << 20) + 6,
+        "beta": 6,
+    }
+    assert bench.run_ids() == []
+    assert not (bench.folder / "work-alpha").exists()
+    assert bench.run(answers, "--wait", exit=0).last["site"] == "beta"
+
+
+def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
+    bench = two_sites
+    fill(bench.folder / "large", 3 << 20)
+    answers = bench.answers(more=["large"])
+    assert (
+        bench.run(answers, "--wait", exit=0).last["site"] == "alpha"
+    )  # nothing tells them apart but the name
+    bench.hibali("sites", "cache", "evict", "alpha", exit=0)
+    bench.site = "beta"
+    bench.run(answers, "--wait", exit=0)
+    bench.site = "auto"
+    before = moved(bench)
+    told = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
+    assert b"BYTES TO MOVE" in told.err
+    assert b"beta: the least has to move there" in told.err
+    assert moved(bench) == before
+
+
+def test_the_same_line_goes_on_where_its_run_is_under_way(two_sites: Bench) -> None:
+    bench = two_sites
+    large = fill(bench.folder / "large", 3 << 20)
+    go = bench.folder / "go"
+    waiting = Bench(bench.hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    waiting.site = "auto"
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large"}))
+    first = waiting.run("answers.json", exit=0).last
+    assert first["site"] == "alpha"
+    # by now the other site would be better
+    target = bench.folder / "work-beta" / "cache" / "sha256" / cached(bench.folder / "work-alpha").name[:2]
+    target.mkdir(parents=True)
+    (target / cached(bench.folder / "work-alpha").name).write_bytes(large.read_bytes())
+    cached(bench.folder / "work-alpha").unlink()
+    again = waiting.run("answers.json", "--explain", exit=0)
+    assert again.lines[0]["candidates"] == []
+    assert again.last["id"] == first["id"]
+    named = ("--site", "beta", "--site", "alpha")
+    other = bench.hibali("run", waiting.reference, "answers.json", *named, "--json", exit=0).last
+    assert other["id"] == first["id"]
+    fresh = waiting.run("answers.json", "--new", exit=0).last
+    assert (fresh["site"], fresh["id"] != first["id"]) == ("beta", True)
+    go.touch()
+    bench.hibali("runs", "wait", first["id"], fresh["id"], exit=0)
+
+
+def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
+    bench = two_sites
+    bench.add_site(
+        "box", f'kind = "local"\nwork = "{bench.folder}/x"\n[sites.box.container]\nname = "podman"'
+    )
+    bench.add_site("plain", 'kind = "local"')
+    bench.site = "auto"
+    choice = bench.run(bench.answers(), "--explain", "--dry-run", exit=0).last
+    found = {each["site"]: bool(each["why_not"]) for each in choice["candidates"]}
+    assert found == {"alpha": False, "beta": False, "box": True}
+    (bench.hibali.home.state / "trust.jsonl").unlink()
+    refused = bench.run(bench.answers(), exit=2).last
+    assert refused["code"] == "no-site"
+    assert all(name in refused["message"] for name in ("alpha", "beta", "box"))
+    bench.hibali(*bench.line(bench.answers()), "--site", "nowhere", exit=2)
+
+
+@pytest.mark.heavy  # a login that is refused is tried again
+def test_a_site_that_does_not_answer_is_left_out_and_named(two_sites: Bench) -> None:
+    bench = two_sites
+    bench.add_site(
+        "aaa",
+        'kind = "ssh"\n[sites.aaa.ssh]\nhost = "127.0.0.1"\ncommand = ["ssh", "-p", "1"]\n'
+        '[sites.aaa.scheduler]\nname = "slurm"',
+    )
+    bench.site = "auto"
+    told = bench.hibali(*bench.line(bench.answers(), "--wait"), exit=0)
+    assert b"aaa was not considered" in told.err
+
+
+@pytest.mark.heavy
+def test_slurm_is_asked_once_when_a_job_would_start(hibali: Any, slurm: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm)
+    fill(bench.folder / "large", 2 << 20)
+    bench.site = "auto"
+    answers = bench.answers(more=["large"])
+    [candidate] = bench.run(answers, "--explain", "--dry-run", exit=0).last["candidates"]
+    assert candidate["why_not"] == ""
+    assert candidate["waiting_seconds"] is not None
+    assert candidate["bytes_to_move"] == (2 << 20) + 6
+    config = bench.hibali.home.config
+    right = config.read_text()
+    config.write_text(right.replace('name = "slurm"', 'name = "slurm"\npartition = "nowhere"'))
+    refused = bench.run(answers, exit=2).last
+    assert "Slurm would refuse the job" in refused["message"]
+    config.write_text(right)
+    assert bench.run(answers, "--wait", exit=0).last["site"] == "cluster"
