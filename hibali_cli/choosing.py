@@ -18,6 +18,7 @@ from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.candidates import Sizes, can_choose, look_at
 from runs.choose import Candidate, Choice, choose
+from runs.fast import NO_MARKS, Marks
 from runs.inputs import locate_inputs
 from runs.launch import Request
 from runs.prepare import run_key
@@ -34,6 +35,7 @@ class Asked:
     name: str = ""
     new: bool = False
     explain: bool = False
+    marks: Marks = NO_MARKS
 
 
 def is_choice(asked: Asked, settings: Settings) -> bool:
@@ -60,7 +62,14 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
     for name in _names(asked, settings):
         try:
             request = read_request(
-                common, pipeline, answers, name, asked.image, identify=True, located=located
+                common,
+                pipeline,
+                answers,
+                name,
+                asked.image,
+                identify=True,
+                located=located,
+                marks=asked.marks,
             )
             _check_consent(request)
         except HibaliError as problem:

@@ -19,6 +19,7 @@ from runs.book import Book
 from runs.cache_times import expected_wait
 from runs.container import Container
 from runs.experience import runs_of
+from runs.fast import NOTHING_FAST, Fast
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
@@ -52,6 +53,7 @@ class Request:
     image: str = ""
     pinned: Pinned | None = None
     new: bool = False
+    fast: Fast = NOTHING_FAST
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
 
@@ -238,6 +240,7 @@ def _prepare(
         scheduler=request.scheduler,
         container=request.container,
         image=image,
+        fast=request.fast,
     )
 
 

@@ -17,6 +17,7 @@ from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.fast import NOTHING_FAST, Fast, check_fast
 from runs.inside import Inside
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
@@ -57,7 +58,7 @@ class Started:
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
-    `command_path` is where the text `command` goes.
+    `command_path` is where the text `command` goes; `fast` is what copies inputs to fast storage in the job, "" for nothing.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Prepared:
     start: str
     command: str
     command_path: str
+    fast: str
     configuration_files: Mapping[str, str]
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
@@ -112,6 +114,7 @@ def prepare(
     scheduler: Scheduler,
     container: Container,
     image: Started | None = None,
+    fast: Fast = NOTHING_FAST,
 ) -> Prepared:
     """Decide all of it.
 
@@ -119,7 +122,10 @@ def prepare(
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
     image = image or Started("")
-    work = f"{folder}/work"
+    if fast.is_used:
+        check_fast(container)
+    copying = fast.script(inputs)
+    work, inputs = fast.work_in(folder), fast.inputs_in(folder, inputs)
     inside = Inside(folder, container)
     sees_work = _seen_work(pipeline, inside.work) if container.isolates else work
     seen = {each.number: inside.input(each) for each in inputs}
@@ -141,13 +147,17 @@ def prepare(
     )
     task = _with_image_options(pipeline, line, task) if container.isolates else task
     check_environment(task.environment)
+    resources = job_resources(pipeline.resources, settings)
     return Prepared(
         run=run,
         folder=folder,
-        job_script=job_script(run, scheduler.directives(job_resources(pipeline.resources, settings))),
+        job_script=job_script(
+            run, (*scheduler.directives(resources), *fast.lines(scheduler, resources.seconds))
+        ),
         start=start_script(settings.prologue, container.start(task)),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
+        fast=copying,
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),

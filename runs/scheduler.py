@@ -165,6 +165,14 @@ class Foretells(Protocol):
         """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
 
 
+@runtime_checkable
+class Warns(Protocol):
+    """A scheduler that can tell a job some time before its limit to come to its end."""
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """Comment lines that have the job script, and nothing else, sent TERM so long before."""
+
+
 def load_scheduler(word: str) -> Scheduler:
     """The scheduler a site names; raises `UsageError` for an unknown word."""
     from hibali.plugins import load

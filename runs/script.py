@@ -11,7 +11,8 @@ _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
-# not at all, outside the one folder that a container shows to the tool.
+# not at all, outside the one folder that a container shows to the tool. What fast.sh copies it brings back whatever
+# became of the tool (74 is EX_IOERR); from then on a signal to the whole group does not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -28,13 +29,27 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught=
-(umask "$mask"; cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
-tool=$!
-trap 'caught=TERM; kill -TERM "$tool" 2>/dev/null' TERM INT HUP
-wait "$tool"
-code=$?
-while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+caught= tool= code=0
+work=work folder=$PWD
+trap 'caught=TERM; [ -z "$tool" ] || kill -TERM "$tool" 2>/dev/null' TERM INT HUP
+if [ -f fast.sh ]; then
+  . ./fast.sh
+  fast_in 2>stderr || code=75
+fi
+if [ "$code" = 0 ] && [ -z "$caught" ]; then
+  (umask "$mask"; cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
+  tool=$!
+  [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
+  wait "$tool"
+  code=$?
+  while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+elif [ "$code" = 0 ]; then
+  code=143
+fi
+if [ -f fast.sh ]; then
+  trap '' TERM INT HUP
+  fast_out 2>>stderr || [ "$code" != 0 ] || code=74
+fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
@@ -65,7 +80,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     # `module` and its like are functions that login shells define
     head = (
         [
-            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l ../start; }""",
+            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
             "unset HIBALI_LOGIN",
         ]
         if prologue

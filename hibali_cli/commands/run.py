@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from registry.catalogue import Catalogue
     from registry.pipeline import Pipeline
     from runs.container import Container
+    from runs.fast import Marks
     from runs.inputs import Located
     from runs.launch import Request
     from runs.run import Run
@@ -55,6 +56,20 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
 @click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@click.option(
+    "--fast",
+    "fast_inputs",
+    multiple=True,
+    metavar="INPUT[=TIER]",
+    help="In the job, copy this input to the site's fast storage first.",
+)
+@click.option(
+    "--fast-work",
+    default="",
+    metavar="TIER",
+    help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+)
+@click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says.")
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -74,6 +89,9 @@ def command(
     name: str,
     new: bool,
     image: str,
+    fast_inputs: tuple[str, ...],
+    fast_work: str,
+    no_fast: bool,
     folder: str | None,
     dataset: str | None,
     no_save: bool,
@@ -85,6 +103,7 @@ def command(
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
+    from runs.fast import Marks
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
@@ -95,13 +114,18 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    choosing = Asked(site_names, image, name, new, explain)
+    if no_fast and (fast_inputs or fast_work):
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+    marks = Marks(fast_inputs, fast_work, no_fast)
+    choosing = Asked(site_names, image, name, new, explain, marks)
     if is_choice(choosing, common.settings()):
         request = choose_request(common, found, Path(invocation), choosing)
         if explain and dry_run:
             return None
     else:
-        request = read_request(common, found, Path(invocation), site_names[0], image, identify=not dry_run)
+        request = read_request(
+            common, found, Path(invocation), site_names[0], image, identify=not dry_run, marks=marks
+        )
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -128,10 +152,11 @@ def read_request(
     *,
     identify: bool,
     located: Sequence[Located] | None = None,
+    marks: Marks | None = None,
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything.
 
-    `located` are the inputs, where they were looked at without a site already.
+    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
     """
     from hibali.strict_json import read_json_file
     from hibali_cli.catalogue import pinned_image
@@ -140,6 +165,7 @@ def read_request(
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
+    from runs.fast import NO_MARKS, read_fast
     from runs.inputs import locate_inputs, seen_from
     from runs.launch import Request
     from runs.scheduler import load_scheduler
@@ -151,17 +177,19 @@ def read_request(
     if located is None:
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
     located = seen_from(located, site)
+    inputs = tuple(each.input for each in located)
     names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=tuple(each.input for each in located),
+        inputs=inputs,
         places=tuple(each.place for each in located),
         identities=tuple(each.identity for each in located),
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
         pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
+        fast=read_fast(site, inputs, [each.identity is None for each in located], marks or NO_MARKS),
         asked=asked_here(answers, located, image).to_fields(),
     )
 
@@ -237,6 +265,8 @@ def _show(common: Common, request: Request) -> None:
 
     prepared = show_prepared(request, new_identifier())
     files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
+    if prepared.fast:
+        files["fast.sh"] = prepared.fast
     files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
     if common.json:
         outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]

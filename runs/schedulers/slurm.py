@@ -195,6 +195,10 @@ class Slurm:
                 found[job][int(number)] = _status(word, reason, queued=True)
         return found
 
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
+        return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
+
     def start_words(self) -> tuple[str, ...]:
         """Sbatch takes the script from standard input, and submits nothing."""
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")

@@ -177,10 +177,8 @@ def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> No
     assert cached(work).read_text() == "hello\n"
 
 
-@pytest.fixture
-def two_sites(hibali: Any) -> Bench:
-    """A pipeline, and the sites `alpha` and `beta` that can run it."""
-    bench = Bench(hibali)
+def with_two_sites(bench: Bench) -> Bench:
+    """The sites `alpha` and `beta`, which can run its pipeline."""
     for name in ("alpha", "beta"):
         bench.add_site(
             name,
@@ -190,6 +188,11 @@ def two_sites(hibali: Any) -> Bench:
         (bench.folder / name).mkdir()
     bench.site = "auto"
     return bench
+
+
+@pytest.fixture
+def two_sites(hibali: Any) -> Bench:
+    return with_two_sites(Bench(hibali))
 
 
 def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
@@ -226,27 +229,25 @@ def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
     assert moved(bench) == before
 
 
-def test_the_same_line_goes_on_where_its_run_is_under_way(two_sites: Bench) -> None:
-    bench = two_sites
+def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    bench = with_two_sites(Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]")))
     large = fill(bench.folder / "large", 3 << 20)
-    go = bench.folder / "go"
-    waiting = Bench(bench.hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
-    waiting.site = "auto"
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large"}))
-    first = waiting.run("answers.json", exit=0).last
+    first = bench.run("answers.json", exit=0).last
     assert first["site"] == "alpha"
     # by now the other site would be better
     target = bench.folder / "work-beta" / "cache" / "sha256" / cached(bench.folder / "work-alpha").name[:2]
     target.mkdir(parents=True)
     (target / cached(bench.folder / "work-alpha").name).write_bytes(large.read_bytes())
     cached(bench.folder / "work-alpha").unlink()
-    again = waiting.run("answers.json", "--explain", exit=0)
+    again = bench.run("answers.json", "--explain", exit=0)
     assert again.lines[0]["candidates"] == []
     assert again.last["id"] == first["id"]
     named = ("--site", "beta", "--site", "alpha")
-    other = bench.hibali("run", waiting.reference, "answers.json", *named, "--json", exit=0).last
+    other = bench.hibali("run", bench.reference, "answers.json", *named, "--json", exit=0).last
     assert other["id"] == first["id"]
-    fresh = waiting.run("answers.json", "--new", exit=0).last
+    fresh = bench.run("answers.json", "--new", exit=0).last
     assert (fresh["site"], fresh["id"] != first["id"]) == ("beta", True)
     go.touch()
     bench.hibali("runs", "wait", first["id"], fresh["id"], exit=0)
