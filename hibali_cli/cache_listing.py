@@ -16,6 +16,7 @@ from hibali.settings_values import read_duration, read_size
 from hibali.sites import Site
 from hibali.text import path_fields
 from hibali_cli.options import Common
+from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from runs.book import Book
 from runs.cache_book import CacheBook
@@ -77,22 +78,22 @@ def list_cache(common: Common, name: str) -> int:
                 common.output.record("cached", place.fields(each))
             common.output.record("end", {"count": len(kept), "exit": 0})
             return int(Exit.DONE)
-        rows = [
-            (
+        headings = ["entry", "bytes", "files", "used", "held by", "from"]
+        rows: list[list[Cell]] = [
+            [
                 each.name.text[:-52],
                 each.bytes,
                 each.files,
                 _moment(each.used_ns),
                 " ".join(each.held_by) or None,
-                place.purged(each),
                 place.book.source_of(place.work + b"/" + each.name.path) or None,
-            )
+            ]
             for each in kept
         ]
-        headings = ["entry", "bytes", "files", "used", "held by", "purged", "from"]
-        if place.site.purge is None:
-            headings.remove("purged")
-            rows = [(*row[:5], *row[6:]) for row in rows]  # type: ignore[misc]
+        if place.is_purged:
+            headings.insert(4, "purged")
+            for row, each in zip(rows, kept, strict=True):
+                row.insert(4, place.purged(each))
         common.output.table(headings, rows)
         held = sum(bool(each.held_by) for each in kept)
         total = sum(each.bytes for each in kept)
@@ -128,9 +129,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
         gone = [each.kept for each in done if each.fate in {Fate.EVICTED, Fate.PLANNED}]
         verb = "would be taken out" if dry else "were taken out"
         total = sum(each.bytes for each in gone)
-        common.output.say(
-            f"{name}: {len(gone)} of {len(place.survey.kept)} entries, {total} bytes, {verb}."
-        )
+        common.output.say(f"{name}: {len(gone)} of {len(place.survey.kept)} entries, {total} bytes, {verb}.")
         return int(code)
 
 

@@ -39,9 +39,9 @@ class Hold:
         """Hold these, too: durable at the site when this returns."""
         if self._names.issuperset(names):
             return
-        self._names |= frozenset(names)
-        if len(self._names) == len(names):
+        if not self._names:
             self._far.make_folder(self._folder)
+        self._names |= frozenset(names)
         lines = "".join(f"{name.text}\n" for name in sorted(self._names))
         self._far.put(_file(self._folder, self._run), lines.encode("ascii"))
 
