@@ -15,7 +15,7 @@ from runs.scheduler import Scheduler, Warns
 if TYPE_CHECKING:
     from runs.prepare import Input
 
-_SHORTEST_BEFORE, _LONGEST_BEFORE = 10, 60  # seconds before its limit that a job is told to come to its end
+_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
 # Where a copy cannot come back whole it stays: nobody else has it.
 _BRING_BACK = r"""if [ -d fast/work ] && ! (umask "$mask"; cp -R -P -- fast/work/. work/); then
 echo "hibali: not all that the tool wrote could be brought back; it is at $(uname -n):$(readlink fast/work)" >&2

@@ -12,7 +12,7 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. What fast.sh copies it brings back whatever
-# became of the tool (74 is EX_IOERR); from then on a signal to the whole group does not reach the copying.
+# became of the tool (74 is EX_IOERR), within the time there is: one that does not end is ended. From then on a signal to the whole group does not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -29,7 +29,7 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught= tool= code=0
+caught= tool= hurry= code=0
 work=work folder=$PWD
 trap 'caught=TERM; [ -z "$tool" ] || kill -TERM "$tool" 2>/dev/null' TERM INT HUP
 if [ -f fast.sh ]; then
@@ -42,7 +42,15 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
   [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
   wait "$tool"
   code=$?
-  while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+  while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
+    if [ "$work" != work ] && [ -z "$hurry" ]; then
+      (sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
+      hurry=$!
+    fi
+    wait "$tool"
+    code=$?
+  done
+  [ -z "$hurry" ] || kill "$hurry" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
 fi

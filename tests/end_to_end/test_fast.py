@@ -101,7 +101,7 @@ def test_at_the_time_limit_what_was_written_comes_back(hibali: Any, slurm: Any) 
     bench = Bench(hibali, doing("echo half >[OUT]; exec sleep 600; : [IN]"))
     bench.add_slurm_site(slurm)
     config = hibali.home.config
-    config.write_text(config.read_text().replace('name = "slurm"', 'name = "slurm"\ntime = "00:01:00"'))
+    config.write_text(config.read_text().replace('name = "slurm"', 'name = "slurm"\ntime = "00:02:00"'))
     node = with_tiers(bench)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "tool.json"}))
     run_id = bench.run("answers.json", "--fast", "in=burst", "--fast-work", "local", exit=0).last["id"]

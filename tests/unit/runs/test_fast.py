@@ -118,6 +118,19 @@ def test_what_the_tool_wrote_comes_back_when_the_job_is_told_to_end(tmp_path: Pa
     assert job.left() == ["burst"]
 
 
+@pytest.mark.heavy  # it is given a while
+def test_a_tool_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    start = "trap '' TERM; echo half >out; while :; do sleep 1; done"
+    job = Job(tmp_path, start, Fast(work="local", tiers=TIERS))
+    process = job.start()
+    out = job.folder / "fast" / "work" / "out"
+    wait_for(lambda: out.exists() and out.read_text() == "half\n")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert (job.folder / "work" / "out").read_text() == "half\n"
+    assert (job.record["code"], job.record["signal"]) == (137, "TERM")
+
+
 @pytest.mark.parametrize("value", ["", "relative", "/nowhere/at/all"])
 def test_a_node_without_the_tier_is_said_and_nothing_runs(tmp_path: Path, value: str) -> None:
     job = Job(tmp_path, "echo ran >ran", Fast(work="local", tiers=TIERS))
