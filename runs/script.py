@@ -12,7 +12,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. What fast.sh copies it brings back whatever
-# became of the tool (74 is EX_IOERR), within the time there is: one that does not end is ended. From then on a signal to the whole group does not reach the copying.
+# became of the tool (74 is EX_IOERR), within the time there is: a tool that does not end is ended, and signals to the
+# whole group do not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -44,13 +45,13 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
   code=$?
   while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
     if [ "$work" != work ] && [ -z "$hurry" ]; then
-      (sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
+      (trap '' TERM; sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
       hurry=$!
     fi
     wait "$tool"
     code=$?
   done
-  [ -z "$hurry" ] || kill "$hurry" 2>/dev/null
+  [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
 fi
