@@ -262,7 +262,9 @@ def read_fast(site: Table, tiers: dict[str, Tier]) -> str | None:
     """The tier that runs use unless told otherwise."""
     name = site.text("fast")
     if name is not None and name not in tiers:
-        site.note(f"{name!r} is not one of the tiers ({', '.join(sorted(tiers)) or 'there are none'})", "fast")
+        site.note(
+            f"{name!r} is not one of the tiers ({', '.join(sorted(tiers)) or 'there are none'})", "fast"
+        )
     return name
 
 

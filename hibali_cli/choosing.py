@@ -75,8 +75,7 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
         except HibaliError as problem:
             unable.append(Candidate(name, why_not=" ".join(problem.message.split())))
         else:
-            more = {"name": asked.name, "new": asked.new, "image": asked.image, "line": line}
-            requests[name] = replace(request, **more)
+            requests[name] = replace(request, name=asked.name, new=asked.new, image=asked.image, line=line)
     choice = _choose(common, requests, unable, line, asked)
     _tell(common, choice, explain=asked.explain)
     return requests[choice.site]

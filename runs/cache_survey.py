@@ -81,8 +81,9 @@ def look(
     """
     listed: list[Entry] = []
     for folder in _LISTED:
-        for entry in carrier.entries(place(work + b"/" + folder)):
-            listed.append(entry._replace(path=folder + b"/" + entry.path))  # noqa: PERF401
+        if far.stat(work + b"/" + folder) is not None:
+            found_there = carrier.entries(place(work + b"/" + folder))
+            listed += [entry._replace(path=folder + b"/" + entry.path) for entry in found_there]
     found = count_entries(listed, purge)
     uses = []
     for entry in listed:
@@ -92,9 +93,7 @@ def look(
         if use is not None:
             uses.append(use)
     # those too that hold nothing yet: what they are to find may be on its way
-    holding = frozenset(
-        use.run for use in uses if not _is_over(far, work, use, find_run(use.run), now_ns)
-    )
+    holding = frozenset(use.run for use in uses if not _is_over(far, work, use, find_run(use.run), now_ns))
     return Survey(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
 
 

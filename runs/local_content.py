@@ -22,7 +22,7 @@ class LocalContent:
     """Digests of what lies here, with those of earlier calls at hand."""
 
     def __init__(self) -> None:
-        self._known = {
+        self._known: dict[str, str] = {
             record["mark"]: record["digest"]
             for record in read_records(_book())
             if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
