@@ -54,35 +54,50 @@ def change_in_place(path: Path) -> None:
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
-@pytest.mark.parametrize("size", [3 << 20, pytest.param(1 << 30, marks=pytest.mark.heavy)])
-def test_a_second_run_moves_nothing_and_damage_is_noticed(hibali: Any, ssh_server: Any, size: int) -> None:
-    bench = Bench(hibali, doing("cmp [IN] $(cat [MORE]) && echo same >[OUT]"))
-    work = bench.folder / "far"
-    words = ", ".join(f'"{word}"' for word in ssh_server.command)
+def add_ssh_site(bench: Bench, server: Any) -> Path:
+    """A site behind an sshd; its work folder."""
+    words = ", ".join(f'"{word}"' for word in server.command)
     bench.add_site(
         "login",
-        f'kind = "ssh"\nwork = "{work}"\n[sites.login.ssh]\nhost = "{ssh_server.host}"\n'
+        f'kind = "ssh"\nwork = "{bench.folder}/far"\n[sites.login.ssh]\nhost = "{server.host}"\n'
         f'command = [{words}]\n[sites.login.limits]\npoll = "1s"',
     )
-    large = fill(bench.folder / "large", size)
-    (bench.folder / "where").write_text(str(large))
-    (bench.folder / "answers.json").write_text(
-        json.dumps({"in": "large", "more": [f"login:{bench.folder}/where"]})
-    )
+    return bench.folder / "far"
 
-    def run() -> int:
-        before = moved(bench)
-        bench.run("answers.json", "--wait", exit=0)
-        return moved(bench) - before
 
-    assert run() == size
-    assert run() == 0
-    entry = cached(work)
-    for damage in (cut, change_in_place, Path.unlink):
-        damage(entry)
-        assert run() == size
+def runs_move(bench: Bench) -> int:
+    """How many bytes one more run moves."""
+    before = moved(bench)
+    bench.run("answers.json", "--wait", exit=0)
+    return moved(bench) - before
+
+
+def test_a_second_run_moves_nothing_and_damage_is_noticed(hibali: Any) -> None:
+    bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
+    work = bench.add_local_site()
+    size = 3 << 20
+    there = fill(bench.folder / "large", size)
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"here:{there}"]}))
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    for damage in (cut, change_in_place):
+        damage(cached(work))
+        assert runs_move(bench) == size
         assert cached(work).stat().st_size == size
-    assert run() == 0
+
+
+@pytest.mark.heavy
+def test_a_gibibyte_moves_once_and_is_mended_over_ssh(hibali: Any, ssh_server: Any) -> None:
+    bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
+    work = add_ssh_site(bench, ssh_server)
+    size = 1 << 30
+    there = fill(bench.folder / "large", size)
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"login:{there}"]}))
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    for damage in (cut, change_in_place):
+        damage(cached(work))
+        assert runs_move(bench) == size
+    cached(work).unlink()
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
 
 
 def boxed(name: str) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def boxed(name: str) -> dict[str, Any]:
     "word",
     [
         "bare",
-        "bubblewrap",
+        pytest.param("bubblewrap", marks=pytest.mark.heavy),
         pytest.param("podman", marks=pytest.mark.heavy),
         pytest.param("docker", marks=pytest.mark.heavy),
         pytest.param("charliecloud", marks=pytest.mark.heavy),
@@ -119,7 +134,7 @@ def test_a_tool_that_writes_its_input_harms_no_cache(
     bench = Bench(hibali, doing(WRITES) if word == "bare" else boxed(image))
     work = bench.add_local_site("box", word)
     answers = bench.answers()
-    for count in range(2):
+    for count in range(1 if word == "bare" else 2):
         before = moved(bench)
         bench.run(answers, "--wait", *more, exit=0)
         assert moved(bench) == before or count == 0
@@ -129,6 +144,7 @@ def test_a_tool_that_writes_its_input_harms_no_cache(
     assert (bench.folder / "input.txt").read_text() == "hello\n"
 
 
+@pytest.mark.heavy
 def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
     bench = Bench(hibali)
     far = bench.folder / "far"
@@ -149,6 +165,17 @@ def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
     assert not list((bench.folder / "another" / "operations").glob("*.jsonl"))
 
 
+def test_a_cache_is_listed_and_evicted(hibali: Any) -> None:
+    bench = Bench(hibali)
+    work = bench.add_local_site()
+    bench.run(bench.answers(), "--wait", exit=0)
+    assert b"sha256:" in hibali("sites", "cache", "list", "here", exit=0).out
+    gone, _ = hibali("sites", "cache", "evict", "here", "--keep", "1", "--json", exit=0).lines
+    assert (gone["fate"], gone["bytes"], gone["held_by"]) == ("evicted", 6, [])
+    assert not list((work / "cache" / "sha256").glob("*/*" + "?" * 60))
+
+
+@pytest.mark.heavy
 def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
@@ -199,18 +226,18 @@ def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
     bench = two_sites
     fill(bench.folder / "beta" / "large", 3 << 20)
     answers = bench.answers(more=["beta:@data/large"])
-    shown = bench.run(answers, "--explain", "--dry-run", exit=0)
-    choice = shown.last
+    started = bench.run(answers, "--wait", "--explain", exit=0)
+    choice = started.lines[0]
     assert (choice["kind"], choice["site"]) == ("choice", "beta")
     assert {each["site"]: each["bytes_to_move"] for each in choice["candidates"]} == {
         "alpha": (3 << 20) + 6,
         "beta": 6,
     }
-    assert bench.run_ids() == []
+    assert started.last["site"] == "beta"
     assert not (bench.folder / "work-alpha").exists()
-    assert bench.run(answers, "--wait", exit=0).last["site"] == "beta"
 
 
+@pytest.mark.heavy
 def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
     bench = two_sites
     fill(bench.folder / "large", 3 << 20)
@@ -229,6 +256,7 @@ def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
     assert moved(bench) == before
 
 
+@pytest.mark.heavy
 def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = with_two_sites(Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]")))
@@ -253,6 +281,7 @@ def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
     bench.hibali("runs", "wait", first["id"], fresh["id"], exit=0)
 
 
+@pytest.mark.heavy
 def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
     bench = two_sites
     bench.add_site(
@@ -261,6 +290,7 @@ def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
     bench.add_site("plain", 'kind = "local"')
     bench.site = "auto"
     choice = bench.run(bench.answers(), "--explain", "--dry-run", exit=0).last
+    assert bench.run_ids() == []
     found = {each["site"]: bool(each["why_not"]) for each in choice["candidates"]}
     assert found == {"alpha": False, "beta": False, "box": True}
     (bench.hibali.home.state / "trust.jsonl").unlink()

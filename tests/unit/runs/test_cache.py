@@ -235,7 +235,8 @@ def test_what_was_taken_out_and_put_back_is_hashed_again_and_not_moved(bench: Be
     bench.evict(survey)
     before = path.stat()
     bench.bring(RUN, bench.inputs[0])
-    assert path.stat() == before
+    after = path.stat()
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 
 def test_a_file_that_was_added_to_a_tree_does_not_stay(bench: Bench, tmp_path: Path) -> None:
