@@ -15,6 +15,7 @@ from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.support.lacking import lacks
 
+pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a machine that others use
 WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
 
 
@@ -69,7 +70,7 @@ def add_ssh_site(bench: Bench, server: Any) -> Path:
 def runs_move(bench: Bench) -> int:
     """How many bytes one more run moves; its own copy of the input is taken away, since there may not be room for many."""
     before = moved(bench)
-    run = bench.run("answers.json", "--wait", exit=0).last
+    run = bench.hibali(*bench.line("answers.json", "--wait"), "--json", exit=0, timeout=600).last
     shutil.rmtree(Path(run["folder"]) / "inputs")
     return moved(bench) - before
 
