@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,13 +41,18 @@ def locate_inputs(
 
 
 def locate_files(
-    files: Sequence[Input], settings: Settings, site: Site, *, identify: bool = True
+    files: Sequence[Input],
+    settings: Settings,
+    site: Site,
+    *,
+    identify: bool = True,
+    known: Mapping[str, str] | None = None,
 ) -> list[Located]:
-    """The same of files that several invocations may name."""
+    """The same of files that several invocations may name; `known` has for some texts the location that was meant."""
     found: list[Located] = []
     missing: list[NotFoundError] = []
     for each in files:
-        place = read_location(each.text, settings)
+        place = read_location((known or {}).get(each.text, each.text), settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))

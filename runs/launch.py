@@ -43,7 +43,7 @@ class Request:
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
     `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset). With `tasks` it is a
-    sweep: `inputs` are then the files of all of them, and `invocation` is what the first one answers. `origin` is the run
+    sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not checked by itself. `origin` is the run
     that is to be run again, all of it or these tasks.
     """
 
@@ -255,10 +255,17 @@ def prepare_request(
 def show_prepared(request: Request, run_id: str) -> Prepared:
     """What a run would put at the site, without asking the site anything: paths there stand as configured."""
     folder = f"{work_path(request.site)}/runs/{run_id}"
-    inputs = [
+    return prepare_request(request, shown_inputs(request), run_id, folder, image=shown_image(request))
+
+
+def shown_inputs(request: Request) -> list[Input]:
+    """The inputs as far as they are known without asking the site."""
+    return [
         replace(each, in_place=known is None, source=place.path if known is None else "")
         for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
     ]
-    return prepare_request(
-        request, inputs, run_id, folder, image=Started("IMAGE" if request.container.isolates else "")
-    )
+
+
+def shown_image(request: Request) -> Started:
+    """What stands for the image where none was looked for."""
+    return Started("IMAGE" if request.container.isolates else "")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hibali.locations import work_path
 from hibali.ranges import write_ranges
 from hibali.strict_json import canonical_digest
 from hibali.text import path_fields
 from registry.invocation import Invocation
 from runs.book import Book
-from runs.launch import Request, prepare_request
+from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
 from runs.prepare import Input, Prepared, Started, list_inputs
 from runs.put import as_bytes
 from runs.run import Run
 from runs.scheduler import Job
+from runs.script import array_script
 from runs.site_images import Staged
 from runs.sweeps.chunks import TellsArrayLimit, split_tasks
 from runs.sweeps.put import put_tasks
@@ -91,3 +93,40 @@ def _prepare_tasks(
         alone = replace(request, invocation=task.invocation)
         where = f"{folder}/tasks/{task.number}"
         yield task.number, prepare_request(alone, inputs, run_id, where, image=image, number=task.number)
+
+
+def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
+    """The files that any of the tasks names, each once, for all of them together."""
+    texts = (each.text for task in tasks for each in list_inputs(task.invocation))
+    return [Input("", number, text) for number, text in enumerate(dict.fromkeys(texts))]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder."""
+
+    prepared: Prepared
+    files: Mapping[str, str]
+    chunks: int
+
+
+def show_tasks(request: Request, run_id: str) -> Shown:
+    """See `runs.launch.show_prepared`."""
+    first = request.tasks[0]
+    folder = f"{work_path(request.site)}/runs/{run_id}"
+    where = f"tasks/{first.number}"
+    alone = replace(request, inputs=tuple(shown_inputs(request)), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, shown_image(request))
+    limits = request.site.limits
+    numbers = [task.number for task in request.tasks]
+    chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
+    job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
+    files = {
+        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives),
+        "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
+        f"{where}/start": prepared.start,
+        f"{where}/command": prepared.command,
+    }
+    files |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
+    submit = request.scheduler.submit_words(job)
+    return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

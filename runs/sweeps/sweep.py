@@ -180,6 +180,20 @@ def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
     )
 
 
+def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Run:
+    """The run itself, or of a sweep the task that was named, as `one_task` has it. Raises `UsageError` where that does not fit."""
+    if run.sweep is None and number is None:
+        return run
+    if number is None:
+        raise UsageError(
+            "usage",
+            "this is a sweep: which task?",
+            about=run.id,
+            hint=f"Add --task N, of {write_ranges(sweep_of(run).tasks)}.",
+        )
+    return one_task(run, number, log_of_job=log_of_job)
+
+
 def begin_sweep(record: Mapping[str, Any]) -> Sweep | None:
     """The tasks that the first record of a run tells of; None where it is a single run."""
     told = record.get("sweep")
