@@ -21,13 +21,15 @@ class CountedSlurm:
 
     server: SshServer
     called: Path
+    opened: Path
 
     def commands(self) -> list[tuple[float, str]]:
         """When each command was called (seconds since the epoch), and its name."""
-        if not self.called.exists():
-            return []
-        lines = (line.split() for line in self.called.read_text().splitlines())
-        return [(float(seconds), name) for seconds, name in lines]
+        return _read(self.called)
+
+    def sessions(self) -> list[tuple[float, str]]:
+        """When each session began, and over which connection."""
+        return _read(self.opened)
 
     @property
     def logins(self) -> int:
@@ -43,13 +45,19 @@ class CountedSlurm:
         )
 
 
+def _read(path: Path) -> list[tuple[float, str]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    parts = (line.partition(" ") for line in lines)
+    return [(float(seconds), text) for seconds, _, text in parts]
+
+
 @contextmanager
 def counted_slurm(folder: Path, slurm: Slurm) -> Iterator[CountedSlurm]:
     """The login node, below `folder`; it ends with all that it started, but for jobs."""
     session = folder / "counted"
     programs = session / "programs"
     programs.mkdir(parents=True)
-    called = session / "called"
+    called, opened = session / "called", session / "opened"
     for name in _WORDS:
         real = shutil.which(name, path=SYSTEM_PATH)
         wrapper = programs / name
@@ -57,6 +65,9 @@ def counted_slurm(folder: Path, slurm: Slurm) -> Iterator[CountedSlurm]:
         wrapper.chmod(0o755)
     environment = {"SLURM_CONF": slurm.conf, "PATH": f"{programs}:{SYSTEM_PATH}"}
     try:
-        yield CountedSlurm(start_sshd(session, session / "ssh", environment), called)
+        server = start_sshd(session, session / "ssh", environment)
+        with (server.home / ".bashrc").open("a") as start_up:  # Debian's bash reads it under sshd
+            start_up.write(f'echo "$(date +%s.%N) $SSH_CONNECTION" >>{opened}\n')
+        yield CountedSlurm(server, called, opened)
     finally:
         end_all(session)
