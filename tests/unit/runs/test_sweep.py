@@ -304,6 +304,7 @@ def test_a_table_that_could_not_be_written_is_refused_before(
     for wrong in (tmp_path / "all.xlsx", tmp_path / "none" / "all.csv"):
         with pytest.raises(UsageError):
             check_table(wrong)
+    check_table(tmp_path / "none" / "all.csv", str(tmp_path / "none"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UsageError) as refused:
