@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runs.run import Run, State
 from runs.scheduler import GONE, Phase, Scheduler, Status
-from runs.sweeps.sweep import Sweep, folder_of, sweep_of, task_word
+from runs.sweeps.sweep import Sweep, folder_of, task_word
 from runs.verdict import ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
@@ -20,7 +20,8 @@ Key = tuple[str, int]  # a run's id, and the number of its task; 0 for a run tha
 class Subject:
     """What has a folder and an exit record of its own: a run, or one task of a sweep.
 
-    `word` is how the record calls it, `accounts` how accounting may; `state` is what was known of it before.
+    `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
+    of it before.
     """
 
     key: Key
@@ -29,6 +30,7 @@ class Subject:
     word: str
     state: State
     status: Status
+    jobs: tuple[str, ...]
     accounts: tuple[str, ...]
 
     @property
@@ -84,7 +86,7 @@ def _find_subjects(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thoro
     statuses = scheduler.read_status(finished, sorted(jobs)) if jobs else {}
     told = scheduler.read_tasks(finished, sorted(arrays)) if arrays else {}
     subjects = [
-        Subject((run.id, 0), run, run.folder, run.id, run.state, statuses[run.job], (run.job,))
+        Subject((run.id, 0), run, run.folder, run.id, run.state, statuses[run.job], (run.job,), (run.job,))
         for run in single
     ]
     for run, sweep in sweeps:
@@ -123,7 +125,9 @@ def _tasks_of(
         )
         state = sweep.tasks[number].state
         word = task_word(run.id, number)
-        found.append(Subject((run.id, number), run, folder_of(run, number), word, state, status, accounts))
+        found.append(
+            Subject((run.id, number), run, folder_of(run, number), word, state, status, chunk.jobs, accounts)
+        )
     return found
 
 
@@ -143,11 +147,7 @@ def _ask_accounts(far: Far, scheduler: Scheduler, unclear: Sequence[Subject]) ->
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
-    jobs = {
-        job
-        for each in unclear
-        for job in (each.accounts if not each.key[1] else sweep_of(each.run).places()[each.key[1]][0].jobs)
-    }
+    jobs = {job for each in unclear for job in each.jobs}
     words = scheduler.accounting_words(sorted(jobs), "", since)
     told = (scheduler.read_accounting(far.run(words)) or {}) if words else {}
     return {each.key: told[name] for each in unclear for name in each.accounts if name in told}
