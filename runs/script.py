@@ -28,6 +28,10 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
+  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+esac
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
 job=${1:-${SLURM_ARRAY_JOB_ID:-${OAR_ARRAY_ID:-${PBS_JOBID:-${JOB_ID:-${LSB_JOBID:-}}}}}}
