@@ -46,6 +46,7 @@ def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -
             book,
             ids,
             poll_seconds=site.limits.poll_seconds,
+            queued_jobs=site.limits.queued_jobs,
             tell=tell,
             changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
         )

@@ -8,6 +8,7 @@ from runs.book import Book
 from runs.follow import update
 from runs.run import Run
 from runs.scheduler import Scheduler
+from runs.sweeps.cancel import cancel_sweep
 from transfers.far import Far
 
 
@@ -16,6 +17,9 @@ def cancel_run(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
 
     Raises `TryLaterError` where the run was never submitted or the scheduler did not take the wish.
     """
+    if run.sweep is not None and run.sweep.chunks:
+        run = cancel_sweep(far, scheduler, book, run)
+        return update(far, scheduler, book, [run])[0]
     if not run.job:
         raise TryLaterError(
             "not-submitted",

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.errors import NotFoundError
 from hibali.text import path_from_fields, printable
+
+if TYPE_CHECKING:
+    from runs.sweeps.sweep import Sweep
 
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 
@@ -51,7 +54,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made."""
+    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
+
+    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
+    that is run again by this one.
+    """
 
     id: str
     key: str
@@ -75,21 +82,19 @@ class Run:
     cancelled: bool = False
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    sweep: Sweep | None = None
+    origin: str = ""
 
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
         from hibali.text import path_fields
 
-        task = {
-            "state": self.state,
-            "job": self.job,
-            "native": self.native,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "host": self.host,
-            "started": self.started or None,
-            "ended": self.ended or None,
-        }
+        if self.sweep is not None:
+            from runs.sweeps.record import sweep_record
+
+            tasks, more = sweep_record(self.sweep)
+        else:
+            tasks, more = [self._task_record()], {}
         return {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -107,7 +112,21 @@ class Run:
                 {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
                 for each in self.outputs
             ],
-            "tasks": [task],
+            "tasks": tasks,
+            "rerun_of": self.origin or None,
+            **more,
+        }
+
+    def _task_record(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "job": self.job,
+            "native": self.native,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "host": self.host,
+            "started": self.started or None,
+            "ended": self.ended or None,
         }
 
 
@@ -138,6 +157,11 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def _begin(record: Mapping[str, Any]) -> Run:
+    sweep = None
+    if record.get("sweep"):
+        from runs.sweeps.sweep import begin_sweep
+
+        sweep = begin_sweep(record)
     return Run(
         id=record["id"],
         key=record["key"],
@@ -152,11 +176,17 @@ def _begin(record: Mapping[str, Any]) -> Run:
             Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
             for each in record["outputs"]
         ),
+        sweep=sweep,
+        origin=record.get("origin", ""),
     )
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     """One more thing that happened; a state never goes back behind an end that is known."""
+    if run.sweep is not None and kind in {"staged", "chunk", "tasks"}:
+        from runs.sweeps.sweep import apply_record
+
+        return apply_record(run, run.sweep, kind, record)
     match kind:
         case "staged":
             return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))

@@ -13,7 +13,7 @@ from hibali_cli.options import Common
 def command(common: Common, run_id: str) -> int | None:
     """End a run; one that has ended stays as it is."""
     from hibali_cli.progress import listening
-    from hibali_cli.run_record import show_run
+    from hibali_cli.run_record import show_run, state_text
     from hibali_cli.run_site import opener, run_site
     from runs.book import Book
     from runs.cancel import cancel_run
@@ -31,5 +31,5 @@ def command(common: Common, run_id: str) -> int | None:
     if common.json:
         show_run(common, run)
     else:
-        common.output.say(f"{run.id} {run.state}")
+        common.output.say(f"{run.id} {state_text(run)}")
     return None
