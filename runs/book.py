@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hibali.claim import Claim, take_claim
-from hibali.errors import NotFoundError, TryLaterError
-from hibali.events import Listener, Noted, ignore
+from hibali.claim import Claim, wait_for_claim
+from hibali.errors import NotFoundError
+from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, now, read_records
-from hibali.retry import growing_intervals, pause
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
 
@@ -64,21 +63,7 @@ class Book:
     def claim(self, key: str, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        intervals = growing_intervals(0.1, 2.0)
-        waited = 0.0
-        told = False
-        while True:
-            try:
-                return take_claim(folder)
-            except TryLaterError as locked:
-                if waited >= longest_wait:
-                    raise
-                if not told:
-                    tell(Noted(f"waiting: {locked.message}"))
-                    told = True
-            step = intervals.next_pause()
-            waited += step
-            pause(step)
+        return wait_for_claim(folder, tell=tell, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"

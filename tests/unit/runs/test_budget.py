@@ -1,0 +1,91 @@
+"""The budget of queued jobs: counted before anything is submitted, and never overrun by two processes together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runs.budget import count_queued, room, say_full
+from runs.queued import Queued
+
+RUN = "20260102-030405-0a1b2c3d"
+
+
+def run_id(number: int) -> str:
+    return f"20260102-030405-{number:08x}"
+
+
+@given(st.integers(0, 10_000), st.dictionaries(st.text(), st.integers(0, 1000), max_size=8))
+def test_what_is_left_is_never_more_than_the_limit_and_never_less_than_none(
+    limit: int, held: dict[str, int]
+) -> None:
+    queued = count_queued(held)
+    left = room(limit, queued)
+    assert 0 <= left <= limit
+    assert left == 0 or queued + left == limit
+
+
+def test_why_a_run_waits_is_said_in_numbers() -> None:
+    assert say_full(100, 100) == "waits for room: 100 of 100 jobs in the queue"
+
+
+def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
+    del hibali_home
+    queued = Queued("juwels")
+    assert queued.take(RUN, 3, 5) == 3
+    assert queued.take(RUN, 3, 5) == 3  # again by the same line: the same places
+    assert queued.take(f"{RUN}.2", 7, 5) == 2
+    assert queued.take(run_id(1), 1, 5) == 0
+    assert Queued("juwels").held() == {RUN: 3, f"{RUN}.2": 2}
+    assert Queued("other").held() == {}
+    queued.keep(RUN, 1)
+    assert queued.take(run_id(1), 9, 5) == 2
+    queued.keep(f"{RUN}.2", 0)
+    queued.keep(f"{RUN}.2", 0)
+    assert queued.runs() == sorted([RUN, run_id(1)])
+
+
+def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> None:
+    del hibali_home
+    queued = Queued("juwels")
+    noted: list[int] = []
+    queued.take(RUN, 2, 1, taken=noted.append)
+    queued.take(run_id(1), 2, 1, taken=noted.append)
+    assert noted == [1]
+
+
+def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
+    del hibali_home
+    queued = Queued("juwels")
+    for holder in (RUN, f"{RUN}.1", run_id(1)):
+        queued.take(holder, 1, 10)
+    queued.forget_dead(lambda found: found != RUN)
+    assert queued.held() == {run_id(1): 1}
+
+
+def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
+    del hibali_home
+    with ThreadPoolExecutor(4) as pool:
+        granted = list(pool.map(lambda number: Queued("juwels").take(run_id(number), 1, 5), range(12)))
+    assert sum(granted) == 5
+    assert count_queued(Queued("juwels").held()) == 5
+
+
+def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
+    script = (
+        "import sys\nfrom runs.queued import Queued\n"
+        "print(sum(Queued('juwels').take('20260102-030405-%08x' % n, 1, 7)"
+        " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, first], env=hibali_home.env, stdout=subprocess.PIPE, text=True
+        )
+        for first in ("0", "100")
+    ]
+    assert sum(int(process.communicate(timeout=60)[0]) for process in running) == 7
