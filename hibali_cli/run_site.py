@@ -10,9 +10,11 @@ from hibali.settings import require_built_for_runs
 from hibali.sites import Site
 from hibali_cli.options import Common
 from runs.book import Book
+from runs.courtesy import reach
 from runs.follow import update, wait_for_end
 from runs.run import Run
-from runs.scheduler import load_scheduler
+from runs.scheduler import Scheduler, load_scheduler
+from runs.send import send_waiting
 from transfers.far import Far
 
 
@@ -25,13 +27,7 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, tell: Listener) -> Callable[[], Far]:
     """How to reach the machine at a site, as often as needed."""
-
-    def open_site() -> Far:
-        from transfers.places import open_far
-
-        return open_far(site, tell=tell)
-
-    return open_site
+    return lambda: reach(site, tell)
 
 
 def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:
@@ -48,9 +44,15 @@ def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -
             poll_seconds=site.limits.poll_seconds,
             tell=tell,
             changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
+            send=_sender(book, load_scheduler(scheduler), site, tell),
         )
         ended |= {run.id: run for run in found}
     return [ended[run.id] for run in runs]
+
+
+def _sender(book: Book, scheduler: Scheduler, site: Site, tell: Listener) -> Callable[[Far, Run], Run]:
+    """How to submit a run that waited for room in the queue."""
+    return lambda far, run: send_waiting(far, scheduler, book, run, site.limits, tell)
 
 
 def update_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:

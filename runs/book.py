@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hibali.claim import Claim, wait_for_claim
-from hibali.errors import NotFoundError
+from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
-from hibali.ledger import Journal, ledger_folder, now, read_records
+from hibali.ledger import Journal, ledger_folder, now, read_records, write_atomic
+from hibali.strict_json import line_of_json
+from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
 
@@ -29,9 +31,34 @@ class Book:
         return self.load(run_id)
 
     def note(self, run_id: str, kind: str, fields: Mapping[str, Any] | None = None) -> Run:
-        """One more record of a run, durable; returns the run as it is now."""
+        """One more record of a run, durable; returns the run as it is now. Whose end is noted holds no place in the queue."""
         with Journal(self._path(run_id)) as journal:
             journal.append({"schema": 1, "kind": kind, "at": now(), **(fields or {})}, durable=True)
+        run = self.load(run_id)
+        if kind == "seen" and run.state.ended:
+            Queued(run.site).release(run_id)
+        return run
+
+    def knows(self, run_id: str) -> bool:
+        """Whether the ledger has anything of that run."""
+        return self._path(run_id).exists()
+
+    def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
+        """A run that another ledger began, with what is known of it, whole or not at all; one that is known stays as it is."""
+        with self.claim(key):
+            if not self.knows(run_id):
+                with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
+                    index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
+                at = now()
+                lines = [line_of_json({"schema": 1, "at": at, **record}) + "\n" for record in records]
+                try:
+                    write_atomic(self._path(run_id), "".join(lines).encode("ascii"))
+                except OSError as problem:
+                    raise IncompleteError(
+                        "ledger-unwritable",
+                        f"the ledger cannot be written: {problem.strerror}",
+                        about=str(self._path(run_id)),
+                    ) from None
         return self.load(run_id)
 
     def load(self, run_id: str) -> Run:

@@ -9,9 +9,9 @@ from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.book import Book
 from runs.run import Run, State, ignore_run
-from runs.scheduler import Phase, Scheduler, Status
-from runs.submit import find_job
-from runs.verdict import ExitRecord, Seen, judge, read_exit_record
+from runs.scheduler import NotSubmitted, Phase, Scheduler, Status, Unclear
+from runs.submit import find_job, find_submission
+from runs.verdict import ASKED, ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
 GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
@@ -42,6 +42,8 @@ def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool =
             records.get(run.id),
             accounted.get(run.job),
             cancelled=run.cancelled,
+            marked=run.marked,
+            told=run.told,
             again=_was_stopped(records.get(run.id)) and far.get(run.folder + b"/again") is not None,
         )
         for run in runs
@@ -49,7 +51,7 @@ def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool =
 
 
 def _was_stopped(record: ExitRecord | None) -> bool:
-    return record is not None and bool(record.signal)
+    return record is not None and record.signal not in {"", ASKED}
 
 
 def _ask_accounts(far: Far, scheduler: Scheduler, runs: Sequence[Run]) -> Mapping[str, Status]:
@@ -80,12 +82,14 @@ def wait_for_end(
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
+    send: Callable[[Far, Run], Run] = lambda _, run: run,
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
+    `send` is called with a run that waits for room in the queue, and submits it when there is some.
     A site or scheduler that is silent is asked again, for `patience` seconds; then its error is raised.
     """
-    watch = _Watch(scheduler, book, grace, changed)
+    watch = _Watch(scheduler, book, grace, changed, send)
     intervals = growing_intervals(_FIRST_SECONDS, poll_seconds)
     far: Far | None = None
     silent = 0.0
@@ -116,22 +120,26 @@ class _Watch:
     """What has to be remembered between two looks: since when a run seems lost, and which are over."""
 
     def __init__(
-        self, scheduler: Scheduler, book: Book, grace: float, changed: Callable[[Run], None]
+        self,
+        scheduler: Scheduler,
+        book: Book,
+        grace: float,
+        changed: Callable[[Run], None],
+        send: Callable[[Far, Run], Run],
     ) -> None:
         self._scheduler = scheduler
         self._book = book
         self._grace = grace
         self._changed = changed
+        self._send = send
         self._waited: dict[str, float] = {}
         self._over: set[str] = set()
         self._looked = False
 
     def look(self, far: Far, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Look once; the pause until the next look, None when all are over."""
-        open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
-        for run in open_runs:
-            if not run.job:
-                raise _not_submitted(run)
+        runs = [run if run.job or run.state.final else self._without_job(far, run) for run in runs]
+        open_runs = [run for run in runs if run.job and not run.state.final and run.id not in self._over]
         seen = ask(far, self._scheduler, open_runs, thorough=not self._looked) if open_runs else {}
         self._looked = True
         moved = False
@@ -152,6 +160,26 @@ class _Watch:
             intervals.restart()
         return min(step, 2.0) if self._waited else step
 
+    def _without_job(self, far: Far, run: Run) -> Run:
+        """The run after what can be done about it: sent, if it waited for room, or found, if it was submitted.
+
+        Raises `TryLaterError` for one that only its own line can go on with.
+        """
+        if run.waits:
+            after = self._send(far, run)
+        elif run.submitting:
+            found = find_submission(far, self._scheduler, run.id, run.folder, run.created[:10])
+            if isinstance(found, Unclear):
+                raise _unclear(run, found)
+            if isinstance(found, NotSubmitted):
+                raise _not_submitted(run)
+            after = self._book.note(run.id, "submitted", {"job": found.job})
+        else:
+            raise _not_submitted(run)
+        if after.state is not run.state:
+            self._changed(after)
+        return after
+
     def _may_turn_up(self, far: Far, run: Run, step: float) -> bool:
         """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
         job = find_job(far, run.folder)
@@ -167,6 +195,15 @@ def _note(book: Book, run: Run, seen: Seen) -> Run:
     if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
         return run
     return book.note(run.id, "seen", seen.to_fields())
+
+
+def _unclear(run: Run, found: Unclear) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        f"it is not known yet whether the scheduler took the job: {found.reason}",
+        about=run.id,
+        hint="Its `hibali run` line, typed again, finds out.",
+    )
 
 
 def _not_submitted(run: Run) -> TryLaterError:

@@ -62,6 +62,12 @@ class Queued:
         else:
             path.unlink(missing_ok=True)
 
+    def release(self, run_id: str) -> None:
+        """Free all places of a run that is over."""
+        for holder in self.held():
+            if holder.partition(".")[0] == run_id:
+                self.keep(holder, 0)
+
     def forget_dead(self, is_alive: Callable[[str], bool]) -> None:
         """Free the places of runs, by their id, for which `is_alive` is false; nobody takes any meanwhile."""
         with wait_for_claim(self._turns):

@@ -51,7 +51,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made."""
+    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
+
+    `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
+    queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
+    folder was removed.
+    """
 
     id: str
     key: str
@@ -72,9 +77,19 @@ class Run:
     host: str = ""
     started: str = ""
     ended: str = ""
+    submitting: bool = False
+    words: tuple[str, ...] = ()
     cancelled: bool = False
+    marked: bool = False
+    told: bool = False
+    cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is ready and waits with us for room in the queue."""
+        return bool(self.words) and not self.job and not self.state.ended
 
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
@@ -101,6 +116,7 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "cleaned": self.cleaned or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
@@ -160,6 +176,10 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     match kind:
         case "staged":
             return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
+        case "waits":
+            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+        case "submitting":
+            return replace(run, submitting=True, words=(), reason="")
         case "submitted":
             # the job may have been found again under another id
             state = run.state if run.state.ended else State.SUBMITTED
@@ -178,7 +198,11 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 ended=record.get("ended") or run.ended,
             )
         case "cancel":
-            return replace(run, cancelled=True)
+            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+        case "cancel-told":
+            return replace(run, told=True)
+        case "cleaned":
+            return replace(run, cleaned=record["at"])
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":

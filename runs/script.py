@@ -11,7 +11,8 @@ _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
-# not at all, outside the one folder that a container shows to the tool.
+# not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
+# reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -36,6 +37,7 @@ wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+[ -n "$caught" ] || [ ! -e cancel ] || caught=cancel
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null

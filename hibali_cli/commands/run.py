@@ -154,7 +154,7 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
     from dataclasses import replace
 
     from hibali_cli.progress import listening
-    from hibali_cli.run_record import report_ends
+    from hibali_cli.run_record import report_ends, tell_left
     from hibali_cli.run_site import opener, wait_for_runs
     from runs.book import Book
     from runs.carry import Synchroniser
@@ -181,10 +181,8 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
         tell_collected(common, receipt)
     if wait or run.state.ended:
         report_ends(common, book, [run])
-    elif common.json:
-        common.output.record("run", run.to_record())
     else:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        tell_left(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 
