@@ -35,23 +35,21 @@ class Queued:
                     found[name] = int((self._folder / name).read_bytes())
         return found
 
-    def take(
-        self, holder: str, wanted: int, limit: int, *, taken: Callable[[int], None] = lambda _: None
-    ) -> int:
-        """Take up to `wanted` places of a budget of `limit`; how many it has got, as before where it holds some already.
+    def take(self, holder: str, places: int, limit: int, *, taken: Callable[[], None] = lambda: None) -> bool:
+        """Whether a holder has that many places of a budget of `limit` now, or has some from an earlier call.
 
-        One process at a time: `taken` is called with the number before the next one may count, and writes into the
-        ledger what is going to be submitted. 0 says that there is no room.
+        All or none; who wants more than all of them goes in when nobody else is there. One process at a time: `taken` is
+        called before the next one may count, and writes into the ledger what is going to be submitted.
         """
         with wait_for_claim(self._turns):
             held = self.held()
-            granted = held.get(holder, 0)
-            if not granted:
-                granted = min(wanted, room(limit, count_queued(held)))
-                self.keep(holder, granted)
-            if granted:
-                taken(granted)
-            return granted
+            queued = count_queued(held)
+            if holder not in held:
+                if queued and room(limit, queued) < places:
+                    return False
+                self.keep(holder, places)
+            taken()
+            return True
 
     def keep(self, holder: str, places: int) -> None:
         """Hold exactly so many from now on: none for what is over, or never went in."""

@@ -79,13 +79,13 @@ def no_room(run: Run) -> TryLaterError:
 
 
 def _take_place(far: Far, scheduler: Scheduler, book: Book, queued: Queued, run: Run, limit: int) -> bool:
-    def begin(_: int) -> None:
+    def begin() -> None:
         book.note(run.id, "submitting")
 
     if queued.take(run.id, 1, limit, taken=begin):
         return True
     _look_who_left(far, scheduler, book, queued)
-    return bool(queued.take(run.id, 1, limit, taken=begin))
+    return queued.take(run.id, 1, limit, taken=begin)
 
 
 def _look_who_left(far: Far, scheduler: Scheduler, book: Book, queued: Queued) -> None:

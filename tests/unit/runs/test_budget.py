@@ -37,26 +37,39 @@ def test_why_a_run_waits_is_said_in_numbers() -> None:
 def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
     del hibali_home
     queued = Queued("juwels")
-    assert queued.take(RUN, 3, 5) == 3
-    assert queued.take(RUN, 3, 5) == 3  # again by the same line: the same places
-    assert queued.take(f"{RUN}.2", 7, 5) == 2
-    assert queued.take(run_id(1), 1, 5) == 0
+    assert queued.take(RUN, 3, 5)
+    assert queued.take(RUN, 3, 5)  # again by the same line: the same places
+    assert not queued.take(f"{RUN}.2", 3, 5)
+    assert queued.take(f"{RUN}.2", 2, 5)
+    assert not queued.take(run_id(1), 1, 5)
     assert Queued("juwels").held() == {RUN: 3, f"{RUN}.2": 2}
     assert Queued("other").held() == {}
     queued.keep(RUN, 1)
-    assert queued.take(run_id(1), 9, 5) == 2
+    assert queued.take(run_id(1), 2, 5)
     queued.keep(f"{RUN}.2", 0)
     queued.keep(f"{RUN}.2", 0)
     assert queued.runs() == sorted([RUN, run_id(1)])
+    queued.release(RUN)
+    assert queued.held() == {run_id(1): 2}
+
+
+def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
+    del hibali_home
+    queued = Queued("juwels")
+    queued.take(RUN, 1, 5)
+    assert not queued.take(run_id(1), 9, 5)
+    queued.release(RUN)
+    assert queued.take(run_id(1), 9, 5)
+    assert not queued.take(RUN, 1, 5)
 
 
 def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> None:
     del hibali_home
     queued = Queued("juwels")
-    noted: list[int] = []
-    queued.take(RUN, 2, 1, taken=noted.append)
-    queued.take(run_id(1), 2, 1, taken=noted.append)
-    assert noted == [1]
+    noted: list[str] = []
+    queued.take(RUN, 2, 2, taken=lambda: noted.append("first"))
+    queued.take(run_id(1), 2, 2, taken=lambda: noted.append("second"))
+    assert noted == ["first"]
 
 
 def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
@@ -72,7 +85,7 @@ def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
     del hibali_home
     with ThreadPoolExecutor(4) as pool:
         granted = list(pool.map(lambda number: Queued("juwels").take(run_id(number), 1, 5), range(12)))
-    assert sum(granted) == 5
+    assert granted.count(True) == 5
     assert count_queued(Queued("juwels").held()) == 5
 
 
