@@ -11,10 +11,10 @@ from hibali.sites import Site
 from hibali_cli.options import Common
 from runs.book import Book
 from runs.courtesy import reach
-from runs.follow import update, wait_for_end
+from runs.follow import wait_for_end
+from runs.heard import update
 from runs.run import Run
-from runs.scheduler import Scheduler, load_scheduler
-from runs.send import send_waiting
+from runs.scheduler import load_scheduler
 from transfers.far import Far
 
 
@@ -41,18 +41,12 @@ def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -
             load_scheduler(scheduler),
             book,
             ids,
-            poll_seconds=site.limits.poll_seconds,
+            limits=site.limits,
             tell=tell,
             changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
-            send=_sender(book, load_scheduler(scheduler), site, tell),
         )
         ended |= {run.id: run for run in found}
     return [ended[run.id] for run in runs]
-
-
-def _sender(book: Book, scheduler: Scheduler, site: Site, tell: Listener) -> Callable[[Far, Run], Run]:
-    """How to submit a run that waited for room in the queue."""
-    return lambda far, run: send_waiting(far, scheduler, book, run, site.limits, tell)
 
 
 def update_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:

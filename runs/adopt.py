@@ -75,6 +75,8 @@ def _look(far: Far, site: Site, run_id: str, folder: bytes) -> Stray:
         return left("nothing in its folder says what it is")
     if card["scheduler"] not in words("runs.schedulers"):
         return left(f"its scheduler is not known here: {printable(card['scheduler'])}", card)
+    if card["sweep"]:
+        return left(f"a sweep: its tasks are known to {card['ledger']} alone", card)
     began = submitted_at(far, folder)
     found = find_submission(far, load_scheduler(card["scheduler"]), run_id, folder, card["at"][:10])
     match found:
@@ -90,7 +92,7 @@ def _look(far: Far, site: Site, run_id: str, folder: bytes) -> Stray:
 
 def adopt(book: Book, stray: Stray) -> Run:
     """The run as this ledger knows it from now on; taking one up again changes nothing."""
-    card = {name: value for name, value in stray.card.items() if name != "ledger"}
+    card = {name: value for name, value in stray.card.items() if name not in {"ledger", "sweep"}}
     records = [
         {**card, "site": stray.site},
         {"kind": "staged", **path_fields(stray.folder, "folder")},

@@ -35,7 +35,7 @@ class Book:
         with Journal(self._path(run_id)) as journal:
             journal.append({"schema": 1, "kind": kind, "at": now(), **(fields or {})}, durable=True)
         run = self.load(run_id)
-        if kind == "seen" and run.state.ended:
+        if kind in {"seen", "tasks"} and run.state.ended:
             Queued(run.site).release(run_id)
         return run
 

@@ -10,9 +10,10 @@ from hibali.events import Listener, ignore
 from hibali.ledger import now
 from hibali.text import printable
 from runs.book import Book
-from runs.follow import update
+from runs.heard import update
 from runs.run import Run
 from runs.scheduler import Scheduler
+from runs.sweeps.cancel import end_jobs, give_up_unsent
 from runs.unsubmitted import end_begun, end_unbegun
 from transfers.far import Far
 
@@ -24,7 +25,7 @@ def cancel_run(
     run: Run,
     tell: Listener = ignore,
 ) -> Run:
-    """The run after the scheduler was told, and asked once; one that is over keeps its end.
+    """The run after the scheduler was told, and asked once; one that is over, and each task that is, keeps its end.
 
     A run that nobody submitted is CANCELLED at once, and its site is not asked. One that is being launched is ended by
     whoever launches it, who is waited for. Raises `TryLaterError` where the scheduler did not take the wish.
@@ -32,25 +33,42 @@ def cancel_run(
     if run.state.final:
         return run
     run = book.note(run.id, "cancel")
-    if not run.job:
+    if not run.job or (run.sweep is not None and run.sweep.unsent()):
         with book.claim(run.key, tell=tell):
-            run = book.load(run.id)
-            if not run.job and not run.state.ended:
-                if not run.submitting:
-                    return end_unbegun(book, run)
-                with contextlib.closing(open_far()) as far:
-                    run = end_begun(far, scheduler, book, run)
+            run = _give_up(open_far, scheduler, book, book.load(run.id))
     if run.state.final:
         return run
     with contextlib.closing(open_far()) as far:
         if _mark(far, run):
             run = book.note(run.id, "cancel", {"marked": True})
-        finished = far.run(scheduler.cancel_words(run.job))
-        if finished.exit_code != 0:
-            said = printable(finished.stderr.strip()[-500:])
-            raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", about=run.id)
+        if run.sweep is not None:
+            end_jobs(far, scheduler, run)
+        else:
+            _end_job(far, scheduler, run)
         run = book.note(run.id, "cancel-told")
         return update(far, scheduler, book, [run])[0]
+
+
+def _give_up(open_far: Callable[[], Far], scheduler: Scheduler, book: Book, run: Run) -> Run:
+    """The run after whatever of it has no job will never have one."""
+    if run.state.ended:
+        return run
+    if not run.submitting and not run.job:
+        return end_unbegun(book, run)
+    if run.sweep is not None and run.sweep.unsent():
+        with contextlib.closing(open_far()) as far:
+            return give_up_unsent(far, book, run)
+    if run.sweep is None and not run.job:
+        with contextlib.closing(open_far()) as far:
+            return end_begun(far, scheduler, book, run)
+    return run
+
+
+def _end_job(far: Far, scheduler: Scheduler, run: Run) -> None:
+    finished = far.run(scheduler.cancel_words(run.job))
+    if finished.exit_code != 0:
+        said = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", about=run.id)
 
 
 def _mark(far: Far, run: Run) -> bool:

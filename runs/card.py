@@ -22,8 +22,10 @@ _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 
 def put_card(far: Far, folder: bytes, book: Book, run: Run) -> None:
-    """Leave it there, from the run's first record in the ledger; what is bulky stays away from it."""
+    """Leave it there, from the run's first record in the ledger; what is bulky stays away from it, and so do the tasks of a sweep."""
     card = {**book.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
+    if run.sweep is not None:
+        card["sweep"] = True
     content = line_of_json(card).encode("ascii")
     if len(content) > _BULKY_BYTES:
         content = line_of_json({name: card[name] for name in card if name not in _BULKY}).encode("ascii")
@@ -43,8 +45,13 @@ def read_card(far: Far, folder: bytes, run_id: str) -> dict[str, Any] | None:
             return None
         if any(_climbs(each["path"]) for each in card["outputs"]):
             return None
-        record = {**card, "kind": "prepared", "ledger": printable(str(card.get("ledger", "")))[:200]}
-        fold_records(run_id, [{**record, "site": ""}])
+        record = {
+            **card,
+            "kind": "prepared",
+            "sweep": bool(card.get("sweep")),
+            "ledger": printable(str(card.get("ledger", "")))[:200],
+        }
+        fold_records(run_id, [{**record, "site": "", "sweep": None}])
     except (HibaliError, LookupError, TypeError, AttributeError):
         return None
     return record

@@ -8,6 +8,7 @@ from runs.book import Book
 from runs.run import Run, State
 from runs.scheduler import Scheduler, Submitted
 from runs.submit import find_job, find_submission
+from runs.sweeps.cancel import give_up
 from runs.verdict import Seen
 from transfers.far import Far
 
@@ -16,6 +17,8 @@ _PATIENCE_SECONDS = 5.0
 
 def end_unbegun(book: Book, run: Run) -> Run:
     """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
+    if run.sweep is not None:
+        return give_up(book, run, run.sweep.tasks)
     seen = Seen(State.CANCELLED, "", "cancelled before it was submitted")
     return book.note(run.id, "seen", seen.to_fields())
 

@@ -33,6 +33,15 @@ class Once:
     age_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """A private file that is put somewhere; `path` is absolute."""
+
+    path: bytes
+    content: bytes
+    executable: bool = False
+
+
 class Far(Protocol):
     """One login at one site. All paths are absolute bytes there; every method may raise
     `TryLaterError` (unreachable), `AccessError` (denied), `NotFoundError`, `RefusedError`.
@@ -55,6 +64,15 @@ class Far(Protocol):
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
         """Up to `maximum` bytes of a regular file from `offset`, symlinks not followed; None when absent."""
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """Make these folders, those above come first, and write all the files as `put` does, in few round trips."""
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """The first `maximum` bytes of each, in few round trips; None where there is no regular file that can be read."""
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Each source copied to its target as `copy` does, without waiting for one after the other."""
 
     def names(self, path: bytes) -> list[bytes]:
         """The names in a folder, sorted; an absent folder has none."""

@@ -71,6 +71,7 @@ _LATER = re.compile(
 )
 # How sbatch ends, or what a site put in its place, when timeout(1) or a signal ended it.
 _STOPPED = frozenset({124, *range(128, 256)})
+_ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
@@ -241,6 +242,15 @@ class Slurm:
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
         return ("scancel", job)
+
+    def array_limit_words(self) -> tuple[str, ...]:
+        """See runs.sweeps.chunks.TellsArrayLimit."""
+        return ("scontrol", "show", "config")
+
+    def read_array_limit(self, finished: Finished) -> int | None:
+        """MaxArraySize is one more than the highest index (slurm.conf(5))."""
+        found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
+        return max(1, int(found[1]) - 1) if found else None
 
     def release_words(self, job: str) -> tuple[str, ...]:
         """Of a job that waits for nobody's permission, it changes nothing."""

@@ -16,7 +16,7 @@ def command(common: Common, run_id: str) -> int | None:
     A run that was not submitted yet never will be, one that is being launched ends before it is. Killed half-way, the same line goes on.
     """
     from hibali_cli.progress import listening
-    from hibali_cli.run_record import show_run
+    from hibali_cli.run_record import show_run, state_text
     from hibali_cli.run_site import opener, run_site
     from runs.book import Book
     from runs.cancel import cancel_run
@@ -31,5 +31,5 @@ def command(common: Common, run_id: str) -> int | None:
     if common.json:
         show_run(common, run)
     else:
-        common.output.say(f"{run.id} {run.state}")
+        common.output.say(f"{run.id} {state_text(run)}")
     return None
