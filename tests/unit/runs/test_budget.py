@@ -10,10 +10,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runs.asking import Asking
+from runs.book import Book
 from runs.budget import count_queued, room, say_full
 from runs.queued import Queued
 
 RUN = "20260102-030405-0a1b2c3d"
+FIELDS: dict[str, Any] = {
+    "pipeline": "p@1",
+    "pipeline_digest": "d",
+    "site": "here",
+    "name": "",
+    "container": "bare",
+    "outputs": [],
+}
 
 
 def run_id(number: int) -> str:
@@ -102,3 +112,21 @@ def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
         for first in ("0", "100")
     ]
     assert sum(int(process.communicate(timeout=60)[0]) for process in running) == 7
+
+
+def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any) -> None:
+    del hibali_home
+    book = Book()
+    assert Asking("here", "direct").seconds_ago() > 1e9
+    for number, scheduler in ((1, "direct"), (2, "slurm"), (3, "direct"), (4, "direct")):
+        book.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
+        Queued("here").take(run_id(number), 1, 10)
+        if number != 4:
+            book.note(run_id(number), "submitted", {"job": "7"})
+    asking = Asking("here", "direct")
+    asking.note()
+    assert Asking("here", "direct").seconds_ago() < 60
+    assert Asking("here", "slurm").seconds_ago() > 1e9
+    assert [run.id for run in asking.others(book, {run_id(3)})] == [run_id(1)]
+    book.note(run_id(1), "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
+    assert [run.id for run in asking.others(book, set())] == [run_id(3)]
