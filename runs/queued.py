@@ -35,7 +35,9 @@ class Queued:
                     found[name] = int((self._folder / name).read_bytes())
         return found
 
-    def take(self, holder: str, places: int, limit: int, *, taken: Callable[[], None] = lambda: None) -> bool:
+    def take(
+        self, holder: str, places: int, limit: int, *, taken: Callable[[], object] = lambda: None
+    ) -> bool:
         """Whether a holder has that many places of a budget of `limit` now, or has some from an earlier call.
 
         All or none; who wants more than all of them goes in when nobody else is there. One process at a time: `taken` is

@@ -24,7 +24,7 @@ def take_room(
     *,
     chunk: int = 0,
     places: int = 1,
-    note: Callable[[], None],
+    note: Callable[[], object],
     look: bool = True,
 ) -> bool:
     """Whether a run, or the job array of a chunk, has its places in the queue now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
@@ -41,7 +42,7 @@ def send(
         return run
     if run.cancelled:
         return end_begun(far, scheduler, book, run) if run.submitting else end_unbegun(book, run)
-    begin = _beginner(book, run)
+    begin = partial(book.note, run.id, "submitting")
     if not take_room(far, scheduler, book, run, limits.queued_jobs, note=begin, look=look):
         put()
         return _wait(book, run, words, limits.queued_jobs)
@@ -52,13 +53,6 @@ def send(
             Queued(run.site).release(run.id)
             raise answer.error
     return book.note(run.id, "submitted", {"job": answer.job})
-
-
-def _beginner(book: Book, run: Run) -> Callable[[], None]:
-    def begin() -> None:
-        book.note(run.id, "submitting")
-
-    return begin
 
 
 def _wait(book: Book, run: Run, words: Sequence[str], limit: int) -> Run:

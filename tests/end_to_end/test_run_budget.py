@@ -112,6 +112,17 @@ def test_processes_that_wait_for_room_do_not_overrun_the_budget(hibali: Any) -> 
 
 
 @pytest.mark.heavy
+def test_several_that_wait_at_once_are_all_told(hibali: Any) -> None:
+    """One of them asks for all, the others read what it heard."""
+    bench = Bench(hibali)
+    add_site(bench, 10)
+    bench.answers(sleep=3)
+    ids = [hibali(*named(bench, str(number)), exit=0).out.decode().strip() for number in range(3)]
+    waiting = [hibali.start("runs", "wait", run_id) for run_id in ids for _ in range(2)]
+    assert [process.wait(120) for process in waiting] == [0] * 6
+
+
+@pytest.mark.heavy
 def test_a_scheduler_that_refuses_again_and_again_is_left_alone(hibali: Any, tmp_path: Path) -> None:
     """Cron's next call keeps the pause, too; `sites check` ends it."""
     bench = Bench(hibali)
