@@ -37,6 +37,7 @@ def send_chunks(
         run = book.load(run.id)
         if run.cancelled:
             break
+        begun = _holder(run, chunk) in Queued(run.site).held()  # an earlier call took its places
         begin = partial(book.note, run.id, "submitting", {"chunk": chunk.number})
         if not take_room(
             far,
@@ -51,7 +52,7 @@ def send_chunks(
         ):
             break
         try:
-            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell)
+            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell, begun=begun)
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise
@@ -61,21 +62,33 @@ def send_chunks(
 
 
 def _send_chunk(
-    far: Far, scheduler: Scheduler, book: Book, run: Run, chunk: Chunk, limits: Limits, tell: Listener
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    chunk: Chunk,
+    limits: Limits,
+    tell: Listener,
+    *,
+    begun: bool,
 ) -> Run:
     """One more job array in the queue; its folder has a marker of its own, as a run's has."""
     folder = chunk_folder(run, chunk)
     name = chunk_name(run.id, chunk.number)
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=len(chunk.tasks))
-    submission = Submission(
-        name, folder, scheduler.submit_words(job), run.created[:10], _nothing, begun=run.submitting
-    )
+    words = scheduler.submit_words(job)
+    submission = Submission(name, folder, words, run.created[:10], _nothing, begun=begun)
     with courteous(run.site):
         answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
         if isinstance(answer, NotSubmitted):
-            Queued(run.site).keep(f"{run.id}.{chunk.number}", 0)
+            Queued(run.site).keep(_holder(run, chunk), 0)
             raise answer.error
     return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
+
+
+def _holder(run: Run, chunk: Chunk) -> str:
+    """Who has the places of its tasks in the queue."""
+    return f"{run.id}.{chunk.number}"
 
 
 def _nothing() -> None:
