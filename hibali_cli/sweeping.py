@@ -125,7 +125,7 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
     if table is not None:
-        check_table(Path(table))
+        check_table(Path(table), into.folder)
 
 
 def _read_sweep(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runs.courtesy import courteous
 from runs.run import Run, State
 from runs.scheduler import GONE, Phase, Scheduler, Status
-from runs.sweeps.sweep import Sweep, folder_of, sweep_of, task_word
+from runs.sweeps.sweep import Sweep, folder_of, task_word
 from runs.verdict import ASKED, ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
@@ -21,8 +21,8 @@ Key = tuple[str, int]  # a run's id, and the number of its task; 0 for a run tha
 class Subject:
     """What has a folder and an exit record of its own: a run, or one task of a sweep.
 
-    `word` is how the record calls it, `accounts` how accounting may; `state` is what was known of it before. Of what is looked at
-    `thorough`ly the record is read in any case.
+    `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
+    of it before. Of what is looked at `thorough`ly the record is read in any case.
     """
 
     key: Key
@@ -31,6 +31,7 @@ class Subject:
     word: str
     state: State
     status: Status
+    jobs: tuple[str, ...]
     accounts: tuple[str, ...]
     thorough: bool = True
 
@@ -103,7 +104,17 @@ def _find_subjects(
     statuses = scheduler.read_status(finished, sorted(jobs)) if jobs else {}
     told = scheduler.read_tasks(finished, sorted(arrays)) if arrays else {}
     subjects = [
-        Subject((run.id, 0), run, run.folder, run.id, run.state, statuses[run.job], (run.job,), closely)
+        Subject(
+            (run.id, 0),
+            run,
+            run.folder,
+            run.id,
+            run.state,
+            statuses[run.job],
+            (run.job,),
+            (run.job,),
+            closely,
+        )
         for run, closely in single
     ]
     for run, sweep, closely in sweeps:
@@ -143,7 +154,9 @@ def _tasks_of(
         state = sweep.tasks[number].state
         word = task_word(run.id, number)
         folder = folder_of(run, number)
-        found.append(Subject((run.id, number), run, folder, word, state, status, accounts, thorough))
+        found.append(
+            Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
+        )
     return found
 
 
@@ -163,11 +176,7 @@ def _ask_accounts(far: Far, scheduler: Scheduler, unclear: Sequence[Subject]) ->
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
-    jobs = {
-        job
-        for each in unclear
-        for job in (each.accounts if not each.key[1] else sweep_of(each.run).places()[each.key[1]][0].jobs)
-    }
+    jobs = {job for each in unclear for job in each.jobs}
     words = scheduler.accounting_words(sorted(jobs), "", since)
     told = (scheduler.read_accounting(far.run(words)) or {}) if words else {}
     return {each.key: told[name] for each in unclear for name in each.accounts if name in told}

@@ -30,9 +30,13 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
+  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+esac
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=${1:-${SLURM_ARRAY_JOB_ID:-${OAR_ARRAY_ID:-${PBS_JOBID:-${JOB_ID:-${LSB_JOBID:-}}}}}}
+job=${1:-${SLURM_ARRAY_JOB_ID:-${OAR_ARRAY_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
 job=$(printf '%s' "$job" | sed 's/\[[0-9]*\]/[]/' | tr -cd 'A-Za-z0-9._:+[]-')
 index=${2:-${SLURM_ARRAY_TASK_ID:-${OAR_ARRAY_INDEX:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-${SGE_TASK_ID:-${LSB_JOBINDEX:-}}}}}}}
 task=

@@ -34,11 +34,12 @@ class OutputFile:
     digest: str
 
 
-def check_table(path: Path) -> None:
-    """Raise `UsageError` for a table that could not be written, before anything is run for it."""
+def check_table(path: Path, folder: str | None = None) -> None:
+    """Raise `UsageError` for a table that could not be written, before anything is run for it; `folder` is going to be made."""
     if path.suffix.lower() not in _FORMATS:
         raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", about=str(path))
-    if not path.absolute().parent.is_dir():
+    above = path.absolute().parent
+    if not above.is_dir() and (folder is None or Path(folder).absolute() not in (above, *above.parents)):
         raise UsageError("no-folder", "the folder for the table is not there", about=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
@@ -55,6 +56,7 @@ def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) 
     else:
         content = _as_parquet(path, _columns(run, rows))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content, mode=0o666)
     except OSError as problem:
         raise UsageError(

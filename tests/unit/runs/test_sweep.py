@@ -223,9 +223,10 @@ def test_many_files_are_put_and_read_at_once(far: Far, tmp_path: Path) -> None:
     odd = [bytes(tmp_path) + name for name in (b"/none", b"/link", b"/fifo", b"")]
     found = far.get_all([*(each.path for each in files), *odd], maximum=4)
     assert found == [*(each.content[:4] for each in files), None, None, None, None]
-    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (root, root + b"/file", root + b"/run")]
+    there = Path(os.fsdecode(root))
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (there, there / "file", there / "run")]
     assert modes == [0o700, 0o600, 0o700]
-    assert sorted(os.listdir(root + b"/5")) == [b"file"]
+    assert [path.name for path in (there / "5").iterdir()] == ["file"]
 
 
 def test_many_files_that_do_not_fit_leave_nothing(far: Far, tmp_path: Path) -> None:
@@ -303,6 +304,7 @@ def test_a_table_that_could_not_be_written_is_refused_before(
     for wrong in (tmp_path / "all.xlsx", tmp_path / "none" / "all.csv"):
         with pytest.raises(UsageError):
             check_table(wrong)
+    check_table(tmp_path / "none" / "all.csv", str(tmp_path / "none"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UsageError) as refused:
