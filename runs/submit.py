@@ -18,6 +18,7 @@ from transfers.far import Far, Once, read_answer
 # filesystem shows late.
 SETTLING_SECONDS = 180.0
 _START_SECONDS = 10.0  # where there is no queue to look into, submitting is starting a process
+_WRITING_SECONDS = 5.0  # from a job's taking its turn to its saying which it is, and longer
 _ATTEMPTS = 1000
 _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
@@ -71,16 +72,11 @@ def submit_once(
         if isinstance(answer, NotSubmitted):
             if once.fresh:
                 return answer
-        elif guessed or has_started(far, folder):
+        elif guessed:
             break
         else:
             guessed = True
-    raise TryLaterError(
-        "submission-unclear",
-        "it cannot be found out whether the scheduler took the job",
-        about=submission.run,
-        hint="The same line again goes on from here.",
-    )
+    raise _unclear(submission)
 
 
 def find_submission(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
@@ -155,7 +151,10 @@ def _look_up(
     settling: float,
     tell: Listener,
 ) -> Answer | None:
-    """Where the job is, or that it was refused after all; None when it certainly left no trace."""
+    """Where the job is, or that it was refused after all; None when it certainly left no trace.
+
+    Raises `TryLaterError` where a job has begun that does not come to say which it is: then no other one is of any use.
+    """
     patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
     tell(
         Noted(
@@ -164,6 +163,7 @@ def _look_up(
         )
     )
     intervals = growing_intervals(0.5, 20.0)
+    begun = 0.0
     while True:
         # the answer may have come meanwhile
         once = far.run_once(marker, submission.words, folder=submission.folder)
@@ -174,9 +174,22 @@ def _look_up(
         job = _find(far, scheduler, submission.run, submission.folder, submission.since)
         if job is not None:
             return Submitted(job)
-        if settled:
+        if settled and not has_started(far, submission.folder):
             return None
-        pause(min(intervals.next_pause(), max(0.1, patience - once.age_seconds)))
+        if begun >= _WRITING_SECONDS:
+            raise _unclear(submission)
+        seconds = min(intervals.next_pause(), max(0.5, patience - once.age_seconds))
+        begun += seconds if settled else 0.0
+        pause(seconds)
+
+
+def _unclear(submission: Submission) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        "it cannot be found out whether the scheduler took the job",
+        about=submission.run,
+        hint="The same line again goes on from here.",
+    )
 
 
 def _find(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
