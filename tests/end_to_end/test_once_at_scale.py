@@ -115,7 +115,7 @@ def until_done(hibali: Any, lines: Sequence[Sequence[str]], tries: int) -> list[
     for _ in range(tries):
         left = [number for number in range(len(lines)) if number not in found]
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda number: hibali(*lines[number], timeout=300), left))
+            answers = list(pool.map(lambda number: hibali(*lines[number], timeout=600), left))
         for number, answer in zip(left, answers, strict=True):
             if answer.exit == 0:
                 found[number] = answer.out.decode().split()[0]
@@ -187,25 +187,33 @@ def test_submissions_that_are_killed_or_not_answered_are_one_job_each(
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(1800)
 def test_three_hundred_submissions_are_three_hundred_jobs(bench: Bench, slurm: Any, tmp_path: Path) -> None:
     """110 are killed while they are being submitted, 50 get no answer, the rest are killed at random points."""
-    here, far = Scene(bench, slurm, tmp_path, "here"), Scene(bench, slurm, tmp_path, "far")
-    here.add_here()
-    far.add_far()
-    here.threaten(_shuffled(dict.fromkeys(KILLS, 10) | {"silent": 25}))
-    far.threaten(_shuffled({"agent-before": 25, "agent-after": 25, "silent": 15, "stopped": 10}))
-    lines = [scene.line(number) for number in range(150) for scene in (here, far)]
-    doomed, others = lines[:200], lines[200:]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda line: bench.hibali(*line, timeout=300), doomed))
-        list(pool.map(lambda line: kill_at_random(bench.hibali, line, 2.0), others))
-    ids = until_done(bench.hibali, lines, 8)
-    met = here.met() + far.met()
+    met = submit_many(bench, slurm, tmp_path, 10)
     answered = met["silent"] + met["stopped"]
     assert met.total() - answered >= 100
     assert answered >= 50
+
+
+def submit_many(bench: Bench, slurm: Any, folder: Path, tens: int) -> Counter[str]:
+    """Thirty times `tens` submissions, half of them here and half of them by ssh; what befell them."""
+    here, far = Scene(bench, slurm, folder, "here"), Scene(bench, slurm, folder, "far")
+    here.add_here()
+    far.add_far()
+    here.threaten(_shuffled(dict.fromkeys(KILLS, tens) | {"silent": 5 * tens // 2}))
+    killed, answered = 5 * tens // 2, 5 * tens - 5 * tens // 2
+    far.threaten(
+        _shuffled({"agent-before": killed, "agent-after": killed, "silent": tens, "stopped": answered - tens})
+    )
+    lines = [scene.line(number) for number in range(15 * tens) for scene in (here, far)]
+    doomed, others = lines[: 20 * tens], lines[20 * tens :]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda line: bench.hibali(*line, timeout=600), doomed))
+        list(pool.map(lambda line: kill_at_random(bench.hibali, line, 2.0), others))
+    ids = until_done(bench.hibali, lines, 8)
     check_one_job_each([here, far], ids, 300)
+    return here.met() + far.met()
 
 
 def _shuffled(fates: dict[str, int]) -> list[str]:

@@ -99,8 +99,11 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_call(place: Place
     assert (place.markers(), place.puts) == (["submit", "submit-2"], 2)
 
 
-def test_where_a_job_took_the_turn_no_other_is_submitted(place: Place) -> None:
+def test_where_a_job_took_the_turn_no_other_is_submitted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It began, and did not come to say which it is."""
+    monkeypatch.setattr("runs.submit._WRITING_SECONDS", 0.5)
     (place.folder / "submit").mkdir()
     (place.folder / "started").mkdir()
     with pytest.raises(TryLaterError):
