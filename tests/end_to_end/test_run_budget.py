@@ -40,6 +40,7 @@ def named(bench: Bench, name: str, *more: str) -> tuple[str, ...]:
     return bench.line("answers.json", "--name", name, *more)
 
 
+@pytest.mark.heavy
 def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: Bench, go: Path) -> None:
     first = bench.hibali(*named(bench, "first"), exit=0).out.decode().strip()
     full = bench.hibali(*named(bench, "second"), "--json", exit=5)
@@ -72,6 +73,7 @@ def test_the_same_line_sends_what_waited(bench: Bench, go: Path) -> None:
     assert len(bench.run_ids()) == 2
 
 
+@pytest.mark.heavy
 def test_a_run_that_waits_can_be_cancelled_and_never_runs(bench: Bench, go: Path) -> None:
     bench.hibali(*named(bench, "first"), exit=0)
     bench.hibali(*named(bench, "second"), exit=5)
@@ -83,6 +85,7 @@ def test_a_run_that_waits_can_be_cancelled_and_never_runs(bench: Bench, go: Path
     assert not (bench.folder / "work-here" / "runs" / second / "started").exists()
 
 
+@pytest.mark.heavy
 def test_what_nobody_goes_on_with_gives_its_place_back(bench: Bench, go: Path) -> None:
     """Killed after it took its place, and before it was submitted: nothing of it is in the queue."""
     go.touch()

@@ -33,6 +33,7 @@ def state_of(bench: Bench, run_id: str) -> str:
     return str(bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"])
 
 
+@pytest.mark.heavy
 def test_a_tool_that_goes_on_without_its_child_has_not_succeeded(hibali: Any) -> None:
     bench = Bench(hibali, doing("sleep 60; true"))
     bench.add_local_site()
@@ -55,6 +56,7 @@ def test_a_wish_that_came_after_the_end_changes_nothing(hibali: Any) -> None:
     assert hibali("runs", "cancel", ids[3], "--json", exit=0).last["state"] == "FAILED"
 
 
+@pytest.mark.heavy
 def test_a_wish_whose_teller_was_killed_is_told_by_the_same_line(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
@@ -73,6 +75,7 @@ def test_a_wish_whose_teller_was_killed_is_told_by_the_same_line(hibali: Any) ->
     assert hibali("runs", "wait", left, "--json", exit=0).last["state"] == "SUCCEEDED"
 
 
+@pytest.mark.heavy
 def test_a_run_that_was_never_submitted_is_cancelled_without_asking_its_site(hibali: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_local_site()
@@ -89,6 +92,7 @@ def test_a_run_that_was_never_submitted_is_cancelled_without_asking_its_site(hib
     assert ended["id"] != run_id
 
 
+@pytest.mark.heavy
 def test_a_submission_that_was_begun_and_never_seen_again_does_nothing_after_it_was_cancelled(
     hibali: Any,
 ) -> None:
@@ -132,6 +136,7 @@ def slow_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
     return made
 
 
+@pytest.mark.heavy
 def test_a_run_that_is_being_submitted_is_cancelled_once_it_is(
     slow_bench: Bench, slurm: Any, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def strays(bench: Bench, env: dict[str, str], *words: str) -> list[dict[str, Any
     return lines[:-1]
 
 
+@pytest.mark.heavy
 def test_runs_of_a_lost_ledger_are_found_and_followed_from_another(bench: Bench, tmp_path: Path) -> None:
     done = bench.run(bench.answers(), "--wait", "--name", "done", exit=0).last
     running = bench.run(bench.answers(sleep=2), exit=0).last["id"]
@@ -54,6 +55,7 @@ def test_runs_of_a_lost_ledger_are_found_and_followed_from_another(bench: Bench,
     hibali("runs", "adopt", "20260102-030405-0a1b2c3d", env=env, exit=3)
 
 
+@pytest.mark.heavy
 def test_what_another_ledger_may_be_submitting_is_left_to_it(bench: Bench, tmp_path: Path) -> None:
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
     folder = bench.folder / "work-here" / "runs" / run_id
@@ -72,6 +74,7 @@ def test_what_another_ledger_may_be_submitting_is_left_to_it(bench: Bench, tmp_p
     assert bench.hibali("runs", "list", "--json", env=env, exit=0).lines[:-1] == []
 
 
+@pytest.mark.heavy
 def test_the_same_line_goes_on_with_an_adopted_run(bench: Bench, tmp_path: Path) -> None:
     line = bench.line(bench.answers(sleep=1))
     run_id = bench.hibali(*line, exit=0).out.decode().strip()
@@ -83,10 +86,23 @@ def test_the_same_line_goes_on_with_an_adopted_run(bench: Bench, tmp_path: Path)
     bench.hibali("runs", "wait", run_id, exit=0)
 
 
+def test_a_run_is_taken_up_by_another_ledger_and_its_folder_removed(bench: Bench, tmp_path: Path) -> None:
+    """The quick one: what follows tries each step."""
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    env = lost_ledger(tmp_path)
+    assert [(each["id"], each["fate"]) for each in strays(bench, env, "here", "--yes")] == [
+        (run_id, "adopted")
+    ]
+    bench.hibali("runs", "collect", run_id, "back", env=env, exit=0)
+    assert fates(bench.hibali("runs", "clean", "--json", env=env, exit=0)) == {run_id: "removed"}
+    assert list((bench.folder / "work-here" / "runs").iterdir()) == []
+
+
 def fates(answer: Any) -> dict[str, str]:
     return {each["id"]: each["fate"] for each in answer.lines if each["kind"] == "cleaned-run"}
 
 
+@pytest.mark.heavy
 def test_folders_go_once_their_runs_are_over_and_collected(bench: Bench) -> None:
     hibali, work = bench.hibali, bench.folder / "work-here" / "runs"
     ended = bench.run(bench.answers(), "--wait", exit=0).last["id"]
@@ -111,6 +127,7 @@ def test_folders_go_once_their_runs_are_over_and_collected(bench: Bench) -> None
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_a_folder_that_is_not_of_the_run_stays(bench: Bench) -> None:
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
     bench.hibali("runs", "collect", run_id, exit=0)
@@ -127,8 +144,9 @@ def test_a_folder_that_is_not_of_the_run_stays(bench: Bench) -> None:
     assert fates(bench.hibali("runs", "clean", "--json", exit=0)) == {run_id: "kept"}
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("when", [1, 4, pytest.param(9, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("when", [1, 4, 9])
 def test_cleaning_that_is_killed_goes_on(hibali: Any, when: int) -> None:
     bench = Bench(hibali, doing("mkdir -p [OUT]/a/b; touch [OUT]/a/b/c [OUT]/d"))
     work = bench.add_local_site()
