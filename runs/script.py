@@ -17,9 +17,14 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run") ;;
+  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+esac
+case "$PWD" in
+  */"$run") ;;
   *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=$(printf '%s' "${SLURM_JOB_ID:-${1:-}}" | tr -cd 'A-Za-z0-9._:+-')
+job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 if ! mkdir started; then
   printf '%s\n' "$job" >>again
   echo "hibali: run $run was started before; this job does nothing" >&2
@@ -29,9 +34,9 @@ printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job 
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 caught=
-(umask "$mask"; cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
+(umask "$mask"; check_those_before && cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
 tool=$!
-trap 'caught=TERM; kill -TERM "$tool" 2>/dev/null' TERM INT HUP
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; kill -TERM $tool 2>/dev/null" "$name"; done
 wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
@@ -44,12 +49,38 @@ exit "$code"
 """
 
 
+# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, direct): their ids are in
+# HIBALI_AFTER then, and the job looks for their records, which lie beside its own. A shared filesystem may show them late.
+THOSE_BEFORE = r"""
+before=${HIBALI_AFTER:-}
+unset HIBALI_AFTER
+ended_well() {
+  for each in ../*/started/job; do
+    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
+    each=${each%/started/job}/exit.json
+    seconds=0
+    until [ -e "$each" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
+    grep -q '"code":0,"signal":""' "$each" 2>/dev/null
+    return
+  done
+  return 1
+}
+check_those_before() {
+  for number in $(printf '%s' "$before" | tr / ' '); do
+    ended_well "$number" && continue
+    echo "hibali: the tool was not started: job $number, which had to end well before, did not" >&2
+    exit 75
+  done
+}
+"""
+
+
 def job_script(run: str, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
     lines = ["#!/bin/sh", *directives, f"run={run}"]
-    return "\n".join(lines) + _JOB
+    return "\n".join(lines) + THOSE_BEFORE + _JOB
 
 
 def start_script(prologue: Sequence[str], start: str) -> str:

@@ -96,6 +96,8 @@ def _judge_record(best: Status, record: ExitRecord, *, cancelled: bool, again: b
     reason = f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
     if record.code == 0:
         reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
+    elif record.signal:
+        reason = reason or f"it was told to stop ({record.signal})"
     return Seen(State.FAILED, best.native, reason, record)
 
 
