@@ -33,10 +33,11 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught=
+caught= tool=
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
 (umask "$mask"; check_those_before && cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
 tool=$!
-for name in TERM INT HUP USR1 USR2; do trap "caught=$name; kill -TERM $tool 2>/dev/null" "$name"; done
+[ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
 wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
