@@ -51,18 +51,26 @@ exit "$code"
 
 
 # Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, direct): their ids are in
-# HIBALI_AFTER then, and the job looks for their records, which lie beside its own. A shared filesystem may show them late.
+# HIBALI_AFTER then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
+# all its tasks. A shared filesystem may show them late.
 THOSE_BEFORE = r"""
 before=${HIBALI_AFTER:-}
 unset HIBALI_AFTER
+runs=..
+succeeded() {
+  seconds=0
+  until [ -e "$1" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
+  grep -q '"code":0,"signal":""' "$1" 2>/dev/null
+}
 ended_well() {
-  for each in ../*/started/job; do
+  for each in "$runs"/*/started/job "$runs"/*/chunks/*/started/job; do
     read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
-    each=${each%/started/job}/exit.json
-    seconds=0
-    until [ -e "$each" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
-    grep -q '"code":0,"signal":""' "$each" 2>/dev/null
-    return
+    each=${each%/started/job}
+    [ -f "$each/tasks" ] || { succeeded "$each/exit.json"; return; }
+    while read -r task; do
+      succeeded "$each/../../tasks/$task/exit.json" || return 1
+    done <"$each/tasks"
+    return 0
   done
   return 1
 }

@@ -122,17 +122,24 @@ class Oar:
         return _SUBMITTING.read(finished, job.decode("ascii") if job else None)
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Without --full there are no events, and nothing says why a job was ended."""
-        numbers = [job for job in jobs if job.isdecimal()] or ["0"]
-        return ("oarstat", "--full", "--json", "--sql", f"array_id IN ({','.join(numbers)})")
+        """Without --full there are no events, and nothing says why a job was ended.
+
+        A job that could not be started goes on under another number.
+        """
+        numbers = ",".join(job for job in jobs if job.isdecimal()) or "0"
+        asked = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
+        return ("oarstat", "--full", "--json", "--sql", asked)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Ended jobs are remembered for as long as the database is."""
         found = dict.fromkeys(jobs, GONE)
+        again: dict[str, Status] = {}
         for record in _records(finished):
             if record["job"] in found:
                 found[record["job"]] = _status(record)
-        return found
+            if str(record.get("resubmit_job_id")) in found:
+                again[str(record["resubmit_job_id"])] = _status(record)
+        return {**found, **again}
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Each is a job of its own, with its index in the array."""

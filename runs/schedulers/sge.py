@@ -133,7 +133,7 @@ class Sge:
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
         told = finished.stderr + finished.stdout
-        if b"do not exist or permissions are not sufficient" in told:
+        if b"jobs do not exist" in told:
             return None
         fields = [line.partition(":") for line in text_lines(finished.stdout)]
         number = ""
