@@ -17,7 +17,7 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run") ;;
-  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
 esac
 case "$PWD" in
   */"$run") ;;
@@ -50,11 +50,11 @@ exit "$code"
 """
 
 
-# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, direct): their ids are in
-# HIBALI_AFTER then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
+# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, oar, direct): their ids are in
+# HIBALI_AFTER or the third word then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
 # all its tasks. A shared filesystem may show them late.
 THOSE_BEFORE = r"""
-before=${HIBALI_AFTER:-}
+before=${HIBALI_AFTER:-${3:-}}
 unset HIBALI_AFTER
 runs=..
 succeeded() {

@@ -65,6 +65,7 @@ _SUBMITTING = Submitting(
     ),
 )
 _IDENTIFIER = re.compile(rb"^OAR_(JOB|ARRAY)_ID=([0-9]+)\s*$", re.MULTILINE)
+_PLAIN = re.compile(r"/[A-Za-z0-9_./:=@%+,-]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _WARNING_SECONDS = (
     30  # a job is told to end this long before its time is up, as it is killed without a word then
@@ -98,10 +99,18 @@ class Oar:
         return tuple(f"#OAR {option}" for option in options)
 
     def submit_words(self, job: Job) -> tuple[str, ...]:
-        """The script is named from its own folder: OAR gives the words to a shell."""
+        """OAR gives the command to a shell, after a start-up file that may go elsewhere: so it is the whole path, unless a
+        shell would read more in it than a path.
+
+        --anterior waits for an end, whatever end; so the job looks itself (runs.script) for those named in its third word.
+        """
         folder, _, script = job.script.rpartition("/")
+        command = job.script if _PLAIN.fullmatch(job.script) else f"./{script}"
         options = [f"--array={job.tasks:d}"] if job.tasks else []
-        options += [f"--anterior={check_number(each, 'a job')}" for each in job.after]
+        if job.after:
+            numbers = [check_number(each, "a job") for each in job.after]
+            options += [f"--anterior={number}" for number in numbers]
+            command += f" '' '' {'/'.join(numbers)}"
         if job.hold:
             options.append("--hold")
         return (
@@ -112,7 +121,7 @@ class Oar:
             "--stdout=scheduler.log",
             "--stderr=scheduler.log",
             *options,
-            f"./{script}",
+            command,
         )
 
     def read_submit(self, finished: Finished) -> Answer:

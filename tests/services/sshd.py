@@ -79,9 +79,7 @@ def start_sshd_as(session: Path, folder: Path, account: tuple[str, int], around:
     name, number = account
     server = _prepared(folder, name)
     folder.chmod(0o711)
-    (server.home / ".bashrc").write_text('cd "$HOME"\n')
-    for path in (server.home, server.home / ".bashrc"):
-        os.chown(path, number, number)
+    os.chown(server.home, number, number)
     _configure(session, server, {"HOME": str(server.home)})
     return _started(session, server, [*around, sshd])
 
