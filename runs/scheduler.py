@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from hibali.errors import HibaliError, UsageError
 from transfers.far import Finished
 
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
+JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes arrays as 12[].server
 
 
 class Phase(StrEnum):
@@ -73,7 +73,8 @@ class Job:
     """What is to be submitted: a script by its absolute path, from its own folder, under a name that only one job has.
 
     `tasks` is how many a job array has, numbered from 1; 0 for a job that is no array. `after` are the ids of jobs
-    that have to end well first; a `hold` keeps it back until somebody releases it.
+    that have to end well first; a `hold` keeps it back until somebody releases it. The `comment` is kept with the job
+    where the scheduler has a place for one.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Job:
     tasks: int = 0
     after: tuple[str, ...] = ()
     hold: bool = False
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,17 @@ from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hibali.sites import Site
     from registry.catalogue import Catalogue
+    from registry.invocation import Invocation
     from registry.pipeline import Pipeline
     from runs.container import Container
     from runs.fast import Marks
     from runs.inputs import Located
     from runs.launch import Request
+    from runs.prepare import Prepared
     from runs.run import Run
 
 
@@ -35,13 +40,17 @@ if TYPE_CHECKING:
             "Run it where the least has to move, and see why there.",
         ),
         (
+            "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
+            "Run it once for each row and threshold, as job arrays.",
+        ),
+        (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
             "Keep outputs and record in the DataLad dataset around derived/.",
         ),
     ],
 )
 @click.argument("pipeline")
-@click.argument("invocation", metavar="INVOCATION.json")
+@click.argument("invocation", metavar="[INVOCATION.json]", required=False)
 @click.option(
     "--site",
     "site_names",
@@ -51,6 +60,14 @@ if TYPE_CHECKING:
     help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
 )
 @click.option("--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that.")
+@click.option("--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file.")
+@click.option(
+    "--param",
+    "parameters",
+    metavar="ID=VALUE,...",
+    multiple=True,
+    help="A task for each of these values; several options make all combinations.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
@@ -76,14 +93,19 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
 )
+@click.option(
+    "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs."
+)
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
 def command(
     common: Common,
     *,
     pipeline: str,
-    invocation: str,
+    invocation: str | None,
     site_names: tuple[str, ...],
     explain: bool,
+    each: str | None,
+    parameters: tuple[str, ...],
     wait: bool,
     dry_run: bool,
     name: str,
@@ -94,12 +116,14 @@ def command(
     no_fast: bool,
     folder: str | None,
     dataset: str | None,
+    table: str | None,
     no_save: bool,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, or SITE:PATH.
+    new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
+    each row and each combination of values, which go before the answers of the file.
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
@@ -118,13 +142,39 @@ def command(
         raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
     marks = Marks(fast_inputs, fast_work, no_fast)
     choosing = Asked(site_names, image, name, new, explain, marks)
-    if is_choice(choosing, common.settings()):
-        request = choose_request(common, found, Path(invocation), choosing)
+    choice = is_choice(choosing, common.settings())
+    answers = None if invocation is None else Path(invocation)
+    if each is not None or parameters:
+        from hibali_cli.sweeping import SweepLine, run_sweep
+
+        if choice or fast_inputs or fast_work:
+            raise UsageError(
+                "not-for-sweeps",
+                "a sweep goes to one site, and uses no fast storage",
+                about="--each, --param",
+                hint="Name the site with --site, without --explain, --fast and --fast-work.",
+            )
+        tasks = SweepLine(None if each is None else Path(each), parameters, table)
+        asked = {"name": name, "new": new, "image": image}
+        return run_sweep(
+            common, catalogue, found, answers, tasks, site_names[0], asked, into, wait=wait, dry_run=dry_run
+        )
+    if table is not None:
+        raise UsageError("usage", "it is for --each and --param", about="--table")
+    if answers is None:
+        raise UsageError(
+            "usage",
+            "a run needs answers",
+            about="INVOCATION.json",
+            hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
+        )
+    if choice:
+        request = choose_request(common, found, answers, choosing)
         if explain and dry_run:
             return None
     else:
         request = read_request(
-            common, found, Path(invocation), site_names[0], image, identify=not dry_run, marks=marks
+            common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
         )
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
@@ -134,13 +184,7 @@ def command(
         _show(common, request)
         return None
     require_consent(common, catalogue, request.pipeline, request.container)
-    return _run(
-        common,
-        request,
-        {"name": name, "new": new, "image": image},
-        wait=wait,
-        into=into,
-    )
+    return run_one(common, replace(request, name=name, new=new, image=image), wait=wait, into=into)
 
 
 def read_request(
@@ -159,38 +203,53 @@ def read_request(
     `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
     """
     from hibali.strict_json import read_json_file
-    from hibali_cli.catalogue import pinned_image
     from hibali_cli.run_site import run_site
-    from registry.catalogue import Catalogue
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
     from runs.fast import NO_MARKS, read_fast
     from runs.inputs import locate_inputs, seen_from
-    from runs.launch import Request
-    from runs.scheduler import load_scheduler
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
-    container = load_container(site.container)
-    container.image_name(pipeline.container)
+    load_container(site.container).image_name(pipeline.container)
     if located is None:
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
     located = seen_from(located, site)
-    inputs = tuple(each.input for each in located)
+    asked = asked_here(answers, located, image).to_fields()
+    request = make_request(pipeline, invocation, located, site, image, asked)
+    there = [each.identity is None for each in located]
+    return replace(request, fast=read_fast(site, request.inputs, there, marks or NO_MARKS))
+
+
+def make_request(
+    pipeline: Pipeline,
+    invocation: Invocation,
+    located: Sequence[Located],
+    site: Site,
+    image: str,
+    asked: Mapping[str, Any],
+) -> Request:
+    """The request of these answers at a site, with its inputs located."""
+    from hibali_cli.catalogue import pinned_image
+    from registry.catalogue import Catalogue
+    from runs.container import load_container
+    from runs.launch import Request
+    from runs.scheduler import load_scheduler
+
+    container = load_container(site.container)
     names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=inputs,
+        inputs=tuple(each.input for each in located),
         places=tuple(each.place for each in located),
         identities=tuple(each.identity for each in located),
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
         pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
-        fast=read_fast(site, inputs, [each.identity is None for each in located], marks or NO_MARKS),
-        asked=asked_here(answers, located, image).to_fields(),
+        asked=asked,
     )
 
 
@@ -212,11 +271,10 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     )
 
 
-def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
-    from dataclasses import replace
-
+def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
+    """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
     from hibali_cli.progress import listening
-    from hibali_cli.run_record import report_ends
+    from hibali_cli.run_record import report_ends, tell_left
     from hibali_cli.run_site import opener, wait_for_runs
     from runs.book import Book
     from runs.carry import Synchroniser
@@ -227,11 +285,11 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
         far = opener(request.site, tell)()
         try:
             run = launch(
-                replace(request, **asked),
+                request,
                 far,
                 book,
                 Synchroniser(),
-                began=lambda run: _announce(common, run),
+                began=lambda run: announce(common, run),
                 tell=tell,
             )
         finally:
@@ -243,14 +301,12 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
         tell_collected(common, receipt)
     if wait or run.state.ended:
         report_ends(common, book, [run])
-    elif common.json:
-        common.output.record("run", run.to_record())
     else:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        tell_left(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 
-def _announce(common: Common, run: Run) -> None:
+def announce(common: Common, run: Run) -> None:
     """The id comes out as soon as there is one, whatever happens next."""
     from hibali_cli.output import flush_results
 
@@ -268,6 +324,11 @@ def _show(common: Common, request: Request) -> None:
     if prepared.fast:
         files["fast.sh"] = prepared.fast
     files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
+    show_files(common, request, prepared, files)
+
+
+def show_files(common: Common, request: Request, prepared: Prepared, files: Mapping[str, str]) -> None:
+    """What would be put into the folder of `prepared`, and the command that would be said there."""
     if common.json:
         outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
         common.output.record(
@@ -276,7 +337,7 @@ def _show(common: Common, request: Request) -> None:
                 "pipeline": request.pipeline.reference,
                 "site": request.site.name,
                 "submit": list(prepared.submit),
-                "files": files,
+                "files": dict(files),
                 "outputs": outputs,
             },
         )

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.scheduler import (
     GONE,
@@ -20,11 +19,10 @@ from runs.scheduler import (
     Phase,
     Resources,
     Status,
-    Submitted,
-    Unclear,
     check_directive,
     check_plain,
 )
+from runs.schedulers.batch_words import Submitting, no_answer, text_lines
 from transfers.far import Finished
 
 _PHASES = {
@@ -56,22 +54,29 @@ _PHASES = {
     "TIMEOUT": Phase.KILLED,
 }
 
-# What sbatch says when its question may have arrived although no answer came back.
-_UNCLEAR = re.compile(
-    rb"timed out on send/recv|zero bytes were transmitted|connection reset|message receive failure",
-    re.IGNORECASE,
+_SUBMITTING = Submitting(
+    program="sbatch",
+    system="Slurm",
+    # Its question may have arrived although no answer came back, or none that it believes: of "unable to contact
+    # slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
+    unclear=re.compile(
+        rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
+        rb"|authentication error|insane message length|unexpected message|header lengths are longer",
+        re.IGNORECASE,
+    ),
+    # nothing was asked, or the controller said no for now
+    later=re.compile(
+        rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
+        rb"|submit ?limit|submitjobs|job submit limit|connection refused"
+        rb"|slurm backup controller in standby",
+        re.IGNORECASE,
+    ),
+    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
 )
-# What sbatch says when nothing was asked, or the controller said no for now.
-_LATER = re.compile(
-    rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
-    rb"|submit ?limit|submitjobs|job submit limit|protocol authentication error|connection refused"
-    rb"|slurm backup controller in standby",
-    re.IGNORECASE,
-)
+_ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
-_REFUSED = re.compile(rb"(?:allocation failure|sbatch: error): *([^\n]+)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
 
 
@@ -108,6 +113,8 @@ class Slurm:
         """Options stand on the command line where SBATCH_* variables there must not override them."""
         folder = job.script.rpartition("/")[0]
         options = []
+        if job.comment:
+            options.append(f"--comment={job.comment}")
         if job.tasks:
             options.append(f"--array=1-{job.tasks:d}")
         if job.after:
@@ -129,29 +136,7 @@ class Slurm:
 
     def read_submit(self, finished: Finished) -> Answer:
         """The last line that is an id counts: sites print greetings around it."""
-        job = _last_id(finished.stdout)
-        if job is not None and finished.exit_code == 0:
-            return Submitted(job)
-        said = printable(finished.stderr.strip()[-2000:])
-        if finished.exit_code == 127:
-            return NotSubmitted(
-                UsageError(
-                    "no-scheduler",
-                    "there is no sbatch at the site",
-                    hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
-                )
-            )
-        if finished.exit_code <= 0 or job is not None or _UNCLEAR.search(finished.stderr):
-            return Unclear(said or "sbatch gave no job id")
-        if _LATER.search(finished.stderr):
-            return NotSubmitted(TryLaterError("scheduler-busy", f"Slurm did not take the job: {said}"))
-        return NotSubmitted(
-            UsageError(
-                "submission-rejected",
-                f"Slurm refused the job: {said}",
-                hint="Correct the site's [scheduler] table (account, partition, time, directives).",
-            )
-        )
+        return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Only characters that a forced-command wrapper passes on (S7).
@@ -174,7 +159,7 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, rest in _answers("squeue", finished):
             word, _, reason = rest.partition(":")
             if job in found:
@@ -187,7 +172,7 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for identifier, rest in _answers("squeue", finished):
             job, _, number = identifier.partition("_")
             if job in found and number.isdecimal():
@@ -212,13 +197,10 @@ class Slurm:
             except ValueError:
                 return None
             return max(0.0, (start - now).total_seconds())
-        refused = _REFUSED.search(finished.stderr)
-        if refused is None or finished.exit_code == 0:
-            return None
-        said = printable(refused[1])
-        if _LATER.search(finished.stderr) or _UNCLEAR.search(finished.stderr):
-            raise TryLaterError("scheduler-silent", f"Slurm gave no answer: {said}")
-        raise UsageError("submission-rejected", f"Slurm would refuse the job: {said}")
+        answer = _SUBMITTING.read(finished, None)
+        if isinstance(answer, NotSubmitted):
+            raise answer.error
+        return None
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Of an array too, the first number is the job's."""
@@ -227,7 +209,7 @@ class Slurm:
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
         if finished.exit_code != 0:
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
             if owner == user:
                 return job.partition("_")[0]
@@ -251,7 +233,7 @@ class Slurm:
         if finished.exit_code != 0:
             return None
         found = {}
-        for line in _lines(finished.stdout):
+        for line in text_lines(finished.stdout):
             job, _, rest = line.partition("|")
             state, _, code = rest.partition("|")
             word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
@@ -262,6 +244,15 @@ class Slurm:
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
         return ("scancel", job)
+
+    def array_limit_words(self) -> tuple[str, ...]:
+        """See runs.sweeps.chunks.TellsArrayLimit."""
+        return ("scontrol", "show", "config")
+
+    def read_array_limit(self, finished: Finished) -> int | None:
+        """MaxArraySize is one more than the highest index (slurm.conf(5))."""
+        found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
+        return max(1, int(found[1]) - 1) if found else None
 
     def release_words(self, job: str) -> tuple[str, ...]:
         """Of a job that waits for nobody's permission, it changes nothing."""
@@ -275,25 +266,21 @@ def _status(word: str, reason: str, *, queued: bool) -> Status:
     return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
 
 
-def _lines(text: bytes) -> list[str]:
-    return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-
-
 def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
     """The id and the rest of each line.
 
     Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
     silence would mean that there is no such job.
     """
-    lines = _lines(finished.stdout)
+    lines = text_lines(finished.stdout)
     found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
     if lines and not found:
-        raise _no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
+        raise no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
     return found
 
 
 def _last_id(text: bytes) -> str | None:
-    for line in reversed(_lines(text)):
+    for line in reversed(text_lines(text)):
         match = _ID_LINE.fullmatch(line)
         if match:
             return match[1]
@@ -306,14 +293,6 @@ def _as_time(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
-
-
-def _no_answer(program: str, finished: Finished) -> TryLaterError:
-    return TryLaterError(
-        "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(finished.stderr.strip()[-500:])}",
-        hint="The run is not affected; ask again later.",
-    )
 
 
 SCHEDULER = Slurm()
