@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SchedulerSettings, SshSettings
+from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SshSettings
 
-_WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
 SHORTEST_LEASE, LONGEST_LEASE = (
@@ -165,35 +164,6 @@ def read_globus(table: Table | None) -> GlobusSettings | None:
         table.note("both sides must be absolute paths", "paths")
     table.finish()
     return found
-
-
-def read_scheduler(table: Table | None) -> SchedulerSettings | None:
-    """The scheduler and its defaults, where there is one."""
-    if table is None:
-        return None
-    if not table.has("name"):
-        table.note("needs name")
-    found = SchedulerSettings(
-        name=table.text("name", _WORD, "a scheduler's word") or "direct",
-        account=table.text("account", r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
-        partition=table.text("partition", r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
-        time=table.text("time", r"([0-9]+-)?[0-9]{1,4}(:[0-5][0-9]){1,2}", "a time such as 01:00:00"),
-        directives=table.texts("directives"),
-        prologue=table.texts("prologue"),
-    )
-    table.finish()
-    return found
-
-
-def read_container(table: Table | None) -> str:
-    """The container runtime's word."""
-    if table is None:
-        return "bare"
-    if not table.has("name"):
-        table.note("needs name")
-    name = table.text("name", _WORD, "a container runtime's word") or "bare"
-    table.finish()
-    return name
 
 
 def read_limits(table: Table | None) -> Limits:

@@ -133,18 +133,19 @@ def read_request(
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Without a container the tool is its author's code with all of the user's rights (S11)."""
-    if container.isolates or catalogue.is_trusted(pipeline.digest):
+    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
+    if container.confines or catalogue.is_trusted(pipeline.digest):
         return
-    asked = (
-        f"{pipeline.reference} runs without a container at this site: as you, on all your files. Trust it?"
+    how = (
+        f"in {container.name}, which shows it the site's folders" if container.isolates else "without a container"
     )
+    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        "without a container this pipeline's code runs as you, and nobody has consented to that",
+        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
         about=pipeline.reference,
         hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
     )
