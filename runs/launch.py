@@ -18,8 +18,10 @@ from runs.container import Container
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_text, put_files
+from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Run, State, ignore_run
-from runs.scheduler import Scheduler
+from runs.same_line import take_wishes
+from runs.scheduler import Resources, Scheduler
 from runs.site_images import SiteImages
 from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
 from runs.submit import SETTLING_SECONDS, submit_once
@@ -32,7 +34,8 @@ class Request:
     """What was asked for, checked: the pipeline, its answers, and where to run it.
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
+    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
+    `wanted` what the job is to ask for whatever the author and the site say.
     `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     """
 
@@ -49,11 +52,19 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
+    wanted: Resources = field(default_factory=Resources)
 
     @property
     def settings(self) -> SchedulerSettings:
         """The site's defaults for jobs."""
         return self.site.scheduler or SchedulerSettings()
+
+    def ask(self) -> Asked:
+        """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
+        asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
+        check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
+        find_launcher(asked.resources, self.settings)
+        return asked
 
 
 def launch(
@@ -70,6 +81,7 @@ def launch(
 
     `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
+    wishes = request.ask().to_fields()
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
     key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
@@ -78,6 +90,7 @@ def launch(
         if run is None:
             run = _begin(request, placed, identities, book, key)
         began(run)
+        take_wishes(book, run, wishes, tell)
         if run.job or run.state.ended:
             return run
         return _send(
@@ -119,6 +132,7 @@ def _begin(
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
+            "resources": trial.asked.to_fields(),
             "inputs": [
                 # where it lay and what it was, for whoever asks later: an answer may be a relative path
                 {
@@ -204,6 +218,9 @@ def _prepare(
         scheduler=request.scheduler,
         container=request.container,
         image=image,
+        wanted=request.wanted,
+        gpus=request.site.gpus,
+        site=request.site.name,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
+from hibali_cli.job_options import add_job_options, say_asked, wanted_of, words_of
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
         (
+            "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
+            "Ask for more than the author suggests and the site gives by default.",
+        ),
+        (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
             "Keep outputs and record in the DataLad dataset around derived/.",
         ),
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
 @click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@add_job_options
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -62,11 +69,13 @@ def command(
     folder: str | None,
     dataset: str | None,
     no_save: bool,
+    **job: Any,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, or SITE:PATH.
+    new one. File answers are local paths, from the current folder, or SITE:PATH. What the job asks for is the
+    author's suggestion, unless the site's table says something else, unless the line does.
     """
     from registry.catalogue import Catalogue
 
@@ -79,7 +88,11 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
+    wanted = wanted_of(job)
     request = read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
+    request = replace(request, wanted=wanted, asked={**request.asked, "options": list(words_of(wanted))})
+    for shortfall in request.ask().shortfalls():
+        common.output.warn(f"{found.reference}: {shortfall}")
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -137,7 +150,9 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     if container.confines or catalogue.is_trusted(pipeline.digest):
         return
     how = (
-        f"in {container.name}, which shows it the site's folders" if container.isolates else "without a container"
+        f"in {container.name}, which shows it the site's folders"
+        if container.isolates
+        else "without a container"
     )
     asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
@@ -152,8 +167,6 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
 
 
 def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
-    from dataclasses import replace
-
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends
     from hibali_cli.run_site import opener, wait_for_runs
@@ -212,12 +225,14 @@ def _show(common: Common, request: Request) -> None:
             {
                 "pipeline": request.pipeline.reference,
                 "site": request.site.name,
+                "resources": prepared.asked.to_fields(),
                 "submit": list(prepared.submit),
                 "files": files,
                 "outputs": outputs,
             },
         )
         return
+    say_asked(common.output, prepared.asked)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hibali.errors import UsageError
+from hibali.text import printable
 from registry.pipeline import Container as Wanted
 from runs.container import Image, Task
 from runs.container_words import check_answered, docker_name, handed_on, quoted, unsafe_path
@@ -43,7 +45,14 @@ class Shifter:
 
         The modules that a site turns on for all are left to tasks that need its MPI; GPUs come by one of the name `gpu`.
         """
-        for path in (task.work, task.sees_work, task.command):
+        if task.sees_work != task.work:
+            raise UsageError(
+                "bad-working-directory",
+                "Shifter cannot show the work folder at another path",
+                about=printable(task.sees_work),
+                hint="Run it at a site with another [container], or take `working-directory` out of the descriptor.",
+            )
+        for path in (task.work, task.command):
             if not _PATH.fullmatch(path):
                 raise unsafe_path(path, "other characters than letters, digits and _.+/-")
         words = [f"--image=id:{task.image}", f"--workdir={task.sees_work}"]
