@@ -14,7 +14,6 @@ from registry.group_rules import GROUP_RULES
 from registry.input_rules import INPUT_RULES
 from registry.problem import Problem
 from registry.sections import Part, Rule, Sections
-from registry.suggested import SUGGESTED_RULES
 
 
 def find_rule_problems(document: Mapping[str, Any]) -> list[Problem]:
@@ -110,5 +109,4 @@ _RULES: tuple[Rule, ...] = (
     _conditions_have_an_end,
     *INPUT_RULES,
     *GROUP_RULES,
-    *SUGGESTED_RULES,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from registry.pipeline import Resources
 from registry.problem import Problem
-from registry.sections import Rule, Sections
+from registry.sections import Sections
 
 _OURS = "hibali"  # `"custom": {"hibali": {"tasks": 4, "gpus": 1}}`
 _LEAST = {"tasks": 1, "gpus": 0}
@@ -27,20 +27,15 @@ def read_suggested(document: Mapping[str, Any]) -> Resources:
     )
 
 
-def _are_counts(sections: Sections) -> Iterator[Problem]:
-    """Nothing else checks what is below `custom`."""
-    ours = _ours(sections.whole.given)
-    for key, least in _LEAST.items():
-        if key in ours and not _is_count(ours[key], least):
-            message = f"{key} must be a whole number, {least} or more"
-            yield Problem(f"custom.{_OURS}.{key}", message, f'write "{key}": {max(least, 1)}')
-
-
-def _are_known(sections: Sections) -> Iterator[Problem]:
-    for key in _ours(sections.whole.given):
+def advise_on_ours(sections: Sections) -> Iterator[Problem]:
+    """What stands below `custom` makes no descriptor invalid, and what cannot be meant there is passed over: a word of advice."""
+    for key, value in _ours(sections.whole.given).items():
+        place = f"custom.{_OURS}.{key}"
         if key not in _LEAST:
-            known = " and ".join(_LEAST)
-            yield Problem(f"custom.{_OURS}.{key}", f"{key!r} says nothing here", f"{known} are what is read")
+            yield Problem(place, f"{key!r} says nothing here", f"{' and '.join(_LEAST)} are what is read")
+        elif not _is_count(value, _LEAST[key]):
+            message = f"{key} is no whole number of {_LEAST[key]} or more, and passed over"
+            yield Problem(place, message, f'write "{key}": 1')
 
 
 def _ours(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,7 +46,3 @@ def _ours(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_count(value: Any, least: int) -> bool:
     return type(value) is int and least <= value <= 1_000_000
-
-
-SUGGESTED_RULES: tuple[Rule, ...] = (_are_counts,)
-SUGGESTED_ADVICE: tuple[Rule, ...] = (_are_known,)
