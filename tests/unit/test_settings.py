@@ -318,9 +318,8 @@ def test_what_a_site_has_of_gpus_is_named_by_line() -> None:
         (5, "sites.xx.gpus.per_nod"),
     ]
     assert problems_of(f"{start}per_node = 0\n") == [(4, "sites.xx.gpus.per_node")]
-    assert problems_of(
-        f'[sites.xx]\nkind = "s3"\n[sites.xx.s3]\nendpoint = "aws"\n{start[17:]}per_node = 1\n'
-    )
+    store = '[sites.xx]\nkind = "s3"\n[sites.xx.s3]\nendpoint = "aws"\n[sites.xx.gpus]\nper_node = 1\n'
+    assert problems_of(store) == [(5, "sites.xx.gpus")]
 
 
 @pytest.mark.parametrize(
