@@ -131,6 +131,7 @@ def read_request(
     container.image_name(pipeline.container)
     located = locate_inputs(invocation, common.settings(), site, identify=identify)
     names_archive = bool(image) and not image.startswith("sha256:")
+    takes_pinned = container.isolates and bool(container.formats) and not names_archive
     return Request(
         pipeline=pipeline,
         invocation=invocation,
@@ -140,7 +141,7 @@ def read_request(
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
-        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
+        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
         asked=asked_here(answers, located, image).to_fields(),
     )
 
