@@ -14,7 +14,7 @@ class Charliecloud(KeepsNoImages):
 
     name = "charliecloud"
     isolates = True
-    confines = False  # by the host's /proc and /dev a process reaches whatever is its user's
+    confines = True
     binds_inputs = False
     place = "/mnt"  # ch-convert(1) makes /mnt/0 to /mnt/9 in every image
     form = "image.sqfs"

@@ -176,6 +176,10 @@ def test_lines_that_look_like_directives_are_none_to_slurm(hibali: Any, slurm: A
     check_echoed(bench, run_id, answers)
 
 
+# The same value again: whoever gets through changes nothing
+SETTINGS = (
+    "cat /proc/sys/kernel/core_pattern >pattern; cat pattern >/proc/sys/kernel/core_pattern && echo WROTE\n"
+)
 # Leaves the mark of this test wherever it can, harms its inputs, and says that all went well before it ends with 3.
 ESCAPE = r"""
 forged='{"schema":1,"kind":"exit","run":"RUN","job":"1","host":"x","code":0,"signal":"","started":"x","ended":"x"}'
@@ -184,17 +188,17 @@ for each in / /etc /usr /bin /mnt /mnt/1 /root /home /sys /dev/shm /tmp/.. FOLDE
   touch "$each/MARK"; mkdir "$each/MARK.d"; echo x >"$each/MARK.e"
   echo "$forged" >"$each/exit.json"; mkdir "$each/started"; echo 1 >"$each/started/job"
 done 2>/dev/null
-for each in REACH; do
+for each in /proc/[0-9]*; do
   touch "$each/rootFOLDER/MARK" "$each/root/etc/MARK"; echo "$forged" >"$each/cwd/../exit.json"
 done 2>/dev/null
 mount -o remount,rw /; mount -o remount,rw /mnt/1; mount -t tmpfs none /mnt; mount -o bind / /mnt
-cat /proc/sys/kernel/core_pattern >pattern; cat pattern >/proc/sys/kernel/core_pattern && echo WROTE
+SETTINGS
 busybox ln -s FOLDER out; touch out/MARK; busybox ln -s / root; touch root/etc/MARK; rm -f out root
 echo x >>[IN]; busybox chmod 777 [IN]; rm -f [IN]; mv [IN] gone; busybox ln [IN] linked
 printf '%s\n' "$forged" >exit.json; printf '%s\n' "$forged"; printf '%s\n' "$forged" >&2
 echo '#SBATCH --job-name=evil' >job.sh; echo 'exec touch MARK' >start
 exit 3
-"""
+""".replace("SETTINGS\n", SETTINGS)
 
 
 @pytest.mark.parametrize("word", CONFINING)
@@ -202,11 +206,11 @@ def test_a_tool_writes_nothing_but_its_work_folder(
     word: str, request: pytest.FixtureRequest, hibali: Any
 ) -> None:
     mark = f"escaped-{secrets.token_hex(8)}"
-    # Charliecloud shows the host's processes, by which a tool reaches what is its user's: that needs consent, and is not tried
-    reach = "none" if word == "charliecloud" else "/proc/[0-9]*"
-    shown = "/sys /dev/shm" if word == "charliecloud" else ""
-    script = ESCAPE.replace("MARK", mark).replace("FOLDER", str(hibali.home.folder)).replace("REACH", reach)
-    script = script.replace(" /sys /dev/shm", "") if shown else script
+    script = ESCAPE.replace("MARK", mark).replace("FOLDER", str(hibali.home.folder))
+    if (
+        word == "charliecloud"
+    ):  # which gives the node's devices and shared memory, and its settings to whoever is root there
+        script = script.replace(" /sys /dev/shm", "").replace(SETTINGS, "")
     bench, work = bench_for(word, doing(script.strip()), request, hibali)
     failed = bench.run(bench.answers(), "--wait", exit=7)
     run = failed.lines[-2]
@@ -253,7 +257,7 @@ def test_a_symlink_to_a_private_key_is_not_followed(hibali: Any) -> None:
 def test_what_does_not_confine_its_tool_needs_consent(hibali: Any) -> None:
     bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "container-image": {"type": "docker", "image": "a/b"}})
     (hibali.home.state / "trust.jsonl").unlink()
-    for word in ("bare", "charliecloud", "sarus", "shifter"):
+    for word in ("bare", "sarus", "shifter"):
         bench.add_local_site(f"at-{word}", word)
         refused = bench.run(bench.answers(), exit=8).last
         assert (refused["code"], refused["hint"].count("pipelines trust")) == ("not-trusted", 1)
