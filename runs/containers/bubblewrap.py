@@ -8,6 +8,9 @@ from runs.container_words import SHARED_MEMORY, docker_name, handed_on, quoted, 
 
 _OFFLINE = without_network("--unshare-net")
 
+# To whoever is root, files of the kernel that can be written without any capability; podman's list of the same.
+_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
+
 
 class Bubblewrap(KeepsNoImages):
     """Unpacked Docker images, started without a daemon and without a network; every path is a word of its own."""
@@ -41,6 +44,7 @@ class Bubblewrap(KeepsNoImages):
             *("--dev", "/dev"),
             *_devices(task),
             *("--proc", "/proc"),
+            *(word for path in _KERNEL for word in ("--ro-bind-try", path, path)),
             *("--tmpfs", "/tmp"),  # noqa: S108 - the tool's own
             *("--tmpfs", f"{self.place}/1"),
         ]

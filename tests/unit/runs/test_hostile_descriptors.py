@@ -78,6 +78,7 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (output("[OUT]", optional=True), {"out": "a/../../b"}),
     (output(".[OUT]"), {"out": "./exit.json"}),
     (output("[OUT]"), {"out": "a\0b"}),
+    (output("[OUT]"), {"out": "\udcff"}),
     # configuration files written where nothing of ours should be, or with values that run
     (configured("../start", "exec touch pwned"), {}),
     (configured("/w/runs/x/command", "x"), {}),
