@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,9 @@ import click
 from hibali.settings_values import read_job_time, read_size
 
 if TYPE_CHECKING:
+    from hibali_cli.options import Common
     from hibali_cli.output import Output
+    from runs.launch import Request
     from runs.resources import Asked
     from runs.scheduler import Resources
 
@@ -97,6 +100,12 @@ def wanted_of(given: Mapping[str, Any]) -> Resources:
     return Resources(memory_megabytes=given["memory"], **values)
 
 
+def wanted_again(words: Sequence[str]) -> Resources:
+    """What the words of `words_of` ask for."""
+    command: Any = add_job_options(click.command()(lambda: None))
+    return wanted_of(command.make_context("run", [str(word) for word in words]).params)
+
+
 def words_of(wanted: Resources) -> tuple[str, ...]:
     """The options that say just this."""
     given = {
@@ -112,6 +121,15 @@ def words_of(wanted: Resources) -> tuple[str, ...]:
     }
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return (*words, *(f"--directive={text}" for text in wanted.directives))
+
+
+def with_wishes(common: Common, request: Request, wanted: Resources) -> Request:
+    """The same, asking for what the line wants; a person is told where that is too little. Raises what the site cannot give."""
+    asked = {**request.asked, "options": list(words_of(wanted))}
+    found = replace(request, wanted=wanted, asked=asked)
+    for shortfall in found.ask().shortfalls():
+        common.output.warn(f"{request.pipeline.reference}: {shortfall}")
+    return found
 
 
 def say_asked(output: Output, asked: Asked) -> None:

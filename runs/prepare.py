@@ -54,7 +54,8 @@ class Started:
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
-    `command_path` is where the text `command` goes, `asked` what the job asks for.
+    `command_path` is where the text `command` goes, `asked` what the job asks for, `directives` are how the job script says so to
+    the scheduler.
     """
 
     run: str
@@ -68,6 +69,7 @@ class Prepared:
     outputs: tuple[Output, ...]
     submit: tuple[str, ...]
     asked: Asked
+    directives: tuple[str, ...]
 
     @property
     def script_path(self) -> str:
@@ -113,12 +115,13 @@ def prepare(
     wanted: Resources | None = None,
     gpus: Gpus | None = None,
     site: str = "",
+    number: int = 0,
 ) -> Prepared:
     """Decide all of it.
 
-    `folder` is the run's folder at the site, absolute; `image` the one to start. `wanted` is what the command line asks for,
-    `gpus` what the site called `site` has of them. Raises `UsageError` or `RefusedError` for what a descriptor or the
-    configuration may not ask.
+    `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
+    what the command line asks for, `gpus` what the site called `site` has of them. Raises `UsageError` or `RefusedError` for what
+    a descriptor or the configuration may not ask.
     """
     image = image or Started("")
     asked = decide_resources(pipeline.resources, settings, wanted)
@@ -130,8 +133,9 @@ def prepare(
     line = build_command_line(
         pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
     )
+    directives = scheduler.directives(asked.resources)
     task = Task(
-        run=run,
+        run=f"{run}-{number}" if number else run,
         command=inside.command,
         sees_command=inside.sees_command,
         shell=line.shell,
@@ -150,7 +154,7 @@ def prepare(
     return Prepared(
         run=run,
         folder=folder,
-        job_script=job_script(run, scheduler.directives(asked.resources)),
+        job_script=job_script(run, directives),
         start=start_script(
             settings.prologue,
             _launched(find_launcher(asked.resources, settings), container.start(task)),
@@ -160,9 +164,15 @@ def prepare(
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh")),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=_comment(run, asked.resources))),
         asked=asked,
+        directives=directives,
     )
+
+
+def _comment(run: str, resources: Resources) -> str:
+    """The run's id once more, for whoever renames jobs; none where the site or the line says something there."""
+    return "" if any(text.startswith("--comment") for text in resources.directives) else run
 
 
 def _launched(launcher: Sequence[str], start: str) -> str:

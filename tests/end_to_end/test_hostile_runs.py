@@ -208,6 +208,8 @@ def test_a_tool_writes_nothing_but_its_work_folder(
     script = ESCAPE.replace("MARK", mark).replace("FOLDER", str(hibali.home.folder))
     if word == "charliecloud":  # the node's devices are its own, and to root the kernel's settings
         script = script.replace(" /sys /dev/shm", "").replace(SETTINGS, "")
+        if str(hibali.home.folder).startswith("/dev/"):
+            pytest.skip("Charliecloud shows the node's /dev, where this test has its files")
     bench, work = bench_for(word, doing(script.strip()), request, hibali)
     failed = bench.run(bench.answers(), "--wait", exit=7)
     run = failed.lines[-2]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.job_options import add_job_options, wanted_of, words_of
+from hibali_cli.job_options import add_job_options, wanted_again, wanted_of, words_of
 from runs.dataset import Asked, asked_before
 from runs.scheduler import Resources
 
@@ -44,7 +44,7 @@ def test_options_are_read_and_written_again() -> None:
         reservation="r",
         directives=("--qos=x y", "-l"),
     )
-    assert read(*words_of(asked)) == asked
+    assert read(*words_of(asked)) == wanted_again(words_of(asked)) == asked
     assert (read(), words_of(read())) == (Resources(), ())
 
 

@@ -86,6 +86,7 @@ login_interval = "10s"
 bandwidth = "500M"
 lease = "5m"
 reconnect = "30m"
+settling = "5m"
 [sites.juwels.purge]
 root = "scratch"
 days = 90
@@ -155,7 +156,7 @@ def test_every_key_of_the_contract_is_read() -> None:
         ),
         container="apptainer",
         gpus=Gpus(4, "amd"),
-        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0),
+        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0, 300.0),
         purge=Purge("scratch", 90),
     )
     assert sites["bucket"].s3 == S3Settings(
