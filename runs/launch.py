@@ -24,8 +24,10 @@ from runs.fast import NOTHING_FAST, Fast
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
+from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output, Run, State, ignore_run
-from runs.scheduler import Scheduler
+from runs.same_line import take_wishes
+from runs.scheduler import Resources, Scheduler
 from runs.send import send
 from runs.site_images import SiteImages
 from runs.stage import Cache, Carrier, Identity, identify_at_site, open_cache
@@ -48,10 +50,11 @@ class Request:
     """What was asked for, checked: the pipeline, its answers, and where to run it.
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
-    `line` is the key of the same line for whichever site, where one of several was chosen. `asked` is how the line was typed on
-    this machine, for whoever is to type it again (runs.dataset). With `tasks` it is a sweep: `inputs` are then the files of all of them, and
-    `invocation` has what all of them answer, not checked by itself. `origin` is the run that is to be run again, all of it or these tasks.
+    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
+    `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
+    where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
+    With `tasks` it is a sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not
+    checked by itself. `origin` is the run that is to be run again, all of it or these tasks.
     """
 
     pipeline: Pipeline
@@ -69,6 +72,7 @@ class Request:
     fast: Fast = NOTHING_FAST
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
+    wanted: Resources = field(default_factory=Resources)
     tasks: tuple[TaskRequest, ...] = ()
     origin: str = ""
 
@@ -76,6 +80,13 @@ class Request:
     def settings(self) -> SchedulerSettings:
         """The site's defaults for jobs."""
         return self.site.scheduler or SchedulerSettings()
+
+    def ask(self) -> Asked:
+        """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
+        asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
+        check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
+        find_launcher(asked.resources, self.settings)
+        return asked
 
 
 def launch(
@@ -92,6 +103,7 @@ def launch(
     It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`).
     `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
+    wishes = request.ask().to_fields()
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
     key = _key(request, texts)
@@ -104,6 +116,7 @@ def launch(
         if run is None:
             run = _begin(request, placed, identities, book, key)
         began(run)
+        take_wishes(book, run, wishes, tell)
         if _is_sent(run) or run.state.ended:
             return run
         if run.cancelled and run.sweep is None:
@@ -183,6 +196,7 @@ def _begin(
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
+            "resources": request.ask().to_fields(),
             "inputs": [
                 # where it lay and what it was, for whoever asks later: an answer may be a relative path
                 {
@@ -284,6 +298,9 @@ def prepare_request(
         image=image,
         number=number,
         fast=request.fast,
+        wanted=request.wanted,
+        gpus=request.site.gpus,
+        site=request.site.name,
     )
 
 

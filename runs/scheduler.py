@@ -200,7 +200,7 @@ def check_directive(text: str) -> str:
             "bad-directive",
             "a directive is one line of printable ASCII that starts with a dash",
             about=ascii(text),
-            hint="Correct `directives` in the site's [scheduler] table.",
+            hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
     return text
 
@@ -212,6 +212,6 @@ def check_plain(text: str, what: str) -> str:
             "bad-directive",
             f"this cannot be the name of a {what}",
             about=ascii(text),
-            hint=f"Correct `{what}` in the site's [scheduler] table.",
+            hint=f"Correct --{what}, or `{what}` in the site's [scheduler] table.",
         )
     return text

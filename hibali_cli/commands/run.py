@@ -12,6 +12,7 @@ import click
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
+from hibali_cli.job_options import add_job_options, say_asked, wanted_of, with_wishes
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
+        (
+            "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
+            "Ask for more than the author suggests and the site gives by default.",
+        ),
         (
             "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
             "Run it once for each row and threshold, as job arrays.",
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
     help="Let the tool write on fast storage, and bring what it wrote back at its end.",
 )
 @click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says.")
+@add_job_options
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -118,12 +124,14 @@ def command(
     dataset: str | None,
     table: str | None,
     no_save: bool,
+    **job: Any,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
     new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
-    each row and each combination of values, which go before the answers of the file.
+    each row and each combination of values, which go before the answers of the file. What a job asks for is the author's
+    suggestion, unless the site's table says something else, unless the line does.
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
@@ -141,7 +149,8 @@ def command(
     if no_fast and (fast_inputs or fast_work):
         raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
     marks = Marks(fast_inputs, fast_work, no_fast)
-    choosing = Asked(site_names, image, name, new, explain, marks)
+    wanted = wanted_of(job)
+    choosing = Asked(site_names, image, name, new, explain, marks, wanted)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.sweeping import SweepLine, run_sweep
@@ -154,7 +163,7 @@ def command(
                 hint="Name one --site, and leave out --explain and --fast; of a site's own `fast` a sweep takes nothing.",
             )
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
-        asked = {"name": name, "new": new, "image": image}
+        asked = {"name": name, "new": new, "image": image, "wanted": wanted}
         return run_sweep(
             common, catalogue, found, answers, tasks, site_names[0], asked, into, wait=wait, dry_run=dry_run
         )
@@ -175,6 +184,7 @@ def command(
         request = read_request(
             common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
         )
+    request = with_wishes(common, request, wanted)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -240,6 +250,7 @@ def make_request(
     inputs = tuple(each.input for each in located)
     in_place = [each.identity is None for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
+    takes_pinned = container.isolates and bool(container.formats) and not names_archive
     return Request(
         pipeline=pipeline,
         invocation=invocation,
@@ -249,25 +260,28 @@ def make_request(
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
-        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
+        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
         fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
         asked=asked,
     )
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Without a container the tool is its author's code with all of the user's rights (S11)."""
-    if container.isolates or catalogue.is_trusted(pipeline.digest):
+    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
+    if container.confines or catalogue.is_trusted(pipeline.digest):
         return
-    asked = (
-        f"{pipeline.reference} runs without a container at this site: as you, on all your files. Trust it?"
+    how = (
+        f"in {container.name}, which shows it the site's folders"
+        if container.isolates
+        else "without a container"
     )
+    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        "without a container this pipeline's code runs as you, and nobody has consented to that",
+        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
         about=pipeline.reference,
         hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
     )
@@ -338,12 +352,14 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
             {
                 "pipeline": request.pipeline.reference,
                 "site": request.site.name,
+                "resources": prepared.asked.to_fields(),
                 "submit": list(prepared.submit),
                 "files": dict(files),
                 "outputs": outputs,
             },
         )
         return
+    say_asked(common.output, prepared.asked)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():
