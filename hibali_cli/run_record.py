@@ -34,8 +34,17 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "started": run.started or None,
         "ended": run.ended or None,
         "folder": run.folder or None,
+        **_chain_pairs(run),
         "collected": ", ".join(run.collected) or None,
     }
+
+
+def _chain_pairs(run: Run) -> dict[str, Cell]:
+    """What it takes of other runs, and which come first; nothing for a run that stands alone."""
+    found: dict[str, Cell] = {"after": ", ".join(run.after)} if run.after else {}
+    for identifier in dict.fromkeys(each for each, _ in run.sources):
+        found[f"input {identifier}"] = ", ".join(text for each, text in run.sources if each == identifier)
+    return found
 
 
 def find_failure(run: Run) -> HibaliError | None:
@@ -47,7 +56,8 @@ def find_failure(run: Run) -> HibaliError | None:
             "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
-        return RunFailedError("run-cancelled", "the run was cancelled", about=run.id)
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",

@@ -8,6 +8,7 @@ from hibali.errors import TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.book import Book
+from runs.explain import explain
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Phase, Scheduler, Status
 from runs.submit import find_job
@@ -60,12 +61,24 @@ def _ask_accounts(far: Far, scheduler: Scheduler, runs: Sequence[Run]) -> Mappin
     return (scheduler.read_accounting(far.run(words)) or {}) if words else {}
 
 
+def _ask_and_explain(
+    far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run], *, thorough: bool = True
+) -> dict[str, Seen]:
+    """What `ask` says, and what the ledger adds to it."""
+
+    def look(others: Sequence[Run]) -> Sequence[Run]:
+        return update(far, scheduler, book, others)
+
+    seen = ask(far, scheduler, runs, thorough=thorough) if runs else {}
+    return {run.id: explain(run, seen[run.id], far, book, look) for run in runs}
+
+
 def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> list[Run]:
     """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
     asked = [run for run in runs if run.job]
     if not asked:
         return list(runs)
-    seen = ask(far, scheduler, asked)
+    seen = _ask_and_explain(far, scheduler, book, asked)
     return [_note(book, run, seen[run.id]) if run.id in seen else run for run in runs]
 
 
@@ -132,7 +145,8 @@ class _Watch:
         for run in open_runs:
             if not run.job:
                 raise _not_submitted(run)
-        seen = ask(far, self._scheduler, open_runs, thorough=not self._looked) if open_runs else {}
+        thorough = not self._looked
+        seen = _ask_and_explain(far, self._scheduler, self._book, open_runs, thorough=thorough)
         self._looked = True
         moved = False
         step = intervals.next_pause()

@@ -13,31 +13,43 @@ from hibali.settings import Settings
 from hibali.sites import Site
 from registry.invocation import Invocation
 from runs.prepare import Input, list_inputs
+from runs.reference import read_reference
 from runs.stage import Identity, identify_elsewhere, identify_local
+from runs.taking import Taken, take_output
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """One input and its place; `identity` is None for one that is at the run's site, which is asked later."""
+    """One input and its place; `identity` is None for one that is at the run's site, which is asked later.
+
+    `taken` is what it was of another run.
+    """
 
     input: Input
     place: Location
     identity: Identity | None
+    taken: Taken | None = None
 
 
 def locate_inputs(
     invocation: Invocation, settings: Settings, site: Site, *, identify: bool = True
 ) -> list[Located]:
-    """All inputs, located; without `identify` nothing is read or hashed.
+    """All inputs, located; without `identify` nothing is read or hashed. An output of another run may be several inputs.
 
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
-    annexed content that cannot be got.
+    annexed content that cannot be got, and what `runs.taking.take_output` raises.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
     for each in list_inputs(invocation):
+        reference = read_reference(each.text, settings.sites)
+        if reference is not None:
+            several = not isinstance(invocation.values[each.id], str)
+            taken = take_output(each, reference, settings, site, several=several, look=identify)
+            found += [Located(one.input, one.place, one.identity, one) for one in taken]
+            continue
         place = read_location(each.text, settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
@@ -49,7 +61,7 @@ def locate_inputs(
             missing.append(problem)
     if missing:
         raise _all_of(missing)
-    return found
+    return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 
 def _identify(each: Input, place: Location) -> Located:

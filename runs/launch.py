@@ -14,9 +14,10 @@ from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.chain import check_needs, jobs_to_come_after
 from runs.container import Container
 from runs.image import Pinned, find_image
-from runs.prepare import Input, Prepared, Started, prepare, run_key
+from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_text, put_files
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Scheduler
@@ -33,7 +34,8 @@ class Request:
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
-    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
+    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset). `after` are the runs
+    that were named to come first, `waiting` is what the job waits for.
     """
 
     pipeline: Pipeline
@@ -49,6 +51,8 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    waiting: Waiting = field(default_factory=Waiting)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -72,10 +76,11 @@ def launch(
     """
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
-    key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
+    key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name, request.after)
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
         if run is None:
+            check_needs(far, request.scheduler, book, request.waiting.needs)
             run = _begin(request, placed, identities, book, key)
         began(run)
         if run.job or run.state.ended:
@@ -119,6 +124,8 @@ def _begin(
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
+            "after": list(request.after),
+            "hold": request.waiting.hold,
             "inputs": [
                 # where it lay and what it was, for whoever asks later: an answer may be a relative path
                 {
@@ -160,6 +167,11 @@ def _send(
     staged = _bring_inputs(request, identities, cache, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
+    jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
+    if isinstance(jobs, Run):
+        return jobs
+    # on hold is what it was begun as, however the line that goes on with it was typed
+    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.hold))
     prepared = _prepare(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
         book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
@@ -204,6 +216,7 @@ def _prepare(
         scheduler=request.scheduler,
         container=request.container,
         image=image,
+        waiting=request.waiting,
     )
 
 
@@ -211,7 +224,9 @@ def show_prepared(request: Request, run_id: str) -> Prepared:
     """What a run would put at the site, without asking the site anything: paths there stand as configured."""
     folder = f"{work_path(request.site)}/runs/{run_id}"
     inputs = [
-        replace(each, in_place=known is None, source=place.path if known is None else "")
+        each
+        if each.in_place
+        else replace(each, in_place=known is None, source=place.path if known is None else "")
         for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
     ]
     return _prepare(

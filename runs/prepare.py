@@ -17,6 +17,7 @@ from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.guard import Need, guard_lines
 from runs.inside import Inside
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
@@ -54,6 +55,15 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
+
+    needs: tuple[Need, ...] = ()
+    jobs: tuple[str, ...] = ()
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
@@ -87,9 +97,17 @@ def list_inputs(invocation: Invocation) -> list[Input]:
 
 
 def run_key(
-    pipeline: Pipeline, invocation: Invocation, identities: Sequence[str], site: str, name: str
+    pipeline: Pipeline,
+    invocation: Invocation,
+    identities: Sequence[str],
+    site: str,
+    name: str,
+    after: Sequence[str] = (),
 ) -> str:
-    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again")."""
+    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again").
+
+    `after` are the runs that have to come first.
+    """
     return canonical_digest(
         {
             "pipeline": pipeline.digest,
@@ -97,6 +115,7 @@ def run_key(
             "inputs": list(identities),
             "site": site,
             "name": name,
+            **({"after": list(after)} if after else {}),
         }
     )
 
@@ -112,12 +131,14 @@ def prepare(
     scheduler: Scheduler,
     container: Container,
     image: Started | None = None,
+    waiting: Waiting | None = None,
 ) -> Prepared:
     """Decide all of it.
 
-    `folder` is the run's folder at the site, absolute; `image` the one to start. Raises
+    `folder` is the run's folder at the site, absolute; `image` the one to start; `waiting` is what the job waits for. Raises
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
+    waiting = waiting or Waiting()
     image = image or Started("")
     work = f"{folder}/work"
     inside = Inside(folder, container)
@@ -145,13 +166,13 @@ def prepare(
         run=run,
         folder=folder,
         job_script=job_script(run, scheduler.directives(job_resources(pipeline.resources, settings))),
-        start=start_script(settings.prologue, container.start(task)),
+        start=start_script(settings.prologue, guard_lines(folder, waiting.needs) + container.start(task)),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh")),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", after=waiting.jobs, hold=waiting.hold)),
     )
 
 

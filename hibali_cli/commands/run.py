@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import RefusedError, UsageError
+from hibali_cli.chaining import Order, add_chain_options, load_first, settle
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
+        (
+            "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
+            "Start it after another run, when somebody lets it go.",
+        ),
         (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
             "Keep outputs and record in the DataLad dataset around derived/.",
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
+@add_chain_options
 def command(
     common: Common,
     *,
@@ -62,11 +68,13 @@ def command(
     folder: str | None,
     dataset: str | None,
     no_save: bool,
+    after: tuple[str, ...],
+    hold: bool,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, or SITE:PATH.
+    new one. File answers are local paths, from the current folder, SITE:PATH, or run:ID/OUTPUT-ID: what another run leaves.
     """
     from registry.catalogue import Catalogue
 
@@ -79,7 +87,8 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    request = read_request(common, found, Path(invocation), site_name, image, identify=not dry_run)
+    order = Order(after, hold, wait)
+    request = read_request(common, found, Path(invocation), site_name, image, order, identify=not dry_run)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -98,7 +107,14 @@ def command(
 
 
 def read_request(
-    common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
+    common: Common,
+    pipeline: Pipeline,
+    answers: Path,
+    site_name: str,
+    image: str,
+    order: Order | None = None,
+    *,
+    identify: bool,
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
     from hibali.strict_json import read_json_file
@@ -110,12 +126,17 @@ def read_request(
     from runs.dataset import asked_here
     from runs.inputs import locate_inputs
     from runs.launch import Request
+    from runs.prepare import Waiting
     from runs.scheduler import load_scheduler
+    from runs.taking import list_needs, list_references
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
     container = load_container(site.container)
     container.image_name(pipeline.container)
+    references = list_references(invocation, common.settings())
+    order = order or Order()
+    first = settle(common, references, order, site, container) if identify else load_first(order)
     located = locate_inputs(invocation, common.settings(), site, identify=identify)
     names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
@@ -129,6 +150,10 @@ def read_request(
         container=container,
         pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
         asked=asked_here(answers, located, image).to_fields(),
+        after=tuple(run.id for run in first),
+        waiting=Waiting(
+            list_needs([each.taken for each in located if each.taken], first, site), hold=order.hold
+        ),
     )
 
 
@@ -183,6 +208,8 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
         report_ends(common, book, [run])
     elif common.json:
         common.output.record("run", run.to_record())
+    elif run.on_hold:
+        common.output.say(f"on hold at {run.site}: hibali runs release {run.id}")
     else:
         common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
     return int(receipt.exit) if receipt is not None else 0

@@ -1,0 +1,75 @@
+"""What `run` adds for chains: its options, and waiting for runs of other sites that have to have ended first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from hibali_cli.options import Common
+
+if TYPE_CHECKING:
+    from hibali.sites import Site
+    from runs.container import Container
+    from runs.reference import Reference
+    from runs.run import Run
+
+
+class Order(NamedTuple):
+    """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for."""
+
+    after: tuple[str, ...] = ()
+    hold: bool = False
+    wait: bool = False
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="ID",
+        help="Start when this run has succeeded; may be repeated.",
+    ),
+    click.option("--hold", is_flag=True, help="Start only when somebody says `hibali runs release`."),
+)
+
+
+def add_chain_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of chains."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def load_first(order: Order) -> list[Run]:
+    """The runs that come first by name, as the ledger has them; raises `NotFoundError`."""
+    from runs.book import Book
+
+    return [Book().load(each) for each in dict.fromkeys(order.after)]
+
+
+def settle(
+    common: Common, references: Sequence[Reference], order: Order, site: Site, container: Container
+) -> list[Run]:
+    """The runs that come first by name, when all that have to have ended before have succeeded.
+
+    The others are left to the scheduler. Raises `NotFoundError`, and what `runs.chain.require_success` does.
+    """
+    from hibali_cli.progress import listening
+    from hibali_cli.run_site import update_runs, wait_for_runs
+    from runs.book import Book
+    from runs.chain import must_end_before, require_success
+    from runs.taking import outputs_taken
+
+    book = Book()
+    ids = dict.fromkeys([*order.after, *(each.run for each in references)])
+    runs = [book.load(each) for each in ids]
+    first = [run for run in runs if must_end_before(run, site, container, outputs_taken(references, run))]
+    waited = [run for run in first if not run.state.final]
+    if waited:
+        with listening(common, "waiting for runs that come first") as tell:
+            (wait_for_runs if order.wait else update_runs)(common, book, waited, tell)
+    for run in first:
+        require_success(book.load(run.id))
+    return load_first(order)
