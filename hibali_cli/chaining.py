@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hibali.errors import UsageError
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Start when this run has succeeded; may be repeated.",
     ),
     click.option("--hold", is_flag=True, help="Start only when somebody says `hibali runs release`."),
+    click.option(
+        "--reuse/--fresh",
+        default=None,
+        envvar="HIBALI_REUSE",
+        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again.",
+    ),
 )
 
 
@@ -40,6 +47,18 @@ def add_chain_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
+
+
+def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool:  # noqa: FBT001 - as click has it
+    """Whether to look for a run that can be reused; `--new` always starts one. Raises `UsageError` for what goes not together."""
+    if reuse and dataset is not None:
+        raise UsageError(
+            "usage",
+            "a dataset keeps a run with the line that began it, and another line began one that is reused",
+            about="--dataset",
+            hint="Add --fresh.",
+        )
+    return bool(reuse) and not new
 
 
 def load_first(order: Order) -> list[Run]:

@@ -74,7 +74,7 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {run.state}")
+            common.output.say(f"{run.id} {run.state}{' (reused)' if run.reused else ''}")
     flush_results()
     failures = [failure for run in runs if (failure := find_failure(run))]
     for run in runs:

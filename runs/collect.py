@@ -26,9 +26,10 @@ _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
 @dataclass(slots=True)
 class Chosen:
-    """What of a work folder is output: regular files to pull, and what is wrong, as path, code and words (S12)."""
+    """What of a work folder is output: regular files to pull, folders, and what is wrong, as path, code and words (S12)."""
 
     files: list[bytes] = field(default_factory=list)
+    folders: list[bytes] = field(default_factory=list)
     problems: list[Failed] = field(default_factory=list)
 
 
@@ -54,7 +55,9 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
             continue
         if entry.kind is Kind.FILE:
             chosen.files.append(entry.path)
-        elif entry.kind is not Kind.FOLDER:
+        elif entry.kind is Kind.FOLDER:
+            chosen.folders.append(entry.path)
+        else:
             what = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
             chosen.problems.append(
                 Failed(entry.path, "output-not-a-file", f"the output is {what}, which is not followed")

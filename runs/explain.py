@@ -30,13 +30,15 @@ def explain(
     if not run.needs:
         return seen
     if seen.record is not None:
-        unmet = _unmet(far, run) if seen.record.code == EXIT_NOT_RUN else ""
-        return replace(seen, reason=f"not started: {unmet}") if unmet else seen
-    if seen.state in {State.LOST, State.CANCELLED} and not run.cancelled:
-        failed = _find_failed(run, book, look)
-        if failed is not None and find_job(far, run.folder) is None:
-            return Seen(State.CANCELLED, seen.native, failed_words(failed))
-    return seen
+        started = seen.record.code != EXIT_NOT_RUN
+    else:
+        gone = seen.state in {State.LOST, State.CANCELLED} and not run.cancelled
+        started = not gone or find_job(far, run.folder) is not None
+    failed = None if started else _find_failed(run, book, look)
+    if failed is not None:
+        return replace(seen, state=State.CANCELLED, reason=failed_words(failed))
+    unmet = "" if started else _unmet(far, run)
+    return replace(seen, reason=f"not started: {unmet}") if unmet else seen
 
 
 def failed_words(run: Run) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from runs.container import Container
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_text, put_files
+from runs.reuse import Reuse, known_content
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Scheduler
 from runs.site_images import SiteImages
@@ -66,22 +67,29 @@ def launch(
     book: Book,
     carrier: Carrier,
     *,
+    reuse: Reuse | None = None,
     began: Callable[[Run], None] = ignore_run,
     settling: float = SETTLING_SECONDS,
     tell: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
-    `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
+    With `reuse`, one that already computed the same stands for it. `began` is called as soon as its identifier is known. Everything is in the
+    ledger before it happens.
     """
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
     key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name, request.after)
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
+        if run is None and reuse is not None:
+            run = reuse.find(request, identities)
+            if run is not None:
+                run = replace(run, reused=True)
         if run is None:
             check_needs(far, request.scheduler, book, request.waiting.needs)
-            run = _begin(request, placed, identities, book, key)
+            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
+            run = _begin(request, placed, identities, contents, book, key)
         began(run)
         if run.job or run.state.ended:
             return run
@@ -107,7 +115,12 @@ def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
 
 
 def _begin(
-    request: Request, placed: Sequence[Input], identities: Sequence[Identity], book: Book, key: str
+    request: Request,
+    placed: Sequence[Input],
+    identities: Sequence[Identity],
+    contents: Iterable[str],
+    book: Book,
+    key: str,
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
@@ -133,9 +146,13 @@ def _begin(
                     "name": each.name,
                     "location": place.path if place.typed_local else place.text,
                     "identity": identity.text,
+                    "content": content,
                 }
-                for each, place, identity in zip(placed, request.places, identities, strict=True)
+                for each, place, identity, content in zip(
+                    placed, request.places, identities, contents, strict=True
+                )
             ],
+            "prologue": list(request.settings.prologue),
             "outputs": [
                 {
                     "id": each.id,

@@ -17,7 +17,7 @@ from runs.run import Output, Run
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind
 from transfers.places import open_store
-from transfers.store import Store
+from transfers.store import Problem, Store
 
 _WORK = b"work/"
 _SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little differently
@@ -27,11 +27,11 @@ _SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little dif
 class Standing:
     """What stands of outputs in a run's work folder: files and folders by their paths there, and what is wrong (S12).
 
-    `changed` are the files that are not as the run left them. `digests` is "" for what was not hashed.
+    `changed` are the files and folders that are not as the run left them; `digests` is of the files, if they were hashed.
     """
 
     files: dict[bytes, Entry] = field(default_factory=dict)
-    folders: set[bytes] = field(default_factory=set)
+    folders: dict[bytes, Entry] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
     changed: list[bytes] = field(default_factory=list)
     digests: dict[bytes, str] = field(default_factory=dict)
@@ -77,23 +77,34 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
         standing.files = {path: standing.files[path] for path in chosen.files}
         # the job wrote its record last, by the clock of the filesystem that holds the outputs too
         ended = _moment(record) + _SLACK_NS
-        standing.changed = [path for path, entry in standing.files.items() if _moment(entry) > ended]
+        holding = _holding(outputs, chosen.folders, standing.folders)
+        looked_at = [*standing.files.values(), *(standing.folders[path] for path in holding)]
+        standing.changed = [entry.path for entry in looked_at if _moment(entry) > ended]
         if hashed:
-            _hash(run, store, standing)
+            _hash(store, ("run", run.id), standing, _WORK)
         return standing
 
 
 def _noting(entries: Iterable[Entry], standing: Standing) -> Iterator[Entry]:
     """What is in the work folder, by its path there."""
     for entry in entries:
+        if entry.path + b"/" == _WORK:
+            standing.folders[b""] = entry._replace(path=b"")
         if not entry.path.startswith(_WORK):
             continue
         below = entry._replace(path=entry.path[len(_WORK) :])
         if below.kind is Kind.FILE:
             standing.files[below.path] = below
         elif below.kind is Kind.FOLDER:
-            standing.folders.add(below.path)
+            standing.folders[below.path] = below
         yield below
+
+
+def _holding(outputs: Sequence[Output], chosen: Sequence[bytes], folders: Iterable[bytes]) -> list[bytes]:
+    """The folders from which nothing of the outputs can be taken away unseen: those of outputs, and those where patterns match."""
+    depths = {each.path.count("/") for each in outputs if each.is_pattern}
+    around = [path for path in folders if (path.count(b"/") + 1 if path else 0) in depths]
+    return list(dict.fromkeys([*chosen, *around]))
 
 
 def _moment(entry: Entry) -> int:
@@ -101,25 +112,54 @@ def _moment(entry: Entry) -> int:
     return entry.ctime_ns or entry.mtime_ns
 
 
-def _hash(run: Run, store: Store, standing: Standing) -> None:
-    with contextlib.closing(DigestBook("outputs", ["run", run.id], keep=True)) as book:
+def _hash(store: Store, about: Sequence[str | None], standing: Standing, below: bytes = b"") -> None:
+    """Hash what was listed `below` a store's root; `about` names what the digests are kept of."""
+    with contextlib.closing(DigestBook("contents", list(about), keep=True)) as book:
         unknown = []
         for path, entry in standing.files.items():
             known = book.find([entry])
             if known is None:
-                unknown.append(entry._replace(path=_WORK + path))
+                unknown.append(entry._replace(path=below + path))
             else:
                 standing.digests[path] = known
         for entry, digest, problem in store.digest(unknown):
-            path = entry.path[len(_WORK) :]
+            path = entry.path[len(below) :]
             if digest is None:
-                code, message = (
-                    (problem.code, problem.message) if problem else ("unreadable", "no digest came")
-                )
-                standing.problems.append(Failed(path, code, message))
+                reason = problem or Problem("unreadable", "no digest came")
+                standing.problems.append(Failed(path, reason.code, reason.message))
             else:
                 book.add([standing.files[path]], digest)
                 standing.digests[path] = digest
+
+
+def content_of_place(place: Location) -> Content | None:
+    """A file or folder at a site with a filesystem, hashed there unless it was and has not changed since.
+
+    None where it holds symlinks or special files: nobody could say whether another one is the same. Raises `NotFoundError`, and the
+    errors of reaching the site.
+    """
+    with contextlib.closing(open_store(place)) as store:
+        found = store.stat()
+        if found is not None and found.kind is Kind.FOLDER:
+            standing = Standing()
+            for entry in store.list():
+                if entry.kind not in {Kind.FILE, Kind.FOLDER}:
+                    return None
+                (standing.files if entry.kind is Kind.FILE else standing.folders)[entry.path] = entry
+            return _content(store, place, standing, b"")
+    with contextlib.closing(open_store(place.parent)) as store:
+        found = store.stat(place.name)
+        if found is None:
+            raise NotFoundError("no-such-input", "there is no such input at the site", about=place.text)
+        return _content(store, place, Standing({place.name: found}), place.name)
+
+
+def _content(store: Store, place: Location, standing: Standing, path: bytes) -> Content | None:
+    if any(each.kind is not Kind.FILE for each in standing.files.values()):
+        return None
+    where = store.where.decode("utf-8", "surrogateescape")
+    _hash(store, ("place", place.site.name, where), standing)
+    return None if standing.problems else content_at(path, standing)
 
 
 def require_whole(standing: Standing, about: str) -> None:
@@ -138,7 +178,7 @@ def matched_paths(output: Output, standing: Standing) -> list[bytes]:
     if not output.is_pattern:
         return [b"" if path == b"." else path]
     depth = path.count(b"/") + 1
-    tops = {b"/".join(each.split(b"/")[:depth]) for each in standing.files} | standing.folders
+    tops = {b"/".join(each.split(b"/")[:depth]) for each in standing.files} | standing.folders.keys()
     entries = [Entry(top, Kind.FILE) for top in sorted(tops) if top.count(b"/") + 1 == depth]
     return choose_outputs([output], entries).files
 

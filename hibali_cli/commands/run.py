@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import RefusedError, UsageError
-from hibali_cli.chaining import Order, add_chain_options, load_first, settle
+from hibali_cli.chaining import Order, add_chain_options, check_reusing, load_first, settle
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
+        (
+            "hibali run conform answers.json --site juwels --wait --collect results --reuse",
+            "Have the results there, computed once.",
+        ),
         (
             "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
             "Start it after another run, when somebody lets it go.",
@@ -70,6 +74,7 @@ def command(
     no_save: bool,
     after: tuple[str, ...],
     hold: bool,
+    reuse: bool | None,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
@@ -80,6 +85,7 @@ def command(
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
+    reuses = check_reusing(reuse, new=new, dataset=dataset)
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
@@ -103,6 +109,7 @@ def command(
         {"name": name, "new": new, "image": image},
         wait=wait,
         into=into,
+        reuses=reuses,
     )
 
 
@@ -175,7 +182,9 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     )
 
 
-def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
+def _run(
+    common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into, reuses: bool
+) -> int:
     from dataclasses import replace
 
     from hibali_cli.progress import listening
@@ -184,6 +193,7 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
     from runs.book import Book
     from runs.carry import Synchroniser
     from runs.launch import launch
+    from runs.reuse import Reuse
 
     book = Book()
     with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
@@ -194,12 +204,13 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
                 far,
                 book,
                 Synchroniser(),
+                reuse=Reuse(common.settings(), book, tell) if reuses else None,
                 began=lambda run: _announce(common, run),
                 tell=tell,
             )
         finally:
             far.close()
-        if wait:
+        if wait and not run.reused:
             [run] = wait_for_runs(common, book, [run], tell)
         receipt = collect_into(common, book, run, into, tell)
     if receipt is not None:
