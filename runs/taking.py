@@ -15,7 +15,7 @@ from runs.book import Book
 from runs.chain import require_submitted, require_success
 from runs.guard import Need
 from runs.left import content_at, look_at, matched_paths, require_whole, work_location
-from runs.prepare import Input, list_inputs
+from runs.prepare import Input, Waiting, list_inputs
 from runs.reference import Reference, find_output, read_reference
 from runs.run import Output, Run
 from runs.stage import Identity
@@ -93,8 +93,11 @@ def _told_apart(taken: Taken) -> Taken:
     return replace(taken, identity=replace(taken.identity, text=text))
 
 
-def list_needs(taken: Iterable[Taken], after: Iterable[Run], site: Site) -> tuple[Need, ...]:
-    """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first."""
+def waiting_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
+    """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first.
+
+    The jobs are those of the ledger; whoever submits asks again.
+    """
     runs: dict[str, Run] = {}
     paths: dict[str, list[str]] = {}
     for each in taken:
@@ -102,10 +105,12 @@ def list_needs(taken: Iterable[Taken], after: Iterable[Run], site: Site) -> tupl
             runs[each.run.id] = each.run
             paths.setdefault(each.run.id, []).append(each.path)
     runs |= {run.id: run for run in after if run.site == site.name}
-    return tuple(
+    needs = (
         Need(run.id, run.folder.decode("utf-8", "surrogateescape"), tuple(paths.get(run.id, ())))
         for run in runs.values()
     )
+    jobs = (run.job for run in runs.values() if run.job and not run.state.ended)
+    return Waiting(tuple(needs), tuple(jobs), hold)
 
 
 def outputs_taken(references: Iterable[Reference], run: Run) -> list[Output]:

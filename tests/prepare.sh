@@ -2,7 +2,8 @@
 # Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
 # `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
 # `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
-# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy.
+# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
+# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -77,6 +78,7 @@ for part in "$@"; do
     packages) prepare_packages ;;
     swift) prepare_own swift "OpenStack Swift" ;;
     crates) prepare_own crates "roc-validator" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates]" >&2 && exit 2 ;;
+    snakemake) prepare_own snakemake "Snakemake" ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [snakemake]" >&2 && exit 2 ;;
     esac
 done

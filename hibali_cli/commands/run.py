@@ -133,9 +133,8 @@ def read_request(
     from runs.dataset import asked_here
     from runs.inputs import locate_inputs
     from runs.launch import Request
-    from runs.prepare import Waiting
     from runs.scheduler import load_scheduler
-    from runs.taking import list_needs, list_references
+    from runs.taking import list_references, waiting_of
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
@@ -158,9 +157,7 @@ def read_request(
         pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
         asked=asked_here(answers, located, image).to_fields(),
         after=tuple(run.id for run in first),
-        waiting=Waiting(
-            list_needs([each.taken for each in located if each.taken], first, site), hold=order.hold
-        ),
+        waiting=waiting_of([each.taken for each in located if each.taken], first, site, hold=order.hold),
     )
 
 
