@@ -108,7 +108,7 @@ def collect(
         chosen = choose_outputs(run.outputs, store.list())
     finally:
         store.close()
-    receipt = _pull(source, target, chosen.files, saving, tell)
+    receipt = pull_files(source, target, chosen.files, saving, tell)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -127,9 +127,10 @@ def collect(
     return receipt
 
 
-def _pull(
+def pull_files(
     source: Location, target: Location, files: Sequence[bytes], saving: Saving, tell: Listener
 ) -> Receipt:
+    """Bring just these files of a folder."""
     if not files:
         return Receipt(new_identifier(), "collect", source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))

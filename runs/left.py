@@ -13,6 +13,7 @@ from hibali.locations import Location
 from hibali.sites import Site
 from hibali.text import printable
 from runs.collect import choose_outputs
+from runs.reference import Named, find_output
 from runs.run import Output, Run
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind
@@ -160,6 +161,20 @@ def _content(store: Store, place: Location, standing: Standing, path: bytes) -> 
     where = store.where.decode("utf-8", "surrogateescape")
     _hash(store, ("place", place.site.name, where), standing)
     return None if standing.problems else content_at(path, standing)
+
+
+def find_content(run: Run, site: Site, named: Named) -> Content | None:
+    """What an input's identity names, hashed at the site of the run; None where it is not as the run left it.
+
+    Raises what `look_at` does, and `NotFoundError` for an output that the run never declared.
+    """
+    output = find_output(run, named.reference)
+    standing = look_at(run, site, [output], hashed=True)
+    if standing.problems or standing.changed:
+        return None
+    paths = matched_paths(output, standing)
+    wanted = [path for path in paths if not named.path or printable(path) == named.path]
+    return content_at(wanted[0], standing) if len(wanted) == 1 else None
 
 
 def require_whole(standing: Standing, about: str) -> None:

@@ -12,6 +12,7 @@ from hibali.text import printable
 from runs.run import FROM_RUN, RUN_ID, Output, Run
 
 _REFERENCE = re.compile(rf"{FROM_RUN}({RUN_ID.pattern})/([^/]+)(?:/(.*))?", re.DOTALL)
+_IDENTITY = re.compile(rf"{FROM_RUN}({RUN_ID.pattern})/([^/:]+)(?:/(.*)|:(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,27 @@ class Reference:
     def text(self) -> str:
         """As users write it: it stands for one content for ever, because a run leaves its outputs once."""
         return "/".join(part for part in (f"{FROM_RUN}{self.run}", self.output, self.below) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an input's identity says of an output: `path` is that of one file of a pattern, printable; "" for all of it."""
+
+    reference: Reference
+    path: str = ""
+
+    @property
+    def text(self) -> str:
+        """The identity."""
+        return f"{self.reference.text}:{self.path}" if self.path else self.reference.text
+
+
+def read_named(identity: str) -> Named | None:
+    """What `Named.text` wrote; None for an identity of another kind."""
+    found = _IDENTITY.fullmatch(identity)
+    if found is None:
+        return None
+    return Named(Reference(found[1], found[2], found[3] or ""), found[4] or "")
 
 
 def read_reference(text: str, sites: Container[str]) -> Reference | None:

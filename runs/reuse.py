@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,16 +15,15 @@ from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.container import load_container
-from runs.left import content_at, content_of_place, look_at, matched_paths
-from runs.reference import Reference, find_output
-from runs.run import FROM_RUN, RUN_ID, Run, State
+from runs.left import content_of_place, find_content, look_at
+from runs.reference import read_named
+from runs.run import FROM_RUN, Run, State
 from runs.stage import Identity
 
 if TYPE_CHECKING:
     from runs.launch import Request
 
 _Answer = TypeVar("_Answer")
-_OUTPUT = re.compile(rf"{FROM_RUN}({RUN_ID.pattern})/([^/:]+)(?:/(.*)|:(.*))?", re.DOTALL)
 
 
 def known_content(identity: Identity) -> str:
@@ -114,19 +112,12 @@ class Reuse:
 
     def _hash_output(self, text: str) -> str:
         """What is in an output of a run now, if that is as the run left it."""
-        found = _OUTPUT.fullmatch(text)
-        if found is None:
+        named = read_named(text)
+        run = self._book.load(named.reference.run) if named else None
+        if named is None or run is None or run.state is not State.SUCCEEDED:
             return ""
-        run = self._book.load(found[1])
-        if run.state is not State.SUCCEEDED:
-            return ""
-        output = find_output(run, Reference(found[1], found[2], found[3] or ""))
-        standing = look_at(run, self._settings.site(run.site), [output], hashed=True)
-        if standing.problems or standing.changed:
-            return ""
-        paths = matched_paths(output, standing)
-        named = [path for path in paths if found[4] is None or printable(path) == found[4]]
-        return content_at(named[0], standing).text if len(named) == 1 else ""
+        content = find_content(run, self._settings.site(run.site), named)
+        return content.text if content else ""
 
     def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
         """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""

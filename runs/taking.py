@@ -16,7 +16,7 @@ from runs.chain import require_submitted, require_success
 from runs.guard import Need
 from runs.left import content_at, look_at, matched_paths, require_whole, work_location
 from runs.prepare import Input, Waiting, list_inputs
-from runs.reference import Reference, find_output, read_reference
+from runs.reference import Named, Reference, find_output, read_reference
 from runs.run import Output, Run
 from runs.stage import Identity
 
@@ -67,7 +67,7 @@ def take_output(
         taken = _taken(each, reference, run, home, text, here=here)
         found.append(taken if identity is None else replace(taken, identity=identity))
     if output.is_pattern:
-        found = [_told_apart(taken) for taken in found]
+        found = [_told_apart(taken, reference) for taken in found]
     if len(found) > 1 and not several:
         raise UsageError(
             "several-files",
@@ -87,9 +87,9 @@ def _taken(each: Input, reference: Reference, run: Run, home: Site, path: str, *
     return Taken(named, place, Identity(reference.text), run, path)
 
 
-def _told_apart(taken: Taken) -> Taken:
+def _told_apart(taken: Taken, reference: Reference) -> Taken:
     """Of a pattern each file has an identity of its own."""
-    text = f"{taken.identity.text}:{printable(taken.path)}"
+    text = Named(reference, printable(taken.path)).text
     return replace(taken, identity=replace(taken.identity, text=text))
 
 
