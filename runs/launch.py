@@ -84,8 +84,6 @@ def launch(
         run = None if request.new else book.find_unreported(key)
         if run is None and reuse is not None:
             run = reuse.find(request, identities)
-            if run is not None:
-                run = replace(run, reused=True)
         if run is None:
             check_needs(far, request.scheduler, book, request.waiting.needs)
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)

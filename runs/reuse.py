@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.container import load_container
+from runs.kept import find_kept
 from runs.left import content_of_place, find_content, look_at
 from runs.reference import read_named
 from runs.run import FROM_RUN, Run, State
@@ -45,12 +47,12 @@ class Reuse:
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
         """The latest run that succeeded with the same pipeline, values and content of inputs, and left what still stands."""
         for run, record in self._alike(request):
-            if (
-                self._same_inputs(request, identities, record)
-                and self._same_tool(request, run, record)
-                and self._stands(run)
-            ):
-                return run
+            same = self._same_inputs(request, identities, record)
+            if same and self._same_tool(request, run, record):
+                if self._stands(run):
+                    return replace(run, reused=True)
+                if find_kept(run, self._book) is not None:
+                    return replace(run, reused=True, kept=True)
         return None
 
     def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:

@@ -56,7 +56,7 @@ class Run:
 
     `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
     `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
-    for what was asked now, and ran before.
+    for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
     """
 
     id: str
@@ -86,6 +86,7 @@ class Run:
     hold: bool = False
     released: bool = False
     reused: bool = False
+    kept: bool = False
 
     @property
     def on_hold(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,18 @@ def test_what_does_not_stand_any_more_is_not_reused(chain: Chain) -> None:
     assert second["reused"] is False
     third = chain.step("first", "input.txt", *HERE, "--reuse").last
     assert (third["id"], third["reused"]) == (second["id"], True)
+
+
+def test_what_was_collected_and_is_unchanged_stands_for_what_a_site_forgot(chain: Chain) -> None:
+    first = chain.step("first", "input.txt", *HERE, "--collect", "back").last
+    shutil.rmtree(chain.folder / "work-here" / "runs" / first["id"])
+    for folder in ("back", "another"):
+        again = chain.step("first", "input.txt", *HERE, "--reuse", "--collect", folder).last
+        assert (again["id"], again["reused"]) == (first["id"], True)
+        assert (chain.folder / folder / "out.txt").read_text() == "hello\n"
+    for folder in ("back", "another"):
+        (chain.folder / folder / "out.txt").write_text("HELLO\n")
+    assert chain.step("first", "input.txt", *HERE, "--reuse").last["reused"] is False
 
 
 def test_reuse_goes_through_a_chain_by_content(chain: Chain) -> None:
