@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.settings import Settings
 from hibali.strict_json import canonical_digest
@@ -143,6 +143,8 @@ class Reuse:
     def _try(self, about: str, ask: Callable[[], _Answer]) -> _Answer | None:
         try:
             return ask()
+        except NotFoundError:
+            return None
         except HibaliError as problem:
             self._tell(Noted(f"not reused, {printable(about)}: {problem.message}"))
             return None
