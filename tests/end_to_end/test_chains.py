@@ -99,6 +99,7 @@ def test_a_symlink_that_a_tool_left_is_not_read_by_the_next_one(chain: Chain) ->
     assert not list((chain.folder / "work-here" / "runs" / second / "work").iterdir())
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_taken_is_told_before_anything_begins(chain: Chain) -> None:
     failed = chain.step("failed", "input.txt", *HERE, exit=7, code=3).lines[0]
     good = chain.step("good", "input.txt", *HERE).last
@@ -116,6 +117,7 @@ def test_what_cannot_be_taken_is_told_before_anything_begins(chain: Chain) -> No
     assert chain.bench.run_ids() == runs
 
 
+@pytest.mark.heavy
 def test_between_sites_only_the_output_crosses_and_one_of_equal_content_does_not(chain: Chain) -> None:
     chain.bench.add_local_site("there")
     tree = chain.add(
@@ -136,6 +138,7 @@ def test_between_sites_only_the_output_crosses_and_one_of_equal_content_does_not
         assert (chain.folder / run["id"] / "out.txt").read_text() == text
 
 
+@pytest.mark.heavy
 def test_a_list_takes_all_that_a_pattern_matches(chain: Chain) -> None:
     parts = {**doing("for n in 2 1 3; do echo $n >part-$n; done"), "name": "Parts"}
     parts["output-files"] = [{"id": "parts", "name": "parts", "path-template": "part-*", "list": True}]
@@ -149,6 +152,7 @@ def test_a_list_takes_all_that_a_pattern_matches(chain: Chain) -> None:
     assert chain.step("third", taken, *HERE, exit=2).last["code"] == "several-files"
 
 
+@pytest.mark.heavy
 def test_what_was_computed_is_reused_until_something_differs(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE).last
     assert first["reused"] is False
@@ -185,6 +189,7 @@ def test_what_does_not_stand_any_more_is_not_reused(chain: Chain) -> None:
     assert (third["id"], third["reused"]) == (second["id"], True)
 
 
+@pytest.mark.heavy
 def test_what_was_collected_and_is_unchanged_stands_for_what_a_site_forgot(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE, "--collect", "back").last
     shutil.rmtree(chain.folder / "work-here" / "runs" / first["id"])
@@ -197,6 +202,7 @@ def test_what_was_collected_and_is_unchanged_stands_for_what_a_site_forgot(chain
     assert chain.step("first", "input.txt", *HERE, "--reuse").last["reused"] is False
 
 
+@pytest.mark.heavy
 def test_reuse_goes_through_a_chain_by_content(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE).last
     second = chain.step("second", output(first), *HERE).last
@@ -230,6 +236,7 @@ def cluster(hibali: Any, slurm: Any) -> Chain:
 CLUSTER = ("--site", "cluster")
 
 
+@pytest.mark.heavy
 def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(cluster: Chain) -> None:
     go = cluster.folder / "go"
     first = cluster.step("first", "input.txt", *CLUSTER, of=cluster.add(waiting_for(go, "Wait"))).last
@@ -252,6 +259,7 @@ def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(cluster: Cha
     assert cluster.hibali("runs", "release", third["id"], "--json", exit=8).last["code"] == "run-ended"
 
 
+@pytest.mark.heavy
 def test_what_comes_after_a_failure_is_cancelled_and_says_why(cluster: Chain) -> None:
     go = cluster.folder / "go"
     first = cluster.step("first", "input.txt", *CLUSTER, of=cluster.add(waiting_for(go, "Wait")), code=3).last
