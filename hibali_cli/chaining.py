@@ -37,7 +37,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--reuse/--fresh",
         default=None,
         envvar="HIBALI_REUSE",
-        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again.",
+        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again. "
+        "HIBALI_REUSE=1 in the environment is as --reuse.",
     ),
 )
 

@@ -15,7 +15,6 @@ FILES: Mapping[str, str] = {
 ENVIRONMENT: Mapping[str, str] = {
     "HIBALI_CONFIG": "The configuration to read instead of the user's, unless --config is given.",
     "HIBALI_STATE": "The folder to keep state in instead of the user's.",
-    "HIBALI_REUSE": "When it is 1, `run` reuses unless --fresh is given.",
     "XDG_RUNTIME_DIR": "Where ssh control sockets go, if it is short; else the folder for temporary files.",
     "NO_COLOR": "When set, nothing is coloured.",
 }

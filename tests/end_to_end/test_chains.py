@@ -13,6 +13,8 @@ import pytest
 from tests.end_to_end.run_tools import Answer, Bench, doing
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.timeout(600)  # a chain is several runs, one after the other
+
 LARGE = 3_000_000
 SMALL = 1000
 SHORTEN = {**doing(f"head -c {SMALL} [IN] >[OUT]"), "name": "Shorten"}
