@@ -82,8 +82,8 @@ def launch(
     key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name, request.after)
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
-        if run is None and reuse is not None:
-            run = reuse.find(request, identities)
+        if reuse is not None and (run is None or run.state is State.SUCCEEDED):
+            run = reuse.find(request, identities) or run
         if run is None:
             check_needs(far, request.scheduler, book, request.waiting.needs)
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
