@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for."""
+    """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for.
+
+    A `sweep` comes after the end of whatever it takes from.
+    """
 
     after: tuple[str, ...] = ()
     hold: bool = False
     wait: bool = False
+    sweep: bool = False
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -48,6 +52,14 @@ def add_chain_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
+
+
+def check_alone(order: Order) -> None:
+    """Raise `UsageError` for what only a single run can be asked for."""
+    if order.after or order.hold:
+        raise UsageError(
+            "usage", "a sweep starts when it is submitted", about="--after" if order.after else "--hold"
+        )
 
 
 def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool:  # noqa: FBT001 - as click has it
@@ -85,7 +97,11 @@ def settle(
     book = Book()
     ids = dict.fromkeys([*order.after, *(each.run for each in references)])
     runs = [book.load(each) for each in ids]
-    first = [run for run in runs if must_end_before(run, site, container, outputs_taken(references, run))]
+    first = [
+        run
+        for run in runs
+        if order.sweep or must_end_before(run, site, container, outputs_taken(references, run))
+    ]
     waited = [run for run in first if not run.state.final]
     if waited:
         with listening(common, "waiting for runs that come first") as tell:

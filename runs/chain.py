@@ -10,8 +10,8 @@ from hibali.text import printable
 from runs.book import Book
 from runs.container import Container
 from runs.explain import failed_words
-from runs.follow import update
 from runs.guard import Need
+from runs.heard import update
 from runs.run import Output, Run, State
 from runs.scheduler import Scheduler
 from transfers.far import Far

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hibali.errors import NotFoundError
 from hibali.text import printable
 from runs.book import Book
+from runs.look import Key
 from runs.run import Run, State
 from runs.script import EXIT_NOT_RUN
 from runs.submit import find_job
@@ -15,6 +16,18 @@ from runs.verdict import Seen
 from transfers.far import Far
 
 _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
+
+
+def explain_all(
+    runs: Sequence[Run],
+    seen: Mapping[Key, Seen],
+    far: Far,
+    book: Book,
+    look: Callable[[Sequence[Run]], Sequence[Run]],
+) -> dict[Key, Seen]:
+    """The same of each of these runs that was seen, but for sweeps."""
+    keys = {(run.id, 0): run for run in runs if run.sweep is None}
+    return {key: explain(run, seen[key], far, book, look) for key, run in keys.items() if key in seen}
 
 
 def explain(

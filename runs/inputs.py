@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from runs.stage import Identity, identify_elsewhere, identify_local
 from runs.taking import Taken, take_output
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store
+
+_MOST_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,32 @@ def locate_inputs(
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
     annexed content that cannot be got, and what `runs.taking.take_output` raises.
     """
+    lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
+    return locate_files(list_inputs(invocation), settings, site, identify=identify, several=lists)
+
+
+def locate_files(
+    files: Sequence[Input],
+    settings: Settings,
+    site: Site,
+    *,
+    identify: bool = True,
+    known: Mapping[str, str] | None = None,
+    several: frozenset[str] = frozenset(),
+) -> list[Located]:
+    """The same of files that several invocations may name; `known` has for some texts the location that was meant.
+
+    Of the inputs in `several` each may stand for many files.
+    """
     found: list[Located] = []
     missing: list[NotFoundError] = []
-    for each in list_inputs(invocation):
+    for each in files:
         reference = read_reference(each.text, settings.sites)
         if reference is not None:
-            several = not isinstance(invocation.values[each.id], str)
-            taken = take_output(each, reference, settings, site, several=several, look=identify)
+            taken = take_output(each, reference, settings, site, several=each.id in several, look=identify)
             found += [Located(one.input, one.place, one.identity, one) for one in taken]
             continue
-        place = read_location(each.text, settings)
+        place = read_location((known or {}).get(each.text, each.text), settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
@@ -83,7 +101,9 @@ def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
     first = missing[0]
     if len(missing) == 1:
         return first
-    lines = [f"{problem.about}: {problem.message}" for problem in missing]
+    lines = [f"{problem.about}: {problem.message}" for problem in missing[:_MOST_NAMED]]
+    if len(missing) > len(lines):
+        lines.append(f"and {len(missing) - len(lines)} more")
     return NotFoundError(
         first.code, "\n".join([f"{len(missing)} inputs are missing", *lines]), hint=first.hint
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.text import printable
 from runs.book import Book
-from runs.follow import update
+from runs.heard import update
 from runs.run import Run, State
 from runs.scheduler import Scheduler
 from transfers.far import Far

@@ -64,7 +64,9 @@ class Reuse:
         values = _values_digest(request.invocation)
         names = [[each.id, each.name] for each in request.inputs]
         for run in reversed(self._book.all()):
-            if run.state is not State.SUCCEEDED or run.pipeline_digest != request.pipeline.digest:
+            if run.sweep is not None or run.state is not State.SUCCEEDED:
+                continue
+            if run.pipeline_digest != request.pipeline.digest:
                 continue
             record = self._book.records(run.id)[0]
             inputs = record.get("inputs", ())

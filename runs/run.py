@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.errors import NotFoundError
 from hibali.text import path_from_fields, printable
+
+if TYPE_CHECKING:
+    from runs.sweeps.sweep import Sweep
 
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
@@ -57,6 +60,12 @@ class Run:
     `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
     `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
     for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
+    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
+    that is run again by this one.
+
+    `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
+    queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
+    folder was removed.
     """
 
     id: str
@@ -78,7 +87,12 @@ class Run:
     host: str = ""
     started: str = ""
     ended: str = ""
+    submitting: bool = False
+    words: tuple[str, ...] = ()
     cancelled: bool = False
+    marked: bool = False
+    told: bool = False
+    cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
     after: tuple[str, ...] = field(default=())
@@ -87,6 +101,9 @@ class Run:
     released: bool = False
     reused: bool = False
     kept: bool = False
+
+    sweep: Sweep | None = None
+    origin: str = ""
 
     @property
     def on_hold(self) -> bool:
@@ -99,20 +116,21 @@ class Run:
         taken = (text.removeprefix(FROM_RUN).partition("/")[0] for _, text in self.sources)
         return tuple(dict.fromkeys((*self.after, *taken)))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is ready and waits with us for room in the queue."""
+        return bool(self.words) and not self.job and not self.state.ended
+
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
         from hibali.text import path_fields
 
-        task = {
-            "state": self.state,
-            "job": self.job,
-            "native": self.native,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "host": self.host,
-            "started": self.started or None,
-            "ended": self.ended or None,
-        }
+        if self.sweep is not None:
+            from runs.sweeps.record import sweep_record
+
+            tasks, more = sweep_record(self.sweep)
+        else:
+            tasks, more = [self._task_record()], {}
         return {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -124,6 +142,7 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "cleaned": self.cleaned or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
@@ -134,7 +153,21 @@ class Run:
             "sources": [{"input": each, "from": text} for each, text in self.sources],
             "on_hold": self.on_hold,
             "reused": self.reused,
-            "tasks": [task],
+            "tasks": tasks,
+            "rerun_of": self.origin or None,
+            **more,
+        }
+
+    def _task_record(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "job": self.job,
+            "native": self.native,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "host": self.host,
+            "started": self.started or None,
+            "ended": self.ended or None,
         }
 
 
@@ -165,6 +198,11 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def _begin(record: Mapping[str, Any]) -> Run:
+    sweep = None
+    if record.get("sweep"):
+        from runs.sweeps.sweep import begin_sweep
+
+        sweep = begin_sweep(record)
     return Run(
         id=record["id"],
         key=record["key"],
@@ -182,6 +220,8 @@ def _begin(record: Mapping[str, Any]) -> Run:
         after=tuple(record.get("after", ())),
         sources=_sources(record.get("inputs", ())),
         hold=bool(record.get("hold")),
+        sweep=sweep,
+        origin=record.get("origin", ""),
     )
 
 
@@ -192,6 +232,10 @@ def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     """One more thing that happened; a state never goes back behind an end that is known."""
+    if run.sweep is not None and kind in {"staged", "chunk", "tasks"}:
+        from runs.sweeps.sweep import apply_record
+
+        return apply_record(run, run.sweep, kind, record)
     match kind:
         case "staged":
             return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
@@ -212,14 +256,29 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
             )
-        case "cancel":
-            return replace(run, cancelled=True)
         case "released":
             return replace(run, released=True)
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
             return replace(run, collected=(*run.collected, record["target"]))
+        case _:
+            return _apply_to_submission(run, kind, record)
+
+
+def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
+    """What happened to it before it had a job, what was wished, and what became of its folder."""
+    match kind:
+        case "waits":
+            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+        case "submitting":
+            return replace(run, submitting=True, words=(), reason="")
+        case "cancel":
+            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+        case "cancel-told":
+            return replace(run, told=True)
+        case "cleaned":
+            return replace(run, cleaned=record["at"])
         case _:
             return run
 

@@ -10,12 +10,11 @@ from hibali.locations import Location
 from hibali.settings import Settings
 from hibali.sites import Site
 from hibali.text import printable
-from registry.invocation import Invocation
 from runs.book import Book
 from runs.chain import require_submitted, require_success
 from runs.guard import Need
 from runs.left import content_at, look_at, matched_paths, require_whole, work_location
-from runs.prepare import Input, Waiting, list_inputs
+from runs.prepare import Input, Waiting
 from runs.reference import Named, Reference, find_output, read_reference
 from runs.run import Output, Run
 from runs.stage import Identity
@@ -32,9 +31,9 @@ class Taken:
     path: str
 
 
-def list_references(invocation: Invocation, settings: Settings) -> list[Reference]:
-    """The outputs of runs that an invocation names; raises `UsageError` for what only looks like one."""
-    found = (read_reference(each.text, settings.sites) for each in list_inputs(invocation))
+def list_references(files: Iterable[Input], settings: Settings) -> list[Reference]:
+    """The outputs of runs among files that are named; raises `UsageError` for what only looks like one."""
+    found = (read_reference(each.text, settings.sites) for each in files)
     return [each for each in found if each is not None]
 
 
