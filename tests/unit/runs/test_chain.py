@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hibali.errors import RunFailedError, TryLaterError
 from runs.book import Book
 from runs.chain import find_jobs
+from runs.clean import Wanted, needed_ids, why_kept
 from runs.explain import explain
 from runs.run import Run, State
 from runs.verdict import ExitRecord, Seen
@@ -56,6 +58,15 @@ def test_jobs_are_those_of_runs_that_have_not_ended() -> None:
 def test_whoever_cannot_be_waited_for_is_named(run: Run, error: type[Exception]) -> None:
     with pytest.raises(error):
         find_jobs([run], "slurm")
+
+
+def test_what_a_run_that_is_not_over_needs_is_not_cleaned() -> None:
+    ended = "2026-01-02T03:04:05Z"
+    done = replace(a_run(State.SUCCEEDED), folder=b"/w", collected=("d",), ended=ended)
+    for state, kept in ((State.RUNNING, True), (State.SUCCEEDED, False)):
+        other = replace(a_run(state), id=SECOND, sources=(("in", f"run:{FIRST}/out"),))
+        wanted = Wanted(needed=needed_ids([done, other]))
+        assert bool(why_kept(done, wanted, datetime.now(UTC))) is kept
 
 
 class Place:
