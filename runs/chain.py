@@ -20,10 +20,13 @@ from transfers.far import Far
 def must_end_before(run: Run, site: Site, container: Container, outputs: Iterable[Output]) -> bool:
     """Whether a run has to have ended before what needs it can be submitted to a site.
 
-    Elsewhere nobody can wait for its job; what a pattern takes is known, and a private copy can be made, only then.
+    Elsewhere nobody can wait for its job; what a pattern takes is known, and a private copy can be made, only then. A sweep
+    has many jobs, some of which may not be submitted yet.
     """
     copies = container.isolates and not container.binds_inputs
     asked = list(outputs)
+    if run.sweep is not None:
+        return True
     return run.site != site.name or any(each.is_pattern for each in asked) or (copies and bool(asked))
 
 

@@ -103,7 +103,7 @@ def waiting_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold
         if each.run.site == site.name:
             runs[each.run.id] = each.run
             paths.setdefault(each.run.id, []).append(each.path)
-    runs |= {run.id: run for run in after if run.site == site.name}
+    runs |= {run.id: run for run in after if run.site == site.name and run.sweep is None}
     needs = (
         Need(run.id, run.folder.decode("utf-8", "surrogateescape"), tuple(paths.get(run.id, ())))
         for run in runs.values()

@@ -239,43 +239,55 @@ def cluster(hibali: Any, slurm: Any) -> Chain:
 CLUSTER = ("--site", "cluster")
 
 
+@pytest.fixture(params=["here", "cluster"])
+def queue(request: pytest.FixtureRequest) -> tuple[Chain, str]:
+    """Steps where a job can wait: without a scheduler, and on Slurm."""
+    if request.param == "cluster":
+        return request.getfixturevalue("cluster"), "cluster"
+    return request.getfixturevalue("chain"), "here"
+
+
 @pytest.mark.heavy
-def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(cluster: Chain) -> None:
-    go = cluster.folder / "go"
-    first = cluster.step("first", "input.txt", *CLUSTER, of=cluster.add(waiting_for(go, "Wait"))).last
-    second = cluster.step("second", output(first), *CLUSTER).last
-    third = cluster.step("third", "input.txt", *CLUSTER, "--after", second["id"], "--hold").last
+def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(queue: tuple[Chain, str]) -> None:
+    chain, name = queue
+    there = ("--site", name)
+    go = chain.folder / "go"
+    first = chain.step("first", "input.txt", *there, of=chain.add(waiting_for(go, "Wait"))).last
+    second = chain.step("second", output(first), *there).last
+    third = chain.step("third", "input.txt", *there, "--after", second["id"], "--hold").last
     assert third["on_hold"] is True
-    assert cluster.shown(second["id"])["state"] == "WAITING"
-    assert cluster.step("third", "input.txt", *CLUSTER, "--after", second["id"]).last["id"] == third["id"]
-    assert cluster.hibali("runs", "release", first["id"], "--json", exit=2).last["code"] == "not-on-hold"
-    assert not (cluster.folder / "work-cluster" / "runs" / second["id"] / "started").exists()
+    assert chain.shown(second["id"])["state"] == "WAITING"
+    assert chain.step("third", "input.txt", *there, "--after", second["id"]).last["id"] == third["id"]
+    assert chain.hibali("runs", "release", first["id"], "--json", exit=2).last["code"] == "not-on-hold"
+    assert not (chain.folder / f"work-{name}" / "runs" / second["id"] / "started").exists()
     go.touch()
-    assert cluster.hibali("runs", "wait", second["id"], "--json", exit=0).last["state"] == "SUCCEEDED"
-    held = cluster.shown(third["id"])
+    assert chain.hibali("runs", "wait", second["id"], "--json", exit=0).last["state"] == "SUCCEEDED"
+    held = chain.shown(third["id"])
     assert (held["state"], held["on_hold"]) == ("WAITING", True)
     assert held["tasks"][0]["reason"] == f"on hold: hibali runs release {third['id']}"
     for _ in range(2):
-        released = cluster.hibali("runs", "release", third["id"], "--json")
+        released = chain.hibali("runs", "release", third["id"], "--json")
         assert released.exit in {0, 8}
-    assert cluster.hibali("runs", "wait", third["id"], "--json", exit=0).last["state"] == "SUCCEEDED"
-    assert cluster.hibali("runs", "release", third["id"], "--json", exit=8).last["code"] == "run-ended"
+    assert chain.hibali("runs", "wait", third["id"], "--json", exit=0).last["state"] == "SUCCEEDED"
+    assert chain.hibali("runs", "release", third["id"], "--json", exit=8).last["code"] == "run-ended"
 
 
 @pytest.mark.heavy
-def test_what_comes_after_a_failure_is_cancelled_and_says_why(cluster: Chain) -> None:
-    go = cluster.folder / "go"
-    first = cluster.step("first", "input.txt", *CLUSTER, of=cluster.add(waiting_for(go, "Wait")), code=3).last
-    second = cluster.step("second", output(first), *CLUSTER).last
-    third = cluster.step("third", "input.txt", *CLUSTER, "--after", second["id"]).last
+def test_what_comes_after_a_failure_is_cancelled_and_says_why(queue: tuple[Chain, str]) -> None:
+    chain, name = queue
+    there = ("--site", name)
+    go = chain.folder / "go"
+    first = chain.step("first", "input.txt", *there, of=chain.add(waiting_for(go, "Wait")), code=3).last
+    second = chain.step("second", output(first), *there).last
+    third = chain.step("third", "input.txt", *there, "--after", second["id"]).last
     go.touch()
-    told = cluster.hibali("runs", "wait", third["id"], "--json", exit=7)
+    told = chain.hibali("runs", "wait", third["id"], "--json", exit=7)
     assert told.lines[0]["state"] == "CANCELLED"
     assert told.last["message"] == f"the run was cancelled (run {second['id']} was cancelled)"
-    told = cluster.hibali("runs", "wait", second["id"], "--json", exit=7)
+    told = chain.hibali("runs", "wait", second["id"], "--json", exit=7)
     assert told.last["message"] == f"the run was cancelled (run {first['id']} failed)"
     assert (
-        cluster.step("third", "input.txt", *CLUSTER, "--after", second["id"], exit=7).last["code"]
+        chain.step("third", "input.txt", *there, "--after", second["id"], exit=7).last["code"]
         == "needed-run-failed"
     )
 
