@@ -44,9 +44,18 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "started": run.started or None,
         "ended": run.ended or None,
         "folder": run.folder or None,
+        **_chain_pairs(run),
         "collected": ", ".join(run.collected) or None,
         "removed there": run.cleaned or None,
     }
+
+
+def _chain_pairs(run: Run) -> dict[str, Cell]:
+    """What it takes of other runs, and which come first; nothing for a run that stands alone."""
+    found: dict[str, Cell] = {"after": ", ".join(run.after)} if run.after else {}
+    for identifier in dict.fromkeys(each for each, _ in run.sources):
+        found[f"input {identifier}"] = ", ".join(text for each, text in run.sources if each == identifier)
+    return found
 
 
 def find_failure(run: Run) -> HibaliError | None:
@@ -60,7 +69,8 @@ def find_failure(run: Run) -> HibaliError | None:
             "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
-        return RunFailedError("run-cancelled", "the run was cancelled", about=run.id)
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
@@ -100,7 +110,12 @@ def tell_left(common: Common, run: Run) -> None:
         flush_results()
         raise no_room(run)
     if not common.json:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        told = (
+            f"on hold at {run.site}: hibali runs release"
+            if run.on_hold
+            else f"{run.state} at {run.site}: hibali runs wait"
+        )
+        common.output.say(f"{told} {run.id}")
 
 
 def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
@@ -109,7 +124,7 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {state_text(run)}")
+            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
     flush_results()
     failures = [failure for run in runs if (failure := find_failure(run))]
     for run in runs:

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import RefusedError, UsageError
+from hibali_cli.chaining import (
+    Order,
+    add_chain_options,
+    check_alone,
+    check_reusing,
+    check_unchained,
+    load_first,
+    settle,
+)
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
 from hibali_cli.job_options import add_job_options, say_asked, wanted_of, with_wishes
@@ -39,6 +48,14 @@ if TYPE_CHECKING:
         (
             "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
             "Ask for more than the author suggests and the site gives by default.",
+        ),
+        (
+            "hibali run conform answers.json --site juwels --wait --collect results --reuse",
+            "Have the results there, computed once.",
+        ),
+        (
+            "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
+            "Start it after another run, when somebody lets it go.",
         ),
         (
             "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
@@ -103,6 +120,7 @@ if TYPE_CHECKING:
     "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs."
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
+@add_chain_options
 def command(
     common: Common,
     *,
@@ -124,14 +142,17 @@ def command(
     dataset: str | None,
     table: str | None,
     no_save: bool,
+    after: tuple[str, ...],
+    hold: bool,
+    reuse: bool | None,
     **job: Any,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
-    each row and each combination of values, which go before the answers of the file. What a job asks for is the author's
-    suggestion, unless the site's table says something else, unless the line does.
+    new one. File answers are local paths, from the current folder, SITE:PATH, or run:ID/OUTPUT-ID: what another run leaves.
+    With --each and --param it is a sweep: a task for each row and each combination of values, which go before the answers of the file.
+    What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
@@ -139,6 +160,7 @@ def command(
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
+    reuses = check_reusing(reuse, new=new, dataset=dataset)
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
@@ -148,6 +170,7 @@ def command(
         common.output.warn(f"{found.reference}: {deprecation}")
     if no_fast and (fast_inputs or fast_work):
         raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+    order = Order(after, hold, wait)
     marks = Marks(fast_inputs, fast_work, no_fast)
     wanted = wanted_of(job)
     choosing = Asked(site_names, image, name, new, explain, marks, wanted)
@@ -155,6 +178,7 @@ def command(
     if each is not None or parameters:
         from hibali_cli.sweeping import SweepLine, run_sweep
 
+        check_alone(order)
         if is_choice(choosing, common.settings()) or fast_inputs or fast_work:
             raise UsageError(
                 "usage",
@@ -177,12 +201,13 @@ def command(
             hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
+        check_unchained(order)
         request = choose_request(common, found, answers, choosing)
         if explain and dry_run:
             return None
     else:
         request = read_request(
-            common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
+            common, found, answers, site_names[0], image, order, identify=not dry_run, marks=marks
         )
     request = with_wishes(common, request, wanted)
     if dataset is not None:
@@ -193,7 +218,8 @@ def command(
         _show(common, request)
         return None
     require_consent(common, catalogue, request.pipeline, request.container)
-    return run_one(common, replace(request, name=name, new=new, image=image), wait=wait, into=into)
+    request = replace(request, name=name, new=new, image=image)
+    return run_one(common, request, wait=wait, into=into, reuses=reuses)
 
 
 def read_request(
@@ -202,6 +228,7 @@ def read_request(
     answers: Path,
     site_name: str,
     image: str,
+    order: Order | None = None,
     *,
     identify: bool,
     located: Sequence[Located] | None = None,
@@ -218,15 +245,24 @@ def read_request(
     from runs.dataset import asked_here
     from runs.fast import NO_MARKS
     from runs.inputs import locate_inputs, seen_from
+    from runs.prepare import list_inputs
+    from runs.taking import list_references
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
-    load_container(site.container).image_name(pipeline.container)
+    container = load_container(site.container)
+    container.image_name(pipeline.container)
+    references = list_references(list_inputs(invocation), common.settings())
+    order = order or Order()
+    first = settle(common, references, order, site, container) if identify else load_first(order)
     if located is None:
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
-    located = seen_from(located, site)
+    else:
+        located = seen_from(located, site)
     asked = asked_here(answers, located, image).to_fields()
-    return make_request(pipeline, invocation, located, site, image, asked, marks or NO_MARKS)
+    return make_request(
+        pipeline, invocation, located, site, image, asked, first, hold=order.hold, marks=marks or NO_MARKS
+    )
 
 
 def make_request(
@@ -236,15 +272,22 @@ def make_request(
     site: Site,
     image: str,
     asked: Mapping[str, Any],
+    first: Sequence[Run] = (),
+    *,
+    hold: bool = False,
     marks: Marks | None = None,
 ) -> Request:
-    """The request of these answers at a site, with its inputs located; without `marks` nothing goes to fast storage."""
+    """The request of these answers at a site, with its inputs located; `first` are the runs that come before.
+
+    Without `marks` nothing goes to fast storage.
+    """
     from hibali_cli.catalogue import pinned_image
     from registry.catalogue import Catalogue
     from runs.container import load_container
     from runs.fast import NOTHING_FAST, read_fast
     from runs.launch import Request
     from runs.scheduler import load_scheduler
+    from runs.taking import waiting_of
 
     container = load_container(site.container)
     inputs = tuple(each.input for each in located)
@@ -263,6 +306,8 @@ def make_request(
         pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
         fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
         asked=asked,
+        after=tuple(run.id for run in first),
+        waiting=waiting_of([each.taken for each in located if each.taken], first, site, hold=hold),
     )
 
 
@@ -287,7 +332,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     )
 
 
-def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
+def run_one(common: Common, request: Request, *, wait: bool, into: Into, reuses: bool = False) -> int:
     """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends, tell_left
@@ -295,6 +340,7 @@ def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
     from runs.book import Book
     from runs.carry import Synchroniser
     from runs.launch import launch
+    from runs.reuse import Reuse
 
     book = Book()
     with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
@@ -305,12 +351,13 @@ def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
                 far,
                 book,
                 Synchroniser(),
+                reuse=Reuse(common.settings(), book, tell) if reuses else None,
                 began=lambda run: announce(common, run),
                 tell=tell,
             )
         finally:
             far.close()
-        if wait:
+        if wait and not run.reused:
             [run] = wait_for_runs(common, book, [run], tell)
         receipt = collect_into(common, book, run, into, tell)
     if receipt is not None:
