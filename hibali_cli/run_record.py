@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hibali.errors import HibaliError, RunFailedError, TryLaterError
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
+from hibali_cli.tally import size_words
 from runs.book import Book
 from runs.run import Run, State
 
@@ -12,7 +15,7 @@ from runs.run import Run, State
 def show_run(common: Common, run: Run) -> None:
     """One run as a JSON line or as names and values."""
     if common.json:
-        common.output.record("run", run.to_record(), flush=True)
+        common.output.record("run", run.to_whole_record(), flush=True)
     else:
         common.output.pairs(run_pairs(run))
 
@@ -33,9 +36,21 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "created": run.created,
         "started": run.started or None,
         "ended": run.ended or None,
+        "CPU": None if run.cpu_seconds is None else f"{run.cpu_seconds:.1f} s",
+        "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
+        "digest": f"sha256 {run.pipeline_digest}",
+        "image": run.image or None,
+        **{f"input {each['id']}": _input_words(each) for each in run.inputs},
         "folder": run.folder or None,
         "collected": ", ".join(run.collected) or None,
+        "receipts": ", ".join(run.receipts) or None,
+        "begun by": f"hibali {run.hibali}" if run.hibali else None,
     }
+
+
+def _input_words(each: Mapping[str, str]) -> str:
+    """Where it lay, and what it was then."""
+    return f"{each['location']} ({each['identity']})"
 
 
 def find_failure(run: Run) -> HibaliError | None:

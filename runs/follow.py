@@ -11,12 +11,20 @@ from runs.book import Book
 from runs.run import Run, State, ignore_run
 from runs.scheduler import Phase, Scheduler, Status
 from runs.submit import find_job
+from runs.usage import note_usage
 from runs.verdict import ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
 GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
 PATIENCE_SECONDS = 3600.0  # a site that does not answer for so long ends the waiting
 _FIRST_SECONDS = 0.5
+_NOT_SUBMITTED = "not-submitted"
+
+
+def only_pause(far: Far, seconds: float) -> None:
+    """Nothing is done between two questions."""
+    del far
+    pause(seconds)
 
 
 def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool = True) -> dict[str, Seen]:
@@ -80,10 +88,12 @@ def wait_for_end(
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
+    meanwhile: Callable[[Far, float], None] = only_pause,
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
-    A site or scheduler that is silent is asked again, for `patience` seconds; then its error is raised.
+    A site or scheduler that is silent is asked again, for `patience` seconds; then its error is raised. Between two
+    questions `meanwhile` passes so many seconds, or fewer, with the site at hand; with 0 it is called when all have ended.
     """
     watch = _Watch(scheduler, book, grace, changed)
     intervals = growing_intervals(_FIRST_SECONDS, poll_seconds)
@@ -94,9 +104,14 @@ def wait_for_end(
             try:
                 far = far or open_far()
                 waiting = watch.look(far, [book.load(each) for each in run_ids], intervals)
+                if waiting is None:
+                    note_usage(far, scheduler, book, [book.load(each) for each in run_ids])
+                meanwhile(far, waiting or 0.0)
                 silent = 0.0
+                if waiting is None:
+                    return [book.load(each) for each in run_ids]
             except TryLaterError as problem:
-                if silent >= patience:
+                if silent >= patience or problem.code == _NOT_SUBMITTED:
                     raise
                 if far is not None:
                     far.close()
@@ -104,9 +119,7 @@ def wait_for_end(
                 waiting = intervals.next_pause()
                 silent += waiting
                 tell(Retried(problem.about, 1, waiting, problem.message))
-            if waiting is None:
-                return [book.load(each) for each in run_ids]
-            pause(waiting)
+                pause(waiting)
     finally:
         if far is not None:
             far.close()
@@ -171,7 +184,7 @@ def _note(book: Book, run: Run, seen: Seen) -> Run:
 
 def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
-        "not-submitted",
+        _NOT_SUBMITTED,
         "this run was never submitted: what launched it ended before",
         about=run.id,
         hint="Type its `hibali run` line again; it goes on from there.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali import __version__
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, work_path
@@ -117,6 +118,7 @@ def _begin(
             "name": request.name,
             "scheduler": request.scheduler.name,
             "container": request.container.name,
+            "hibali": __version__,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
             "inputs": [

@@ -11,6 +11,8 @@ from typing import Any
 from hibali.errors import NotFoundError
 from hibali.text import path_from_fields, printable
 
+# The tool is a child of somebody else there, whose time the job does not see.
+_BY_OTHERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 
 
@@ -51,7 +53,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made."""
+    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
+
+    `hibali` is the version that began it, `image` is `sha256:ID` of what was started. `invocation` are the answers as they
+    were given; each of `inputs` has `id`, `name`, `location` and `identity`. `collected` are the targets, `receipts` the
+    receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more.
+    """
 
     id: str
     key: str
@@ -75,6 +82,14 @@ class Run:
     cancelled: bool = False
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    receipts: tuple[str, ...] = field(default=())
+    hibali: str = ""
+    image: str = ""
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Mapping[str, str], ...] = field(default=())
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    accounted: bool = False
 
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
@@ -89,6 +104,8 @@ class Run:
             "host": self.host,
             "started": self.started or None,
             "ended": self.ended or None,
+            "cpu_seconds": self.cpu_seconds,
+            "memory_bytes": self.memory_bytes,
         }
         return {
             "id": self.id,
@@ -101,6 +118,9 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "receipts": list(self.receipts),
+            "hibali": self.hibali or None,
+            "image": self.image or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
@@ -109,6 +129,11 @@ class Run:
             ],
             "tasks": [task],
         }
+
+    def to_whole_record(self) -> dict[str, Any]:
+        """The same with what the run was given."""
+        given = {"invocation": dict(self.invocation), "inputs": [dict(each) for each in self.inputs]}
+        return {**self.to_record(), **given}
 
 
 def ignore_run(run: Run) -> None:
@@ -152,6 +177,9 @@ def _begin(record: Mapping[str, Any]) -> Run:
             Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
             for each in record["outputs"]
         ),
+        hibali=record.get("hibali", ""),
+        invocation=record.get("invocation", {}),
+        inputs=tuple(record.get("inputs", ())),
     )
 
 
@@ -176,15 +204,33 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 host=record.get("host") or run.host,
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
+                **_used(run, record),
             )
+        case "image":
+            return replace(run, image=f"sha256:{record['id']}")
+        case "usage":
+            return replace(run, accounted=True, **_used(run, record))
         case "cancel":
             return replace(run, cancelled=True)
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
-            return replace(run, collected=(*run.collected, record["target"]))
+            receipts = (*run.receipts, record["receipt"]) if record.get("receipt") else run.receipts
+            return replace(run, collected=(*run.collected, record["target"]), receipts=receipts)
         case _:
             return run
+
+
+def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool used, as far as it is told; what was known before stays."""
+    memory = record.get("memory_bytes")
+    seconds = record.get("cpu_seconds")
+    if record.get("kind") == "seen" and "exit_code" in record and run.container in _BY_OTHERS:
+        seconds = None
+    return {
+        "cpu_seconds": run.cpu_seconds if seconds is None else seconds,
+        "memory_bytes": run.memory_bytes if memory is None else memory,
+    }
 
 
 def _no_such_run(text: str) -> NotFoundError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hibali.errors import HibaliError
@@ -11,10 +12,12 @@ from hibali.text import printable
 from runs.run import State
 from runs.scheduler import Phase, Status
 
+_TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
+
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """What the job script wrote at its end."""
+    """What the job script wrote at its end; `cpu_seconds` are those of its children."""
 
     code: int
     signal: str
@@ -22,6 +25,7 @@ class ExitRecord:
     job: str
     started: str
     ended: str
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Seen:
     native: str = ""
     reason: str = ""
     record: ExitRecord | None = None
+    accounted: Status | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """The record of kind `seen` in the ledger."""
@@ -42,7 +47,11 @@ class Seen:
                 "host": self.record.host,
                 "started": self.record.started,
                 "ended": self.record.ended,
+                "cpu_seconds": self.record.cpu_seconds,
             }
+        if self.accounted is not None:
+            used = {"cpu_seconds": self.accounted.cpu_seconds, "memory_bytes": self.accounted.memory_bytes}
+            fields |= {name: value for name, value in used.items() if value is not None}
         return fields
 
 
@@ -61,6 +70,13 @@ def judge(
     scheduler says why it ended the job, else LOST. `again` says that the job was started once more, and
     did nothing.
     """
+    seen = _judge(status, record, accounted, cancelled=cancelled, again=again)
+    return seen if accounted is None else replace(seen, accounted=accounted)
+
+
+def _judge(
+    status: Status, record: ExitRecord | None, accounted: Status | None, *, cancelled: bool, again: bool
+) -> Seen:
     best = (
         accounted
         if accounted is not None and not status.phase.queued and accounted.phase is not Phase.GONE
@@ -108,6 +124,15 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
         if found["run"] != run or type(found["code"]) is not int:
             return None
         words = [printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")]
-        return ExitRecord(found["code"], *words)
+        return ExitRecord(found["code"], *words, cpu_seconds=_read_times(found.get("times")))
     except (HibaliError, LookupError, TypeError):
         return None
+
+
+def _read_times(text: object) -> float | None:
+    """Seconds of user and system time together, of what `times` of a POSIX shell prints: `0m1.230s 0m0.400s`."""
+    found = _TIMES.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    minutes, seconds, more_minutes, more_seconds = (float(part.replace(",", ".")) for part in found.groups())
+    return round((minutes + more_minutes) * 60 + seconds + more_seconds, 3)
