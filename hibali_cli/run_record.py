@@ -40,7 +40,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
         "digest": f"sha256 {run.pipeline_digest}",
         "image": run.image or None,
-        **{f"input {each['id']}": _input_words(each) for each in run.inputs},
+        **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
         "folder": run.folder or None,
         "collected": ", ".join(run.collected) or None,
         "receipts": ", ".join(run.receipts) or None,
@@ -50,7 +50,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
 
 def _input_words(each: Mapping[str, str]) -> str:
     """Where it lay, and what it was then."""
-    return f"{each['location']} ({each['identity']})"
+    return f"{each['id']}: {each['location']} ({each['identity']})"
 
 
 def find_failure(run: Run) -> HibaliError | None:
@@ -73,6 +73,14 @@ def find_failure(run: Run) -> HibaliError | None:
     return None
 
 
+def raise_failure(runs: list[Run]) -> None:
+    """Raise the error that tells how the first of them ended that did not end well."""
+    for run in runs:
+        failure = find_failure(run)
+        if failure is not None:
+            raise failure
+
+
 def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
     """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
     for run in runs:
@@ -81,9 +89,7 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         else:
             common.output.say(f"{run.id} {run.state}")
     flush_results()
-    failures = [failure for run in runs if (failure := find_failure(run))]
     for run in runs:
         if run.state.final and not run.reported:
             book.note(run.id, "reported")
-    if failures:
-        raise failures[0]
+    raise_failure(runs)

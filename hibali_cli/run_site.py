@@ -15,7 +15,7 @@ from hibali.sites import Site
 from hibali_cli.options import Common
 from runs.book import Book
 from runs.follow import update, wait_for_end
-from runs.run import Run
+from runs.run import Run, ignore_run
 from runs.scheduler import load_scheduler
 from runs.usage import note_usage
 from runs.watch import Watching
@@ -42,18 +42,28 @@ def opener(site: Site, tell: Listener) -> Callable[[], Far]:
     return open_site
 
 
-def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:
-    """Follow until all have ended, all sites at once; the runs as they are then."""
+def wait_for_runs(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    tell: Listener,
+    *,
+    changed: Callable[[Run], None] = ignore_run,
+) -> list[Run]:
+    """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
     parts = by_site(common, runs)
     if len(parts) == 1:
-        _follow(common, book, parts[0], opener(parts[0].site, tell), tell)
+        _follow(common, book, parts[0], opener(parts[0].site, tell), tell, changed)
     elif parts:
-        watching = follow_all(common, book, runs, parts, tell)
+        watching = follow_all(common, book, runs, parts, tell, changed)
         while not watching.is_over:
             pause(LOOK_SECONDS)
         for problem in watching.problems:
             raise problem
-    return [book.load(run.id) for run in runs]
+    ended = [book.load(run.id) for run in runs]
+    for run in ended:
+        changed(run)
+    return ended
 
 
 class AtSite(NamedTuple):
@@ -78,30 +88,43 @@ def _place(run: Run) -> tuple[str, str]:
     return run.site, run.scheduler
 
 
-def follow_all(common: Common, book: Book, runs: list[Run], parts: list[AtSite], tell: Listener) -> Watching:
+def follow_all(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    parts: list[AtSite],
+    tell: Listener,
+    changed: Callable[[Run], None] = ignore_run,
+) -> Watching:
     """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
     openers = [_opened_first(opener(part.site, tell)) for part in parts]
-    return Watching(
-        book,
-        [run.id for run in runs],
-        [
-            partial(_follow, common, book, part, open_far, tell)
-            for part, open_far in zip(parts, openers, strict=True)
-        ],
-    )
+    follow = [
+        partial(_follow, common, book, part, open_far, tell, changed)
+        for part, open_far in zip(parts, openers, strict=True)
+    ]
+    return Watching(book, [run.id for run in runs], follow)
 
 
 def _follow(
-    common: Common, book: Book, part: AtSite, open_far: Callable[[], Far], tell: Listener
-) -> list[Run]:
-    return wait_for_end(
+    common: Common,
+    book: Book,
+    part: AtSite,
+    open_far: Callable[[], Far],
+    tell: Listener,
+    changed: Callable[[Run], None],
+) -> None:
+    def take(run: Run) -> None:
+        common.output.detail(f"{run.id} {run.state} {run.native}".rstrip())
+        changed(run)
+
+    wait_for_end(
         open_far,
         load_scheduler(part.scheduler),
         book,
         part.run_ids,
         poll_seconds=part.site.limits.poll_seconds,
         tell=tell,
-        changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
+        changed=take,
     )
 
 

@@ -11,6 +11,7 @@ import click
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
+from hibali_cli.notifying import notify_option
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
+@notify_option
 def command(
     common: Common,
     *,
@@ -62,6 +64,7 @@ def command(
     folder: str | None,
     dataset: str | None,
     no_save: bool,
+    notify: str | None,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
@@ -72,6 +75,8 @@ def command(
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
+    if notify is not None and not wait:
+        raise UsageError("usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait.")
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()
@@ -94,6 +99,7 @@ def command(
         {"name": name, "new": new, "image": image},
         wait=wait,
         into=into,
+        notify=notify,
     )
 
 
@@ -150,9 +156,18 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     )
 
 
-def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool, into: Into) -> int:
+def _run(
+    common: Common,
+    request: Request,
+    asked: dict[str, Any],
+    *,
+    wait: bool,
+    into: Into,
+    notify: str | None,
+) -> int:
     from dataclasses import replace
 
+    from hibali_cli.notifying import notifying
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends
     from hibali_cli.run_site import opener, wait_for_runs
@@ -161,7 +176,8 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
     from runs.launch import launch
 
     book = Book()
-    with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
+    title = f"run {request.pipeline.reference} at {request.site.name}"
+    with notifying(common, notify) as changed, listening(common, title) as tell:
         far = opener(request.site, tell)()
         try:
             run = launch(
@@ -175,7 +191,7 @@ def _run(common: Common, request: Request, asked: dict[str, Any], *, wait: bool,
         finally:
             far.close()
         if wait:
-            [run] = wait_for_runs(common, book, [run], tell)
+            [run] = wait_for_runs(common, book, [run], tell, changed=changed)
         receipt = collect_into(common, book, run, into, tell)
     if receipt is not None:
         tell_collected(common, receipt)
