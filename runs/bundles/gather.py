@@ -27,6 +27,12 @@ from transfers.far import Far
 
 def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
     """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now."""
+    check_pipeline(run, pipeline)
+    return _begun(run, book).get("invocation")
+
+
+def check_pipeline(run: Run, pipeline: Pipeline) -> None:
+    """Raise `RefusedError` where this is not what was run."""
     if pipeline.digest != run.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
@@ -34,7 +40,6 @@ def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
             about=run.pipeline,
             hint="Add the descriptor that was run again.",
         )
-    return _begun(run, book).get("invocation")
 
 
 def inputs_of_run(
