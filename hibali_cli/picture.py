@@ -13,11 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hibali.amounts import size_words
 from hibali.events import Event
 from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.drawing import Drawing, plain_line, shortened
-from hibali_cli.tally import LISTING, WAITING, Tally, size_words
+from hibali_cli.tally import LISTING, WAITING, Tally
 
 _A_SECOND = 4
 _FILES_SHOWN = 4

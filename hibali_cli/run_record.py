@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hibali.amounts import size_words
 from hibali.errors import HibaliError, RunFailedError, TryLaterError
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
-from hibali_cli.tally import size_words
 from runs.book import Book
 from runs.run import Run, State
 

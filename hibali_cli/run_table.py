@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from hibali.amounts import time_words
 from hibali.text import printable
 from hibali_cli.drawing import plain_line, shortened
-from hibali_cli.tally import time_words
 from runs.run import Run, State
 
 _HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")

@@ -221,11 +221,12 @@ class Slurm:
         )
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Any failure reads as silence: accounting is asked last, and only for more detail."""
+        """Any failure reads as silence: accounting is asked last, and only for more detail. So do the words of a gate."""
+        lines = _lines(finished.stdout)
         if finished.exit_code != 0:
             return None
         found: dict[str, Status] = {}
-        for line in _lines(finished.stdout):
+        for line in lines:
             identifier, state, code, cpu, memory = [*line.split("|"), *[""] * 4][:5]
             job, _, step = identifier.partition(".")
             if step and job in found:
@@ -235,7 +236,7 @@ class Slurm:
                 word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
                 said = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
                 found[job] = replace(said, cpu_seconds=_seconds_of(cpu))
-        return found
+        return found if found or not lines else None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
