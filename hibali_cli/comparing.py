@@ -24,7 +24,12 @@ from runs.bundles.outputs import Left
 from runs.compare import Copies, Fact, differing_facts, is_within
 from runs.run import Run
 
-_WORDS = {Fate.EQUAL: "equal", Fate.DIFFERENT: "differs", Fate.MISSING: "only in A", Fate.EXTRA: "only in B"}
+_WORDS: dict[str, str] = {
+    Fate.EQUAL: "equal",
+    Fate.DIFFERENT: "differs",
+    Fate.MISSING: "only in A",
+    Fate.EXTRA: "only in B",
+}
 _WITHIN = "within"
 
 
@@ -117,11 +122,15 @@ def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
         common.output.text(f"{word:<9}  {printable(each.path)}\n")
     for run_id, problem in found.problems:
         common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
-    words = {_WITHIN: f"{_WITHIN} tolerance", **_WORDS}
-    others = [f"{counts[each]} {words[each]}" for each in (_WITHIN, *_WORDS) if each != Fate.EQUAL and counts[each]]
-    common.output.say(f"{counts[Fate.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}")
+    words: dict[str, str] = {_WITHIN: "within tolerance", **_WORDS}
+    others = [f"{counts[each]} {words[each]}" for each in words if each != Fate.EQUAL and counts[each]]
+    common.output.say(
+        f"{counts[Fate.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
+    )
     if found.exit is not Exit.DONE:
-        raise IncompleteError("outputs-differ", "the runs did not leave the same", about=f"{found.a.id} {found.b.id}")
+        raise IncompleteError(
+            "outputs-differ", "the runs did not leave the same", about=f"{found.a.id} {found.b.id}"
+        )
     return 0
 
 
@@ -131,7 +140,11 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
         digests = {"recorded": each.recorded or None, "found": each.found or None}
         common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests, **within})
     for run_id, problem in found.problems:
-        fields = {**path_fields(problem.path), "code": problem.code, "message": f"{run_id}: {problem.message}"}
+        fields = {
+            **path_fields(problem.path),
+            "code": problem.code,
+            "message": f"{run_id}: {problem.message}",
+        }
         common.output.record("failed", fields)
     common.output.record(
         "run-comparison",

@@ -148,7 +148,14 @@ class _Table:
         self.put_away()
         headings = ["run", "state", "pipeline", "site", "name", "remark"]
         rows = [
-            (row.run.id, row.run.state, row.run.pipeline, row.run.site, row.run.name or None, row.about or None)
+            (
+                row.run.id,
+                row.run.state,
+                row.run.pipeline,
+                row.run.site,
+                row.run.name or None,
+                row.about or None,
+            )
             for row in self._rows.values()
         ]
         if rows:

@@ -64,7 +64,9 @@ def check_post_url(url: str) -> SplitResult:
         raise UsageError("bad-url", "only https URLs are sent to, but for this machine itself", about=origin)
     if "@" in parts.netloc:
         host = printable(parts.hostname)
-        raise UsageError("bad-url", "a URL may not hold a login: other users of the machine see it", about=host)
+        raise UsageError(
+            "bad-url", "a URL may not hold a login: other users of the machine see it", about=host
+        )
     return parts
 
 

@@ -51,7 +51,10 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
 
 def _inputs(a: Run, b: Run) -> list[Fact]:
     both = (_identities(a), _identities(b))
-    return [Fact(f"input {name}", both[0].get(name), both[1].get(name)) for name in sorted(both[0].keys() | both[1])]
+    return [
+        Fact(f"input {name}", both[0].get(name), both[1].get(name))
+        for name in sorted(both[0].keys() | both[1])
+    ]
 
 
 def _identities(run: Run) -> dict[str, str]:
@@ -120,4 +123,3 @@ def is_within(words: Sequence[str], a: Path, b: Path) -> bool:
     if finished.exit_code < 0:
         raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", about=words[0])
     return finished.exit_code == 0
-

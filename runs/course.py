@@ -9,7 +9,7 @@ from typing import Any
 
 from runs.run import State
 
-_SKEW_SECONDS = 3600.0  # by how much another machine's clock may be wrong
+SKEW_SECONDS = 3600.0  # by how much another machine's clock may be wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _told_by_job(record: Mapping[str, Any], since: float, at: float) -> tuple[fl
     began, ended = read_moment(record.get("started")), read_moment(record.get("ended"))
     if began is None or ended is None:
         return None
-    return (began, ended) if since - _SKEW_SECONDS <= began <= ended <= at + _SKEW_SECONDS else None
+    return (began, ended) if since - SKEW_SECONDS <= began <= ended <= at + SKEW_SECONDS else None
 
 
 def _follows(before: State, state: State) -> bool:

@@ -43,6 +43,4 @@ def give_notice(target: Target, run_id: str, state: str, content: bytes) -> None
         return
     finished = shell.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError(
-            "not-notified", f"it ended with {finished.exit_code}", about=target.words[0]
-        )
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=target.words[0])

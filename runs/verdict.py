@@ -123,8 +123,11 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
         found = read_json(content, "exit.json")
         if found["run"] != run or type(found["code"]) is not int:
             return None
-        words = [printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")]
-        return ExitRecord(found["code"], *words, cpu_seconds=_read_times(found.get("times")))
+        signal, host, job, started, ended = (
+            printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")
+        )
+        cpu_seconds = _read_times(found.get("times"))
+        return ExitRecord(found["code"], signal, host, job, started, ended, cpu_seconds)
     except (HibaliError, LookupError, TypeError):
         return None
 

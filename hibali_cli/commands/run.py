@@ -76,7 +76,9 @@ def command(
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
     if notify is not None and not wait:
-        raise UsageError("usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait.")
+        raise UsageError(
+            "usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait."
+        )
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
         raise UsageError("bad-name", "a run's name is one short line", about="--name")
     catalogue = Catalogue()

@@ -173,7 +173,11 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
         INVOCATION: _answers(parts, record),
         **({IMAGE: write_image_record(parts.image)} if parts.image else {}),
         **dict(sorted(parts.signatures.items())),
-        **({INPUTS: manifest_of((name.encode("ascii"), inputs[name][0]) for name in inputs)} if inputs else {}),
+        **(
+            {INPUTS: manifest_of((name.encode("ascii"), inputs[name][0]) for name in inputs)}
+            if inputs
+            else {}
+        ),
         **({OUTPUTS: manifest_of((path, left[path][0]) for path in sorted(left))} if left else {}),
     }
     image_file = image_name(parts.image) if parts.image and parts.image_file else ""

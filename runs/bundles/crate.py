@@ -29,7 +29,9 @@ def write_runs_metadata(told: Sequence[Described]) -> bytes:
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in told))
     counted = "A run" if len(told) == 1 else f"{len(told)} runs"
     words = f"{counted} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
-    return _text_of(told, f"{counted} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}", words)
+    return _text_of(
+        told, f"{counted} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}", words
+    )
 
 
 def _text_of(told: Sequence[Described], name: str, description: str) -> bytes:
@@ -63,9 +65,7 @@ class _Crate:
             root["mainEntity"] = parts[0].tool
         actions = [action for part in parts if (action := part.action()) is not None]
         if actions:
-            root["conformsTo"] = self.entity(
-                PROFILE, "CreativeWork", name="Process Run Crate", version="0.5"
-            )
+            root["conformsTo"] = self.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
             root["mentions"] = one_or_all(actions)
         document: dict[str, Any] = self._crate.metadata.generate()
         return document

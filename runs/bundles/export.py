@@ -114,7 +114,10 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         return
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise RefusedError(
-            "exists", "something stands there already", about=str(target), hint="Name a folder that is new or empty."
+            "exists",
+            "something stands there already",
+            about=str(target),
+            hint="Name a folder that is new or empty.",
         )
     partial = target.absolute().with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
     try:
@@ -128,7 +131,9 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         raise AccessError("denied", "it may not be written there", about=str(target)) from None
     except OSError as problem:
         reason = problem.strerror or "it failed"
-        raise IncompleteError("unwritable-file", f"it could not be written: {reason}", about=str(target)) from None
+        raise IncompleteError(
+            "unwritable-file", f"it could not be written: {reason}", about=str(target)
+        ) from None
 
 
 def _write_folder(texts: Mapping[str, bytes], folder: Path) -> None:

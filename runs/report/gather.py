@@ -9,7 +9,7 @@ from typing import Any
 from hibali.amounts import time_words
 from runs.book import Book
 from runs.bundles.outputs import Left, recorded_outputs
-from runs.course import Span, course_of, read_moment
+from runs.course import SKEW_SECONDS, Span, course_of, read_moment
 from runs.report.timeline import Line
 from runs.run import Run, State
 
@@ -88,15 +88,17 @@ def _lines_of_run(each: Told, now: float) -> list[Line]:
     )
     if not 1 < len(each.tasks) <= _MOST_TASK_LINES:
         return [whole]
-    tasks = (_line_of_task(number, task) for number, task in enumerate(each.tasks, 1))
+    tasks = (_line_of_task(number, task, whole, now) for number, task in enumerate(each.tasks, 1))
     return [whole, *(line for line in tasks if line is not None)]
 
 
-def _line_of_task(number: int, task: Mapping[str, Any]) -> Line | None:
-    """None for a task that has not begun, or of which nobody knows when."""
+def _line_of_task(number: int, task: Mapping[str, Any], run: Line, now: float) -> Line | None:
+    """None for a task that has not begun, or of which nobody knows when: what it says itself may be anything."""
     state, began = State(task["state"]), read_moment(task.get("started"))
     ended = read_moment(task.get("ended"))
     if began is None or (state.ended and ended is None):
+        return None
+    if not run.began - SKEW_SECONDS <= began <= (ended or began) <= run.ended(now) + SKEW_SECONDS:
         return None
     spans = [Span(State.RUNNING, began, ended)]
     if ended is not None:

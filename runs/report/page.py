@@ -157,10 +157,14 @@ def _run(each: Told) -> Element:
     )
     if run.reason:
         section.append(tag("p", run.reason))
-    section.append(tag("dl", *(_pair(name, value) for name, value in _facts(each) if value)))
+    section.append(
+        tag("dl", *(_pair(name, value) for name, value in _facts(each) if value not in {None, ""}))
+    )
     if len(each.tasks) > 1:
         section.extend([tag("h3", f"{len(each.tasks)} tasks"), _grid(each.tasks)])
-    section.extend(_table("Answers", ("id", "value"), ((name, _shown(value)) for name, value in _answers(each))))
+    section.extend(
+        _table("Answers", ("id", "value"), ((name, _shown(value)) for name, value in _answers(each)))
+    )
     section.extend(
         _table(
             "Inputs",
@@ -224,7 +228,13 @@ def _outputs(each: Told) -> list[Element]:
     rows = ((path, size_words(size), f"sha256:{digest}") for path, (digest, size) in files[:_MOST_OUTPUTS])
     found = _table("Outputs", ("path", "size", "content"), rows)
     if len(files) > _MOST_OUTPUTS:
-        found.append(tag("p", f"and {len(files) - _MOST_OUTPUTS} more, {size_words(each.left.size)} in all", class_="note"))
+        found.append(
+            tag(
+                "p",
+                f"and {len(files) - _MOST_OUTPUTS} more, {size_words(each.left.size)} in all",
+                class_="note",
+            )
+        )
     return found
 
 

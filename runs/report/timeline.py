@@ -16,7 +16,28 @@ _TOP = 26.0
 _HIGH, _LOW = 36.0, 13.0  # rows of runs, and of their tasks
 _BAR, _THIN_BAR = 11.0, 6.0
 _MOST_TICKS = 8
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+)
 _SHORT = 4  # so many times shorter than the whole, runs are drawn from their own beginnings
 _CLASSES = {
     State.PREPARED: "staging",

@@ -66,7 +66,11 @@ def test_a_command_says_what_is_alike_enough(bench: Bench) -> None:
     [differs] = [line for line in answer.lines if line.get("fate") == "different"]
     assert (differs["path"], differs["within"]) == ("out.txt/said", True)
     assert (answer.last["within"], answer.last["different"], answer.last["exit"]) == (1, 0, 0)
-    brought = [path.relative_to(bench.folder / "kept") for path in (bench.folder / "kept").rglob("*") if path.is_file()]
+    brought = [
+        path.relative_to(bench.folder / "kept")
+        for path in (bench.folder / "kept").rglob("*")
+        if path.is_file()
+    ]
     assert brought == [Path(b, "out.txt", "said")]  # the other one is here already
     assert hibali("runs", "compare", a, b, "--by", "cmp -s", "--json", exit=6).last["different"] == 1
     (bench.folder / "back" / "out.txt" / "said").write_text("edited since\n")  # no longer what the run left
@@ -164,7 +168,9 @@ def test_a_browser_shows_the_page_and_nothing_in_it_does_anything(bench: Bench, 
         "--window-size=1200,900",
     ]
     page = f"file://{bench.folder}/runs.html"
-    shown = subprocess.run([*words, "--dump-dom", page], capture_output=True, text=True, check=True, timeout=120)
+    shown = subprocess.run(
+        [*words, "--dump-dom", page], capture_output=True, text=True, check=True, timeout=120
+    )
     assert "<title>pwned" not in shown.stdout
     assert re.search(r"<title>[^<]* at here</title>", shown.stdout)
     assert "<script" not in shown.stdout

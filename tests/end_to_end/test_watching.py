@@ -126,7 +126,9 @@ def test_runs_are_watched_in_a_table_and_looking_changes_nothing(stepping: Bench
     answers = stepping.answers(code=3)
     line = stepping.line(answers)
     run_id = stepping.hibali(*line, exit=0).out.decode().strip()
-    other = stepping.hibali(*stepping.line(stepping.answers("b.json", say="x")), "--name", "other one", exit=0)
+    other = stepping.hibali(
+        *stepping.line(stepping.answers("b.json", say="x")), "--name", "other one", exit=0
+    )
     terminal = Terminal(
         stepping.hibali.command("runs", "watch"), stepping.hibali.env, columns=110, cwd=stepping.folder
     )
@@ -184,7 +186,9 @@ def test_runs_of_several_sites_are_watched_at_once(stepping: Bench, ssh_server: 
     )
     second = begin(stepping)
     process = stepping.hibali.start("runs", "wait", first, second, "--json")
-    wait_for(lambda: {"RUNNING"} == {run["state"] for run in stepping.hibali("runs", "list", "--json").lines[:2]})
+    wait_for(
+        lambda: {"RUNNING"} == {run["state"] for run in stepping.hibali("runs", "list", "--json").lines[:2]}
+    )
     go_on(stepping)
     assert process.wait(60) == 0
     assert [run["state"] for run in check_lines(output_of(stepping))] == ["SUCCEEDED", "SUCCEEDED"]

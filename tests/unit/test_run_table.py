@@ -29,7 +29,18 @@ def test_a_row_tells_state_time_and_why() -> None:
     failed = run(2, State.FAILED, native="FAILED", exit_code=3)
     shown = texts([row_of(waiting, NOW - 200), row_of(failed, NOW - 10)])
     assert shown[0] == "2 runs: 1 waiting, 1 failed"
-    assert shown[2].split() == [waiting.id, "WAITING", "3", "min", "20", "s", "bet@1.0", "juwels", "PENDING:", "Priority"]
+    assert shown[2].split() == [
+        waiting.id,
+        "WAITING",
+        "3",
+        "min",
+        "20",
+        "s",
+        "bet@1.0",
+        "juwels",
+        "PENDING:",
+        "Priority",
+    ]
     assert shown[3].split() == [failed.id, "FAILED", "bet@1.0", "juwels", "exit", "code", "3"]
 
 

@@ -18,9 +18,13 @@ from hibali_cli.options import Common
 @click.argument("a", metavar="A_ID")
 @click.argument("b", metavar="B_ID")
 @click.option(
-    "--by", metavar="COMMAND", help="For outputs that differ: COMMAND A B ends with 0 where they are alike enough."
+    "--by",
+    metavar="COMMAND",
+    help="For outputs that differ: COMMAND A B ends with 0 where they are alike enough.",
 )
-@click.option("--dir", "folder", metavar="DIR", help="With --by, bring what is not here into DIR and keep it.")
+@click.option(
+    "--dir", "folder", metavar="DIR", help="With --by, bring what is not here into DIR and keep it."
+)
 def command(common: Common, a: str, b: str, *, by: str | None, folder: str | None) -> int | None:
     """Compare what two runs left, by digest: exit 0 where all of it is the same, 6 where it is not.
 

@@ -16,7 +16,14 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
-@click.option("-o", "--output", "output", required=True, metavar="FILE.html", help="Write FILE.html, whole or not at all.")
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    required=True,
+    metavar="FILE.html",
+    help="Write FILE.html, whole or not at all.",
+)
 @click.option("--update", is_flag=True, help="Ask each site with runs under way, once.")
 def command(common: Common, run_ids: tuple[str, ...], *, output: str, update: bool) -> int | None:
     """Write runs as they were last heard of on one page: a timeline, what they used, were given and left.

@@ -28,7 +28,13 @@ def told(records: list[dict[str, Any]]) -> list[tuple[str, float, float | None]]
 
 
 def test_states_follow_each_other_without_a_gap() -> None:
-    records = [*BEGIN, seen(10, "WAITING"), seen(20, "RUNNING"), seen(30, "SUCCEEDED"), record("collected", 40)]
+    records = [
+        *BEGIN,
+        seen(10, "WAITING"),
+        seen(20, "RUNNING"),
+        seen(30, "SUCCEEDED"),
+        record("collected", 40),
+    ]
     assert told(records) == [
         ("PREPARED", 0, 4),
         ("STAGED", 4, 6),
@@ -41,7 +47,12 @@ def test_states_follow_each_other_without_a_gap() -> None:
 
 def test_the_job_itself_knows_best_when_it_began_and_ended() -> None:
     times = {"started": "2026-01-02T03:04:12Z", "ended": "2026-01-02T03:04:25Z", "exit_code": 0}
-    for between in ([], [seen(10, "WAITING")], [seen(10, "WAITING"), seen(20, "RUNNING")], [seen(20, "WAITING")]):
+    for between in (
+        [],
+        [seen(10, "WAITING")],
+        [seen(10, "WAITING"), seen(20, "RUNNING")],
+        [seen(20, "WAITING")],
+    ):
         assert told([*BEGIN, *between, seen(30, "FAILED", **times)])[-2:] == [
             ("RUNNING", 12, 25),
             ("FAILED", 25, None),

@@ -123,9 +123,8 @@ class Screen:
         pass
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Both streams of this process are one terminal."""
+def one_terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Both streams of this process, from now on: pytest sets its own before each test."""
     made = Screen(terminal=True)
     monkeypatch.setattr(sys, "stdout", made)
     monkeypatch.setattr(sys, "stderr", made)
@@ -141,21 +140,28 @@ def show(*pieces: tuple[Any, bytes], end: bool = True) -> LogLines:
     return lines
 
 
-def test_a_terminal_gets_lines_that_do_nothing_to_it(screen: Screen) -> None:
+def test_a_terminal_gets_lines_that_do_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_terminal(monkeypatch)
     show(("stdout", b"plain\n\x1b[31mred\x07\r\nlast"))
     assert screen.text == "plain\n\\x1b[31mred\\x07\nlast\n"
 
 
-def test_letters_and_line_ends_in_two_pieces_are_put_together(screen: Screen) -> None:
+def test_letters_and_line_ends_in_two_pieces_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_terminal(monkeypatch)
     letter = "é€😀".encode()
-    show(*(("stdout", letter[at : at + 1]) for at in range(len(letter))), ("stdout", b"\r"), ("stdout", b"\n"))
+    show(
+        *(("stdout", letter[at : at + 1]) for at in range(len(letter))), ("stdout", b"\r"), ("stdout", b"\n")
+    )
     assert screen.text == "é€😀\n"
     screen.text = ""
     show(("stdout", b"10 %\r"), ("stdout", b"20 %\r"), ("stdout", b"done \xc3"))
     assert screen.text == "10 %\n20 %\ndone \\xc3\n"
 
 
-def test_an_unfinished_line_is_seen_and_does_not_run_into_another_stream(screen: Screen) -> None:
+def test_an_unfinished_line_is_seen_and_does_not_run_into_another_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = one_terminal(monkeypatch)
     lines = show(("stdout", b"working"), end=False)
     assert screen.text == "working"
     lines.show("stdout", b" ...")

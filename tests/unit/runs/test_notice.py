@@ -54,7 +54,9 @@ def test_a_url_gets_the_record_and_is_asked_again() -> None:
     assert got == [(f"/hooks/{SECRET}?x=1", "application/json", {"id": "x"})] * 2
 
 
-@pytest.mark.parametrize(("statuses", "error"), [([404], RefusedError), ([302], RefusedError), ([500] * 3, TryLaterError)])
+@pytest.mark.parametrize(
+    ("statuses", "error"), [([404], RefusedError), ([302], RefusedError), ([500] * 3, TryLaterError)]
+)
 def test_a_url_that_does_not_take_it_is_named_without_its_secret(
     statuses: list[int], error: type[HibaliError]
 ) -> None:

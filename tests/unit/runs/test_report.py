@@ -17,7 +17,9 @@ from runs.report.page import render
 from runs.run import Run, State
 
 NOW = 1_767_323_045.0
-HOSTILE = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;\x1b[31m\u202e{{}}"
+HOSTILE = (
+    "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;\x1b[31m\u202e{{}}"
+)
 
 
 def run(number: int = 0, **more: Any) -> Run:
@@ -43,7 +45,13 @@ def told(each: Run, began: float = NOW - 100, **more: Any) -> Told:
         Span(State.RUNNING, began + 30, began + 90),
         Span(each.state, began + 90),
     ]
-    fields = {"record": each.to_whole_record(), "spans": spans, "collected": [began + 95], "left": None, **more}
+    fields = {
+        "record": each.to_whole_record(),
+        "spans": spans,
+        "collected": [began + 95],
+        "left": None,
+        **more,
+    }
     return Told(run=each, **fields)
 
 
@@ -69,13 +77,23 @@ class Page(HTMLParser):
 
 
 def test_it_has_a_timeline_an_overview_and_each_run() -> None:
-    one = run(1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, hibali="1", image="sha256:" + "e" * 64)
+    one = run(
+        1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, hibali="1", image="sha256:" + "e" * 64
+    )
     two = run(2, state=State.FAILED, exit_code=3, reason="ended by the scheduler: TIMEOUT")
     page = Page(render([told(one), told(two)], NOW))
     assert page.tags.count("section") == 2
     assert ("section", "id", one.id) in page.attributes
     assert ("a", "href", f"#{one.id}") in page.attributes
-    for words in ("2 runs", "1 succeeded", "1 failed", "12 s", "3.0 GB", "ended by the scheduler: TIMEOUT", "1 min"):
+    for words in (
+        "2 runs",
+        "1 succeeded",
+        "1 failed",
+        "12 s",
+        "3.0 GB",
+        "ended by the scheduler: TIMEOUT",
+        "1 min",
+    ):
         assert words in page.text, words
     identifiers = {value for _, name, value in page.attributes if name == "id"}
     links = {value for _, name, value in page.attributes if name == "href"}
@@ -86,7 +104,9 @@ def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:
     page = render([told(run())], NOW)
     text = page.decode("ascii")
     assert "default-src 'none'" in text
-    assert not re.search(r"<script|<img|<link|<iframe|javascript:|url\(|@import|\bon[a-z]+=|src=|style=", text)
+    assert not re.search(
+        r"<script|<img|<link|<iframe|javascript:|url\(|@import|\bon[a-z]+=|src=|style=", text
+    )
     assert not re.search(r"(href|src)=\"(?!#)", text)
 
 
@@ -95,7 +115,9 @@ def test_hostile_text_is_text(state: State) -> None:
     each = run(
         3,
         state=state,
-        **dict.fromkeys(("pipeline", "site", "name", "scheduler", "container", "job", "native", "reason", "host"), HOSTILE),
+        **dict.fromkeys(
+            ("pipeline", "site", "name", "scheduler", "container", "job", "native", "reason", "host"), HOSTILE
+        ),
         folder=HOSTILE.encode() + b"\xff",
         collected=(HOSTILE,),
         receipts=(HOSTILE,),
