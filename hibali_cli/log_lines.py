@@ -42,7 +42,8 @@ class LogLines:
     def end(self) -> None:
         """Nothing more comes: what is held is shown, and the last line ended."""
         for stream, rest in list(self._held.items()):
-            self._write(stream, printable(rest.rstrip(b"\r")))
+            if half := rest.rstrip(b"\r"):
+                self._write(stream, printable(half))
         self._held.clear()
         self._end_line()
 
