@@ -72,9 +72,17 @@ def test_a_command_says_what_is_alike_enough(bench: Bench) -> None:
         if path.is_file()
     ]
     assert brought == [Path(b, "out.txt", "said")]  # the other one is here already
-    assert hibali("runs", "compare", a, b, "--by", "cmp -s", "--json", exit=6).last["different"] == 1
+
+
+@pytest.mark.heavy
+def test_a_copy_that_was_edited_since_is_brought_again(bench: Bench) -> None:
+    hibali = bench.hibali
+    a, b = run_at(bench), run_at(bench, say="else")
+    hibali("runs", "collect", a, "back", exit=0)
     (bench.folder / "back" / "out.txt" / "said").write_text("edited since\n")  # no longer what the run left
-    hibali("runs", "compare", a, b, "--by", "cmp -n 0", exit=0)
+    answer = hibali("runs", "compare", a, b, "--by", "cmp -s", "--dir", "kept", "--json", exit=6)
+    assert (answer.last["different"], answer.last["within"]) == (1, 0)
+    assert (bench.folder / "kept" / a / "out.txt" / "said").read_text() == "done\n"
     hibali("runs", "compare", a, b, "--by", "/no/such/program", exit=3)
     hibali("runs", "compare", a, b, "--by", "'", exit=2)
     hibali("runs", "compare", a, b, "--dir", "x", exit=2)
