@@ -238,7 +238,7 @@ def test_the_record_has_what_a_run_was_given_and_used(hibali: Any) -> None:
 def test_accounting_tells_the_memory(hibali: Any, slurm_with_accounting: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm_with_accounting)
-    ended = bench.run(bench.answers(sleep=1), "--wait", exit=0).last
+    ended = bench.run(bench.answers(sleep=8), "--wait", exit=0).last  # Slurm looks every five seconds
     question = f"sacct -n -P -X --name={ended['id']} -o State"
     wait_for(lambda: slurm_with_accounting.run(question).stdout.strip() == b"COMPLETED")
     hibali("runs", "collect", ended["id"], "back", exit=0)
