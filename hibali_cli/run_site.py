@@ -14,7 +14,9 @@ from hibali.settings import require_built_for_runs
 from hibali.sites import Site
 from hibali_cli.options import Common
 from runs.book import Book
-from runs.follow import update, wait_for_end
+from runs.courtesy import reach
+from runs.follow import wait_for_end
+from runs.heard import update
 from runs.run import Run, ignore_run
 from runs.scheduler import load_scheduler
 from runs.usage import note_usage
@@ -33,13 +35,7 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, tell: Listener) -> Callable[[], Far]:
     """How to reach the machine at a site, as often as needed."""
-
-    def open_site() -> Far:
-        from transfers.places import open_far
-
-        return open_far(site, tell=tell)
-
-    return open_site
+    return lambda: reach(site, tell)
 
 
 def wait_for_runs(
@@ -122,7 +118,7 @@ def _follow(
         load_scheduler(part.scheduler),
         book,
         part.run_ids,
-        poll_seconds=part.site.limits.poll_seconds,
+        limits=part.site.limits,
         tell=tell,
         changed=take,
     )

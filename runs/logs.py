@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Literal
 from hibali.errors import NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
+from hibali.sites import Limits
 from runs.book import Book
 from runs.follow import wait_for_end
 from runs.run import Run
 from runs.scheduler import Scheduler
+from runs.sweeps.sweep import choose_task
 from transfers.entry import Entry, Kind
 from transfers.far import Far
 
@@ -49,27 +52,32 @@ def follow_logs(
     streams: Sequence[Stream],
     show: Show,
     *,
-    poll_seconds: float = 60.0,
+    limits: Limits,
+    task: int | None = None,
     tell: Listener = ignore,
 ) -> Run:
     """Show what is written as it comes, until the run has ended and all of it was shown; the run as it is then.
 
-    The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
+    Of a sweep, `run` is its `task` as a run by itself, and the end is that of this task. The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
     `wait_for_end` does, and `NotFoundError` where nothing was ever written.
     """
     tail = _Tail(run.folder, streams, show, tell)
-    [ended] = wait_for_end(
-        open_far,
-        scheduler,
-        book,
-        [run.id],
-        poll_seconds=poll_seconds,
-        tell=tell,
-        meanwhile=tail.follow,
-    )
+
+    def follow(far: Far, seconds: float) -> None:
+        if task is not None and choose_task(book.load(run.id), task).state.ended:
+            tail.follow(far, 0.0)
+            raise _TaskIsOverError
+        tail.follow(far, seconds)
+
+    with contextlib.suppress(_TaskIsOverError):
+        wait_for_end(open_far, scheduler, book, [run.id], limits=limits, tell=tell, meanwhile=follow)
     if not tail.found:
         raise _no_log(run, streams[0])
-    return ended
+    return choose_task(book.load(run.id), task)
+
+
+class _TaskIsOverError(Exception):
+    """Whatever the other tasks do."""
 
 
 @dataclass(slots=True)

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.errors import NotFoundError
 from hibali.text import path_from_fields, printable
+
+if TYPE_CHECKING:
+    from runs.sweeps.sweep import Sweep
 
 # The tool is a child of somebody else there, whose time the job does not see.
 _BY_OTHERS = frozenset({"docker", "podman"})
@@ -55,6 +58,12 @@ class Output:
 class Run:
     """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
 
+    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
+    that is run again by this one.
+
+    `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
+    queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
+    folder was removed.
     `hibali` is the version that began it, `image` is `sha256:ID` of what was started. `invocation` are the answers as they
     were given; each of `inputs` has `id`, `name`, `location` and `identity`. `collected` are the targets, `receipts` the
     receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more.
@@ -79,9 +88,16 @@ class Run:
     host: str = ""
     started: str = ""
     ended: str = ""
+    submitting: bool = False
+    words: tuple[str, ...] = ()
     cancelled: bool = False
+    marked: bool = False
+    told: bool = False
+    cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    sweep: Sweep | None = None
+    origin: str = ""
     receipts: tuple[str, ...] = field(default=())
     hibali: str = ""
     image: str = ""
@@ -91,22 +107,21 @@ class Run:
     memory_bytes: int | None = None
     accounted: bool = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is ready and waits with us for room in the queue."""
+        return bool(self.words) and not self.job and not self.state.ended
+
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
         from hibali.text import path_fields
 
-        task = {
-            "state": self.state,
-            "job": self.job,
-            "native": self.native,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "host": self.host,
-            "started": self.started or None,
-            "ended": self.ended or None,
-            "cpu_seconds": self.cpu_seconds,
-            "memory_bytes": self.memory_bytes,
-        }
+        if self.sweep is not None:
+            from runs.sweeps.record import sweep_record
+
+            tasks, more = sweep_record(self.sweep)
+        else:
+            tasks, more = [self._task_record()], {}
         return {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -118,6 +133,7 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "cleaned": self.cleaned or None,
             "receipts": list(self.receipts),
             "hibali": self.hibali or None,
             "image": self.image or None,
@@ -127,7 +143,23 @@ class Run:
                 {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
                 for each in self.outputs
             ],
-            "tasks": [task],
+            "tasks": tasks,
+            "rerun_of": self.origin or None,
+            **more,
+        }
+
+    def _task_record(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "job": self.job,
+            "native": self.native,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "host": self.host,
+            "started": self.started or None,
+            "ended": self.ended or None,
+            "cpu_seconds": self.cpu_seconds,
+            "memory_bytes": self.memory_bytes,
         }
 
     def to_whole_record(self) -> dict[str, Any]:
@@ -163,6 +195,11 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def _begin(record: Mapping[str, Any]) -> Run:
+    sweep = None
+    if record.get("sweep"):
+        from runs.sweeps.sweep import begin_sweep
+
+        sweep = begin_sweep(record)
     return Run(
         id=record["id"],
         key=record["key"],
@@ -180,11 +217,17 @@ def _begin(record: Mapping[str, Any]) -> Run:
         hibali=record.get("hibali", ""),
         invocation=record.get("invocation", {}),
         inputs=tuple(record.get("inputs", ())),
+        sweep=sweep,
+        origin=record.get("origin", ""),
     )
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     """One more thing that happened; a state never goes back behind an end that is known."""
+    if run.sweep is not None and kind in {"staged", "chunk", "tasks"}:
+        from runs.sweeps.sweep import apply_record
+
+        return apply_record(run, run.sweep, kind, record)
     match kind:
         case "staged":
             return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
@@ -210,13 +253,28 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
             return replace(run, image=f"sha256:{record['id']}")
         case "usage":
             return replace(run, accounted=True, **_used(run, record))
-        case "cancel":
-            return replace(run, cancelled=True)
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
             receipts = (*run.receipts, record["receipt"]) if record.get("receipt") else run.receipts
             return replace(run, collected=(*run.collected, record["target"]), receipts=receipts)
+        case _:
+            return _apply_to_submission(run, kind, record)
+
+
+def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
+    """What happened to it before it had a job, what was wished, and what became of its folder."""
+    match kind:
+        case "waits":
+            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+        case "submitting":
+            return replace(run, submitting=True, words=(), reason="")
+        case "cancel":
+            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+        case "cancel-told":
+            return replace(run, told=True)
+        case "cleaned":
+            return replace(run, cleaned=record["at"])
         case _:
             return run
 

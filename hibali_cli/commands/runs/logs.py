@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "logs",
     examples=[
         ("hibali runs logs 20260102-030405-0a1b2c3d", "See what the tool printed."),
+        ("hibali runs logs ID --task 17", "See what one task of a sweep printed."),
         ("hibali runs logs ID --stderr >errors.txt", "Keep what it printed to stderr, byte for byte."),
         ("hibali runs logs -f ID", "See both as they come, until the run has ended."),
     ],
@@ -29,28 +30,32 @@ if TYPE_CHECKING:
 @click.option("--stderr", "stream", flag_value="stderr", help="What went to standard error.")
 @click.option("--stdout", "stream", flag_value="stdout", help="What went to standard output.")
 @click.option("--scheduler", "stream", flag_value="scheduler.log", help="What the job itself said.")
-def command(common: Common, run_id: str, *, follow: bool, stream: Stream | None) -> int | None:
+@click.option("--task", type=int, metavar="N", help="Of a sweep, the task of this number.")
+def command(
+    common: Common, run_id: str, *, follow: bool, stream: Stream | None, task: int | None
+) -> int | None:
     """Print what the tool wrote to standard output; on a terminal control characters are escaped.
 
     With --follow both streams are shown, each where it belongs, unless one is named. A run that waits is waited for.
     """
     from hibali_cli.log_lines import LogLines
     from runs.book import Book
+    from runs.sweeps.sweep import choose_task
 
     book = Book()
-    run = book.load(run_id)
+    run = choose_task(book.load(run_id), task, log_of_job=stream == "scheduler.log")
     lines = LogLines(common, run.id, apart=follow and stream is None)
     if not follow:
         _print(common, run, stream or "stdout", lines)
         return None
     try:
-        run = _follow(common, book, run, ("stdout", "stderr") if stream is None else (stream,), lines)
+        ended = _follow(common, book, run, task, ("stdout", "stderr") if stream is None else (stream,), lines)
     finally:
         lines.end()
     if common.json:
-        common.output.record("run", run.to_record())
+        common.output.record("run", ended.to_record())
     else:
-        common.output.say(f"{run.id} {run.state}")
+        common.output.say(f"{ended.id} {ended.state}")
     return None
 
 
@@ -69,7 +74,9 @@ def _print(common: Common, run: Run, stream: Stream, lines: LogLines) -> None:
             far.close()
 
 
-def _follow(common: Common, book: Book, run: Run, streams: tuple[Stream, ...], lines: LogLines) -> Run:
+def _follow(
+    common: Common, book: Book, run: Run, task: int | None, streams: tuple[Stream, ...], lines: LogLines
+) -> Run:
     from hibali_cli.progress import listening
     from hibali_cli.run_site import opener, run_site
     from runs.logs import follow_logs
@@ -84,6 +91,7 @@ def _follow(common: Common, book: Book, run: Run, streams: tuple[Stream, ...], l
             run,
             streams,
             lines.show,
-            poll_seconds=site.limits.poll_seconds,
+            limits=site.limits,
+            task=task,
             tell=tell,
         )
