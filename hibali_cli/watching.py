@@ -24,7 +24,7 @@ from hibali_cli.run_site import LOOK_SECONDS, by_site, follow_all
 from hibali_cli.run_table import Row, row_of, table_lines
 from hibali_cli.tally import Tally
 from runs.book import Book
-from runs.course import course_of
+from runs.course import course_of_run
 from runs.run import Run
 
 _A_SECOND = 1  # what takes minutes need not be drawn more often
@@ -73,7 +73,7 @@ def watch_runs(common: Common, book: Book, runs: list[Run], changed: Callable[[R
 
 
 def _since(book: Book, run: Run) -> float:
-    spans = course_of(book.records(run.id))
+    spans = course_of_run(run, book.records(run.id))
     return spans[-1].since if spans else time.time()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from runs.run import State
+from runs.run import Run, State
 
 SKEW_SECONDS = 3600.0  # by how much another machine's clock may be wrong
 
@@ -37,6 +37,32 @@ def course_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
             at = told[1]
         _enter(spans, state, at)
     return spans
+
+
+def course_of_run(run: Run, records: Iterable[Mapping[str, Any]]) -> list[Span]:
+    """The same of a run that may be a sweep: that is submitted with its first job, runs from its first task on, and ends with its last."""
+    if run.sweep is None:
+        return course_of(records)
+    told = list(_as_one_job(records))
+    spans = course_of(told)
+    if spans and run.state.ended:
+        _enter(spans, run.state, read_moment(told[-1].get("at")) or spans[-1].since)
+    return spans
+
+
+def _as_one_job(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """What is noted of tasks, in the words for a run that has no others; records of other kinds are left out."""
+    runs = False
+    for record in records:
+        kind = record.get("kind")
+        if kind in {"prepared", "staged"}:
+            yield record
+        elif kind == "chunk":
+            yield {**record, "kind": "submitted" if not runs else kind}
+        elif kind == "tasks":
+            states = {State(change["state"]) for change in record["changes"]}
+            runs = runs or State.RUNNING in states or any(state.ended for state in states)
+            yield {"kind": "seen", "at": record["at"], "state": State.RUNNING if runs else State.WAITING}
 
 
 def _told_by_job(record: Mapping[str, Any], since: float, at: float) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from hibali.amounts import time_words
 from runs.book import Book
 from runs.bundles.outputs import Left, recorded_outputs
-from runs.course import SKEW_SECONDS, Span, course_of, read_moment
+from runs.course import SKEW_SECONDS, Span, course_of_run, read_moment
 from runs.report.timeline import Line
 from runs.run import Run, State
 
@@ -54,7 +54,7 @@ def tell_of(run: Run, book: Book) -> Told:
     return Told(
         run=run,
         record=run.to_whole_record(),
-        spans=course_of(records),
+        spans=course_of_run(run, records),
         collected=[at for at in collected if at is not None],
         left=recorded_outputs(run, book),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runs.course import course_of
-from runs.run import State
+from runs.course import course_of, course_of_run
+from runs.run import State, fold_records
 
 
 def record(kind: str, second: int, **more: Any) -> dict[str, Any]:
@@ -77,3 +77,38 @@ def test_an_end_stays_but_for_one_that_nobody_knew() -> None:
     assert told([*records, seen(40, "SUCCEEDED")])[-1] == ("SUCCEEDED", 40, None)
     assert course_of([]) == []
     assert course_of([{"kind": "seen", "state": "NEW", "at": 7}, {"kind": "later"}]) == []
+
+
+def test_a_sweep_runs_from_its_first_task_to_its_last() -> None:
+    run_id = "20260102-030405-0a1b2c3d"
+    fields = {
+        **dict.fromkeys(
+            ("key", "pipeline", "pipeline_digest", "site", "name", "scheduler", "container"), "x"
+        ),
+        "id": run_id,
+        "outputs": [],
+        "sweep": {"tasks": "1-3", "columns": [], "rows": [[], [], []], "sets": [[]], "set_of": [0, 0, 0]},
+    }
+
+    def tasks(second: int, state: str, numbers: str) -> dict[str, Any]:
+        change = {"state": state, "native": "", "reason": "", "tasks": numbers}
+        return record("tasks", second, changes=[change], ends=[])
+
+    begun = [
+        record("prepared", 0, **fields),
+        record("staged", 4, folder="/x", chunks=["1-2", "3"]),
+        record("chunk", 6, chunk=1, job="7"),
+        tasks(10, "WAITING", "1-2"),
+        tasks(20, "RUNNING", "1"),
+        record("chunk", 22, chunk=2, job="8"),
+        tasks(24, "WAITING", "3"),
+        tasks(30, "SUCCEEDED", "1-2"),
+    ]
+    for records, last in (
+        (begun, ("RUNNING", 20, None)),
+        ([*begun, tasks(40, "FAILED", "3"), record("reported", 50)], ("FAILED", 40, None)),
+    ):
+        spans = course_of_run(fold_records(run_id, records), records)
+        assert [span.state for span in spans][:5] == ["PREPARED", "STAGED", "SUBMITTED", "WAITING", "RUNNING"]
+        first = spans[0].since
+        assert (spans[-1].state, spans[-1].since - first, spans[-1].until) == last
