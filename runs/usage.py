@@ -22,19 +22,25 @@ def note_usage(far: Far, scheduler: Scheduler, book: Book, runs: Iterable[Run]) 
     accounting, that is noted.
     """
     asked = [run for run in runs if run.state.final and run.job and not run.accounted]
-    words = scheduler.accounting_words(sorted({run.job for run in asked}), "", _since(asked)) if asked else ()
+    jobs = sorted({job for run in asked for job in _jobs_of(run)})
+    words = scheduler.accounting_words(jobs, "", _since(asked)) if jobs else ()
     if not words:
         return
     with contextlib.suppress(HibaliError):
         known = scheduler.read_accounting(far.run(words, timeout=_PATIENCE_SECONDS))
         for run in asked:
-            tasks = [] if known is None else _tasks_of(run.job, known)
+            tasks = [] if known is None else [task for job in _jobs_of(run) for task in _tasks_of(job, known)]
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks)):
                 book.note(run.id, "usage", _together(tasks))
 
 
 def _since(runs: Sequence[Run]) -> str:
     return min(run.created for run in runs)[:10]
+
+
+def _jobs_of(run: Run) -> list[str]:
+    """A sweep has one for each of its chunks."""
+    return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
 
 
 def _tasks_of(job: str, known: Mapping[str, Status]) -> list[Status]:
