@@ -256,3 +256,18 @@ def test_sigterm_ends_a_watch_as_such(stepping: Bench) -> None:
     assert process.wait(30) == 143
     go_on(stepping)
     stepping.hibali("runs", "wait", run_id, exit=0)
+
+
+@pytest.mark.heavy
+def test_a_sweep_is_watched_and_the_log_of_one_task_is_followed(hibali: Any, slurm: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm)
+    line = bench.line(bench.answers(), "--param", "sleep=0,1", "--param", "say=x")
+    run_id = hibali(*line, "--json", exit=0).last["id"]
+    assert hibali("runs", "logs", "-f", run_id, "--task", "2", exit=0).out == b"counted\n"
+    assert hibali("runs", "logs", "-f", run_id, exit=2).out == b""
+    watched = hibali("runs", "watch", run_id, exit=0).out.decode().splitlines()
+    assert watched[-1].endswith("SUCCEEDED 2 succeeded")
+    hibali("runs", "report", run_id, "-o", "sweep.html", exit=0)
+    assert "2 tasks" in (bench.folder / "sweep.html").read_text()
+    assert hibali("runs", "compare", run_id, run_id, "--json", exit=2).last["code"] == "no-single-run"
