@@ -22,8 +22,10 @@ from runs.fast import NO_MARKS, Marks
 from runs.inputs import locate_inputs
 from runs.launch import Request
 from runs.prepare import run_key
+from runs.scheduler import Resources
 
 AUTO = "auto"
+NOTHING_WANTED = Resources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Asked:
     new: bool = False
     explain: bool = False
     marks: Marks = NO_MARKS
+    wanted: Resources = NOTHING_WANTED
 
 
 def is_choice(asked: Asked, settings: Settings) -> bool:
@@ -49,7 +52,7 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
 
     Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
     """
-    from hibali_cli.commands.run import read_request
+    from hibali_cli.launching import read_request
 
     settings = common.settings()
     invocation = check_invocation(pipeline, read_json_file(answers))
@@ -71,6 +74,8 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
                 located=located,
                 marks=asked.marks,
             )
+            request = replace(request, wanted=asked.wanted)
+            request.ask()
             _check_consent(request)
         except HibaliError as problem:
             unable.append(Candidate(name, why_not=" ".join(problem.message.split())))
@@ -118,11 +123,11 @@ def _names(asked: Asked, settings: Settings) -> list[str]:
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: what has no consent yet cannot be without a container (S11)."""
-    if not request.container.isolates and not Catalogue().is_trusted(request.pipeline.digest):
+    """Nobody is asked while sites are compared: what has no consent yet cannot be where nothing confines it (S11)."""
+    if not request.container.confines and not Catalogue().is_trusted(request.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            "it would run without a container, and nobody has consented to that"
+            "nothing there would confine it, and nobody has consented to that"
             f" (hibali pipelines trust {request.pipeline.reference})",
         )
 

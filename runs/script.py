@@ -13,8 +13,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
-# What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool that
-# does not end is ended, and signals to the whole group do not reach the copying.
+# What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
+# that does not end is ended, and signals to the whole group do not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -73,9 +73,7 @@ host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 caught= tool= hurry= code=0
 work=work folder=$PWD
-for name in TERM INT HUP USR1 USR2; do
-  trap "caught=$name; [ -z \"\$tool\" ] || kill -TERM \"\$tool\" 2>/dev/null" "$name"
-done
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; [ -z \"\$tool\" ] || kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
 if [ -f fast.sh ]; then
   . ./fast.sh
   fast_in 2>stderr || code=75
@@ -104,8 +102,10 @@ if [ -f fast.sh ]; then
 fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
-printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
-  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
+times >started/times  # in this very shell: another one has no children
+used=$(tail -n 1 started/times | tr -cd '0-9ms., ')
+printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
+  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" "$used" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null
 mv exit.json.partial exit.json || exit 75
 exit "$code"
