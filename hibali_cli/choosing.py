@@ -123,11 +123,11 @@ def _names(asked: Asked, settings: Settings) -> list[str]:
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: what has no consent yet cannot be without a container (S11)."""
-    if not request.container.isolates and not Catalogue().is_trusted(request.pipeline.digest):
+    """Nobody is asked while sites are compared: what has no consent yet cannot be where nothing confines it (S11)."""
+    if not request.container.confines and not Catalogue().is_trusted(request.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            "it would run without a container, and nobody has consented to that"
+            "nothing there would confine it, and nobody has consented to that"
             f" (hibali pipelines trust {request.pipeline.reference})",
         )
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.scheduler import (
     GONE,
     Answer,
     Job,
+    NotSubmitted,
     Phase,
     Resources,
     Status,
@@ -78,7 +78,6 @@ _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
-_REFUSED = re.compile(rb"(?:allocation failure|sbatch: error): *([^\n]+)")
 _CPU = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,9}):([0-9]{2}(?:\.[0-9]{1,6})?)")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
@@ -201,13 +200,10 @@ class Slurm:
             except ValueError:
                 return None
             return max(0.0, (start - now).total_seconds())
-        refused = _REFUSED.search(finished.stderr)
-        if refused is None or finished.exit_code == 0:
-            return None
-        said = printable(refused[1])
-        if _SUBMITTING.later.search(finished.stderr) or _SUBMITTING.unclear.search(finished.stderr):
-            raise TryLaterError("scheduler-silent", f"Slurm gave no answer: {said}")
-        raise UsageError("submission-rejected", f"Slurm would refuse the job: {said}")
+        answer = _SUBMITTING.read(finished, None)
+        if isinstance(answer, NotSubmitted):
+            raise answer.error
+        return None
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Of an array too, the first number is the job's."""

@@ -92,7 +92,8 @@ def test_what_slurm_would_refuse_is_no_candidate() -> None:
     silent = b"allocation failure: Unable to contact slurm controller (connect failure)\n"
     with pytest.raises(TryLaterError):
         slurm().read_start(Finished(1, b"", silent), NOW)
-    assert slurm().read_start(Finished(127, b"", b"env: sbatch: No such file or directory"), NOW) is None
+    with pytest.raises(UsageError):
+        slurm().read_start(Finished(127, b"", b"env: sbatch: No such file or directory"), NOW)
 
 
 def test_without_a_scheduler_nothing_waits() -> None:
