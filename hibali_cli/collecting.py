@@ -20,10 +20,11 @@ def collect_outputs(
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
     from hibali.locations import read_location
-    from hibali_cli.run_site import run_site
+    from hibali_cli.run_site import ask_usage, run_site
     from runs.collect import collect
 
     target = read_location(folder, common.settings())
+    ask_usage(common, book, run, tell)
     return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
 
 

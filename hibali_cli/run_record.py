@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hibali.amounts import size_words
 from hibali.errors import HibaliError, RunFailedError, TryLaterError
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
@@ -14,7 +17,7 @@ from runs.sweeps.sweep import Sweep
 def show_run(common: Common, run: Run) -> None:
     """One run as a JSON line or as names and values."""
     if common.json:
-        common.output.record("run", run.to_record(), flush=True)
+        common.output.record("run", run.to_whole_record(), flush=True)
         return
     common.output.pairs(run_pairs(run))
     if run.sweep is not None:
@@ -43,19 +46,23 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "created": run.created,
         "started": run.started or None,
         "ended": run.ended or None,
+        "CPU": None if run.cpu_seconds is None else f"{run.cpu_seconds:.1f} s",
+        "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
+        "digest": f"sha256 {run.pipeline_digest}",
+        "image": run.image or None,
+        **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
         "folder": run.folder or None,
-        **_chain_pairs(run),
+        "after": ", ".join(run.after) or None,
         "collected": ", ".join(run.collected) or None,
+        "receipts": ", ".join(run.receipts) or None,
+        "begun by": f"hibali {run.hibali}" if run.hibali else None,
         "removed there": run.cleaned or None,
     }
 
 
-def _chain_pairs(run: Run) -> dict[str, Cell]:
-    """What it takes of other runs, and which come first; nothing for a run that stands alone."""
-    found: dict[str, Cell] = {"after": ", ".join(run.after)} if run.after else {}
-    for identifier in dict.fromkeys(each for each, _ in run.sources):
-        found[f"input {identifier}"] = ", ".join(text for each, text in run.sources if each == identifier)
-    return found
+def _input_words(each: Mapping[str, str]) -> str:
+    """Where it lay, and what it was then."""
+    return f"{each['id']}: {each['location']} ({each['identity']})"
 
 
 def find_failure(run: Run) -> HibaliError | None:
@@ -79,6 +86,14 @@ def find_failure(run: Run) -> HibaliError | None:
             hint=f"hibali runs wait {run.id} asks again.",
         )
     return None
+
+
+def raise_failure(runs: list[Run]) -> None:
+    """Raise the error that tells how the first of them ended that did not end well."""
+    for run in runs:
+        failure = find_failure(run)
+        if failure is not None:
+            raise failure
 
 
 def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
@@ -126,9 +141,7 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         else:
             common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
     flush_results()
-    failures = [failure for run in runs if (failure := find_failure(run))]
     for run in runs:
         if run.state.final and not run.reported:
             book.note(run.id, "reported")
-    if failures:
-        raise failures[0]
+    raise_failure(runs)

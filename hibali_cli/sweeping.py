@@ -14,14 +14,15 @@ from hibali.locations import Location, read_location
 from hibali.strict_json import read_json_file
 from hibali_cli.chaining import Order, settle
 from hibali_cli.collecting import Into, tell_collected
-from hibali_cli.commands.run import (
+from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.launching import (
     announce,
     make_request,
     require_consent,
     run_one,
     show_files,
 )
-from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.notifying import notifying
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure, report_ends, state_text
@@ -108,6 +109,7 @@ def run_sweep(
     *,
     wait: bool,
     dry_run: bool,
+    notify: str | None = None,
 ) -> int | None:
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
@@ -119,7 +121,7 @@ def run_sweep(
         _show_sweep(common, request)
         return None
     require_consent(common, catalogue, pipeline, request.container)
-    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait)
+    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait, notify=notify)
 
 
 def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
@@ -173,11 +175,14 @@ def _read_sweep(
     return replace(request, tasks=tasks)
 
 
-def send_and_follow(common: Common, request: Request, into: Into, table: str | None, *, wait: bool) -> int:
+def send_and_follow(
+    common: Common, request: Request, into: Into, table: str | None, *, wait: bool, notify: str | None = None
+) -> int:
     """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
     book = Book()
     receipt = None
-    with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
+    title = f"run {request.pipeline.reference} at {request.site.name}"
+    with notifying(common, notify) as notice, listening(common, title) as tell:
         far = opener(request.site, tell)()
         try:
             run = launch(
@@ -187,6 +192,7 @@ def send_and_follow(common: Common, request: Request, into: Into, table: str | N
             far.close()
         if wait:
             run, receipt = _finish(common, book, run, request, into, table, tell)
+            notice(run)
     if receipt is not None:
         tell_collected(common, receipt)
     if wait or run.state.ended:

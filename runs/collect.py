@@ -108,14 +108,12 @@ def collect(
     could not be saved as `saving` says.
     """
     require_end(run)
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    source = Location(site, folder, f"{site.name}:{folder}")
-    store = open_store(source)
+    store = open_store(work_of(run, site))
     try:
         chosen = choose_outputs(run.outputs, store.list())
     finally:
         store.close()
-    receipt = pull_files(source, target, chosen.files, saving, tell)
+    receipt = pull_outputs("collect", run, site, target, chosen.files, tell, saving=saving)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -134,14 +132,39 @@ def collect(
     return receipt
 
 
+def work_of(run: Run, site: Site) -> Location:
+    """Where the tool wrote."""
+    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
+    return Location(site, folder, f"{site.name}:{folder}")
+
+
+def pull_outputs(
+    operation: str,
+    run: Run,
+    site: Site,
+    target: Location,
+    files: Sequence[bytes],
+    tell: Listener = ignore,
+    *,
+    saving: Saving = Saving(),  # noqa: B008 - it is frozen
+) -> Receipt:
+    """Bring these files of the work folder, and nothing else of it; `operation` is the word for the receipt."""
+    return pull_files(operation, work_of(run, site), target, files, saving, tell)
+
+
 def pull_files(
-    source: Location, target: Location, files: Sequence[bytes], saving: Saving, tell: Listener
+    operation: str,
+    source: Location,
+    target: Location,
+    files: Sequence[bytes],
+    saving: Saving,
+    tell: Listener,
 ) -> Receipt:
     """Bring just these files of a folder."""
     if not files:
-        return Receipt(new_identifier(), "collect", source.text, target.text)
+        return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request("collect", source, target, rules, saving=saving), tell)
+    return synchronise(Request(operation, source, target, rules, saving=saving), tell)
 
 
 def _as_pattern(path: bytes) -> str:

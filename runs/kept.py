@@ -59,7 +59,7 @@ def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ig
         return Receipt(
             name, "collect", source.text, target.text, files=count, bytes=kept.size, files_kept=count
         )
-    return pull_files(source, target, kept.files, saving, tell)
+    return pull_files("collect", source, target, kept.files, saving, tell)
 
 
 def _same_folder(folder: Path, target: Location) -> bool:

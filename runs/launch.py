@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali import __version__
 from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
@@ -212,6 +213,7 @@ def _begin(
             "name": request.name,
             "scheduler": request.scheduler.name,
             "container": request.container.name,
+            "hibali": __version__,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
             "resources": request.ask().to_fields(),

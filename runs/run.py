@@ -14,6 +14,8 @@ from hibali.text import path_from_fields, printable
 if TYPE_CHECKING:
     from runs.sweeps.sweep import Sweep
 
+# The tool is a child of somebody else there, whose time the job does not see.
+_BY_OTHERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
 
@@ -66,6 +68,9 @@ class Run:
     `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
     queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
     folder was removed.
+    `hibali` is the version that began it, `image` is `sha256:ID` of what was started. `invocation` are the answers as they
+    were given; each of `inputs` has `id`, `name`, `location` and `identity`. `collected` are the targets, `receipts` the
+    receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more.
     """
 
     id: str
@@ -104,6 +109,14 @@ class Run:
 
     sweep: Sweep | None = None
     origin: str = ""
+    receipts: tuple[str, ...] = field(default=())
+    hibali: str = ""
+    image: str = ""
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Mapping[str, str], ...] = field(default=())
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    accounted: bool = False
 
     @property
     def on_hold(self) -> bool:
@@ -143,6 +156,9 @@ class Run:
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
             "cleaned": self.cleaned or None,
+            "receipts": list(self.receipts),
+            "hibali": self.hibali or None,
+            "image": self.image or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
@@ -168,7 +184,14 @@ class Run:
             "host": self.host,
             "started": self.started or None,
             "ended": self.ended or None,
+            "cpu_seconds": self.cpu_seconds,
+            "memory_bytes": self.memory_bytes,
         }
+
+    def to_whole_record(self) -> dict[str, Any]:
+        """The same with what the run was given."""
+        given = {"invocation": dict(self.invocation), "inputs": [dict(each) for each in self.inputs]}
+        return {**self.to_record(), **given}
 
 
 def ignore_run(run: Run) -> None:
@@ -220,6 +243,9 @@ def _begin(record: Mapping[str, Any]) -> Run:
         after=tuple(record.get("after", ())),
         sources=_sources(record.get("inputs", ())),
         hold=bool(record.get("hold")),
+        hibali=record.get("hibali", ""),
+        invocation=record.get("invocation", {}),
+        inputs=tuple(record.get("inputs", ())),
         sweep=sweep,
         origin=record.get("origin", ""),
     )
@@ -255,13 +281,19 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 host=record.get("host") or run.host,
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
+                **_used(run, record),
             )
         case "released":
             return replace(run, released=True)
+        case "image":
+            return replace(run, image=f"sha256:{record['id']}")
+        case "usage":
+            return replace(run, accounted=True, **_used(run, record))
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
-            return replace(run, collected=(*run.collected, record["target"]))
+            receipts = (*run.receipts, record["receipt"]) if record.get("receipt") else run.receipts
+            return replace(run, collected=(*run.collected, record["target"]), receipts=receipts)
         case _:
             return _apply_to_submission(run, kind, record)
 
@@ -281,6 +313,18 @@ def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
             return replace(run, cleaned=record["at"])
         case _:
             return run
+
+
+def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool used, as far as it is told; what was known before stays."""
+    memory = record.get("memory_bytes")
+    seconds = record.get("cpu_seconds")
+    if record.get("kind") == "seen" and "exit_code" in record and run.container in _BY_OTHERS:
+        seconds = None
+    return {
+        "cpu_seconds": run.cpu_seconds if seconds is None else seconds,
+        "memory_bytes": run.memory_bytes if memory is None else memory,
+    }
 
 
 def _no_such_run(text: str) -> NotFoundError:
