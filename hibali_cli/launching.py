@@ -102,7 +102,7 @@ def make_request(
 
     container = load_container(site.container)
     inputs = tuple(each.input for each in located)
-    in_place = [each.identity is None for each in located]
+    in_place = [each.identity is None or each.input.in_place for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
     takes_pinned = container.isolates and bool(container.formats) and not names_archive
     return Request(

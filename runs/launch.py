@@ -127,7 +127,8 @@ def launch(
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
             run = _begin(request, placed, identities, contents, book, key)
         began(run)
-        take_wishes(book, run, wishes, tell)
+        if not run.reused:
+            take_wishes(book, run, wishes, tell)
         if _is_sent(run) or run.state.ended:
             return run
         if run.cancelled and run.sweep is None:
