@@ -13,14 +13,21 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
+# What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
+# that does not end is ended, and signals to the whole group do not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run") ;;
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
+esac
+case "$PWD" in
+  */"$run") ;;
   *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=$(printf '%s' "${SLURM_JOB_ID:-${1:-}}" | tr -cd 'A-Za-z0-9._:+-')
+job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 wish=cancel
 """
 # A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
@@ -30,7 +37,7 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
-  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # as with a single job
 esac
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
@@ -52,6 +59,7 @@ if mkdir started 2>/dev/null; then
 fi
 cd ../../tasks/"$task" || exit 75
 run=$run/$task
+runs=../../..
 wish=../../cancel
 """
 _TURN = r"""
@@ -63,13 +71,35 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught=
-(umask "$mask"; cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
-tool=$!
-trap 'caught=TERM; kill -TERM "$tool" 2>/dev/null' TERM INT HUP
-wait "$tool"
-code=$?
-while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+caught= tool= hurry= code=0
+work=work folder=$PWD
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; [ -z \"\$tool\" ] || kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
+if [ -f fast.sh ]; then
+  . ./fast.sh
+  fast_in 2>stderr || code=75
+fi
+if [ "$code" = 0 ] && [ -z "$caught" ]; then
+  (umask "$mask"; check_those_before && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
+  tool=$!
+  [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
+  wait "$tool"
+  code=$?
+  while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
+    if [ "$work" != work ] && [ -z "$hurry" ]; then
+      (trap '' TERM; sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
+      hurry=$!
+    fi
+    wait "$tool"
+    code=$?
+  done
+  [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
+elif [ "$code" = 0 ]; then
+  code=143
+fi
+if [ -f fast.sh ]; then
+  trap '' TERM INT HUP USR1 USR2
+  fast_out 2>>stderr || [ "$code" != 0 ] || code=74
+fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 times >started/times  # in this very shell: another one has no children
@@ -82,6 +112,40 @@ exit "$code"
 """
 
 
+# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, oar, direct): their ids are in
+# HIBALI_AFTER or the third word then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
+# all its tasks. A shared filesystem may show them late.
+THOSE_BEFORE = r"""
+before=${HIBALI_AFTER:-${3:-}}
+unset HIBALI_AFTER
+runs=..
+succeeded() {
+  seconds=0
+  until [ -e "$1" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
+  grep -q '"code":0,"signal":""' "$1" 2>/dev/null
+}
+ended_well() {
+  for each in "$runs"/*/started/job "$runs"/*/chunks/*/started/job; do
+    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
+    each=${each%/started/job}
+    [ -f "$each/tasks" ] || { succeeded "$each/exit.json"; return; }
+    while read -r task; do
+      succeeded "$each/../../tasks/$task/exit.json" || return 1
+    done <"$each/tasks"
+    return 0
+  done
+  return 1
+}
+check_those_before() {
+  for number in $(printf '%s' "$before" | tr / ' '); do
+    ended_well "$number" && continue
+    echo "hibali: the tool was not started: job $number, which had to end well before, did not" >&2
+    exit 75
+  done
+}
+"""
+
+
 def job_script(run: str, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
     return _head(run, directives) + _JOB + _TURN
@@ -89,13 +153,13 @@ def job_script(run: str, directives: Sequence[str]) -> str:
 
 def array_script(run: str, chunk: int, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{_head(run, directives)}\nchunk={chunk:d}{_ARRAY}{_TURN}"
+    return f"{_head(run, directives)}chunk={chunk:d}{_ARRAY}{_TURN}"
 
 
 def _head(run: str, directives: Sequence[str]) -> str:
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
-    return "\n".join(["#!/bin/sh", *directives, f"run={run}"])
+    return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE
 
 
 def start_script(prologue: Sequence[str], start: str) -> str:
@@ -111,7 +175,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     # `module` and its like are functions that login shells define
     head = (
         [
-            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l ../start; }""",
+            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
             "unset HIBALI_LOGIN",
         ]
         if prologue

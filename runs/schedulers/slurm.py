@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
@@ -16,15 +17,13 @@ from runs.scheduler import (
     GONE,
     Answer,
     Job,
-    NotSubmitted,
     Phase,
     Resources,
     Status,
-    Submitted,
-    Unclear,
     check_directive,
     check_plain,
 )
+from runs.schedulers.batch_words import Submitting, no_answer, text_lines
 from transfers.far import Finished
 
 _PHASES = {
@@ -56,27 +55,32 @@ _PHASES = {
     "TIMEOUT": Phase.KILLED,
 }
 
-# What sbatch says when its question may have arrived although no answer came back, or none that it believes:
-# of "unable to contact slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
-_UNCLEAR = re.compile(
-    rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
-    rb"|authentication error|insane message length|unexpected message|header lengths are longer",
-    re.IGNORECASE,
+_SUBMITTING = Submitting(
+    program="sbatch",
+    system="Slurm",
+    # Its question may have arrived although no answer came back, or none that it believes: of "unable to contact
+    # slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
+    unclear=re.compile(
+        rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
+        rb"|authentication error|insane message length|unexpected message|header lengths are longer",
+        re.IGNORECASE,
+    ),
+    # nothing was asked, or the controller said no for now
+    later=re.compile(
+        rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
+        rb"|submit ?limit|submitjobs|job submit limit|connection refused"
+        rb"|slurm backup controller in standby",
+        re.IGNORECASE,
+    ),
+    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
 )
-# What sbatch says when nothing was asked, or the controller said no for now.
-_LATER = re.compile(
-    rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
-    rb"|submit ?limit|submitjobs|job submit limit|connection refused"
-    rb"|slurm backup controller in standby",
-    re.IGNORECASE,
-)
-# How sbatch ends, or what a site put in its place, when timeout(1) or a signal ended it.
-_STOPPED = frozenset({124, *range(128, 256)})
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _CPU = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,9}):([0-9]{2}(?:\.[0-9]{1,6})?)")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
+_STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
+_REFUSED = re.compile(rb"(?:allocation failure|sbatch: error): *([^\n]+)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
 
 
@@ -136,30 +140,7 @@ class Slurm:
 
     def read_submit(self, finished: Finished) -> Answer:
         """The last line that is an id counts: sites print greetings around it."""
-        job = _last_id(finished.stdout)
-        if job is not None and finished.exit_code == 0:
-            return Submitted(job)
-        said = printable(finished.stderr.strip()[-2000:])
-        if finished.exit_code == 127:
-            return NotSubmitted(
-                UsageError(
-                    "no-scheduler",
-                    "there is no sbatch at the site",
-                    hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
-                )
-            )
-        stopped = finished.exit_code <= 0 or finished.exit_code in _STOPPED
-        if stopped or job is not None or _UNCLEAR.search(finished.stderr):
-            return Unclear(said or "sbatch gave no job id")
-        if _LATER.search(finished.stderr):
-            return NotSubmitted(TryLaterError("scheduler-busy", f"Slurm did not take the job: {said}"))
-        return NotSubmitted(
-            UsageError(
-                "submission-rejected",
-                f"Slurm refused the job: {said}",
-                hint="Correct the site's [scheduler] table (account, partition, time, directives).",
-            )
-        )
+        return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Only characters that a forced-command wrapper passes on (S7).
@@ -182,7 +163,7 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, rest in _answers("squeue", finished):
             word, _, reason = rest.partition(":")
             if job in found:
@@ -195,13 +176,38 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for identifier, rest in _answers("squeue", finished):
             job, _, number = identifier.partition("_")
             if job in found and number.isdecimal():
                 word, _, reason = rest.partition(":")
                 found[job][int(number)] = _status(word, reason, queued=True)
         return found
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
+        return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
+
+    def start_words(self) -> tuple[str, ...]:
+        """Sbatch takes the script from standard input, and submits nothing."""
+        return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """`sbatch: Job 12 to start at 2026-11-22T10:00:00 using 1 processors on nodes n1 in partition main`."""
+        found = _STARTS.search(finished.stderr + finished.stdout)
+        if found is not None:
+            try:
+                start = datetime.fromisoformat(found[1].decode("ascii")).replace(tzinfo=UTC)
+            except ValueError:
+                return None
+            return max(0.0, (start - now).total_seconds())
+        refused = _REFUSED.search(finished.stderr)
+        if refused is None or finished.exit_code == 0:
+            return None
+        said = printable(refused[1])
+        if _SUBMITTING.later.search(finished.stderr) or _SUBMITTING.unclear.search(finished.stderr):
+            raise TryLaterError("scheduler-silent", f"Slurm gave no answer: {said}")
+        raise UsageError("submission-rejected", f"Slurm would refuse the job: {said}")
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Of an array too, the first number is the job's."""
@@ -210,7 +216,7 @@ class Slurm:
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
         if finished.exit_code != 0:
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
             if owner == user:
                 return job.partition("_")[0]
@@ -230,7 +236,7 @@ class Slurm:
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
         """Any failure reads as silence: accounting is asked last, and only for more detail. So do the words of a gate."""
-        lines = _lines(finished.stdout)
+        lines = text_lines(finished.stdout)
         if finished.exit_code != 0:
             return None
         found: dict[str, Status] = {}
@@ -286,25 +292,21 @@ def _bytes_of(text: str) -> int | None:
     return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
 
-def _lines(text: bytes) -> list[str]:
-    return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-
-
 def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
     """The id and the rest of each line.
 
     Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
     silence would mean that there is no such job.
     """
-    lines = _lines(finished.stdout)
+    lines = text_lines(finished.stdout)
     found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
     if lines and not found:
-        raise _no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
+        raise no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
     return found
 
 
 def _last_id(text: bytes) -> str | None:
-    for line in reversed(_lines(text)):
+    for line in reversed(text_lines(text)):
         match = _ID_LINE.fullmatch(line)
         if match:
             return match[1]
@@ -317,14 +319,6 @@ def _as_time(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
-
-
-def _no_answer(program: str, finished: Finished) -> TryLaterError:
-    return TryLaterError(
-        "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(finished.stderr.strip()[-500:])}",
-        hint="The run is not affected; ask again later.",
-    )
 
 
 SCHEDULER = Slurm()
