@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hibali.errors import HibaliError, UsageError
+from hibali.errors import HibaliError
 from hibali_cli.options import Common
 from hibali_cli.output import json_line
 
@@ -23,14 +23,6 @@ notify_option = click.option(
     metavar="COMMAND|URL",
     help="At the end of each run, run COMMAND ID STATE, or POST to URL: both get the run as JSON.",
 )
-
-
-def check_notify(text: str | None, *, wait: bool) -> None:
-    """Raise `UsageError` where nobody would be there to tell of the end."""
-    if text is not None and not wait:
-        raise UsageError(
-            "usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait."
-        )
 
 
 @contextmanager

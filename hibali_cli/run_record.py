@@ -52,6 +52,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "image": run.image or None,
         **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
         "folder": run.folder or None,
+        "after": ", ".join(run.after) or None,
         "collected": ", ".join(run.collected) or None,
         "receipts": ", ".join(run.receipts) or None,
         "begun by": f"hibali {run.hibali}" if run.hibali else None,
@@ -75,7 +76,8 @@ def find_failure(run: Run) -> HibaliError | None:
             "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
-        return RunFailedError("run-cancelled", "the run was cancelled", about=run.id)
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
@@ -123,7 +125,12 @@ def tell_left(common: Common, run: Run) -> None:
         flush_results()
         raise no_room(run)
     if not common.json:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        told = (
+            f"on hold at {run.site}: hibali runs release"
+            if run.on_hold
+            else f"{run.state} at {run.site}: hibali runs wait"
+        )
+        common.output.say(f"{told} {run.id}")
 
 
 def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
@@ -132,7 +139,7 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {state_text(run)}")
+            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
     flush_results()
     for run in runs:
         if run.state.final and not run.reported:

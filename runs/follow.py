@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Retried, ignore
@@ -10,7 +11,8 @@ from hibali.retry import Intervals, growing_intervals, pause
 from hibali.sites import Limits
 from runs.asking import Asking
 from runs.book import Book
-from runs.heard import note_seen, seen_of
+from runs.explain import explain_all
+from runs.heard import note_seen, seen_of, update
 from runs.look import Key, ask
 from runs.run import Run, State, ignore_run
 from runs.scheduler import NotSubmitted, Scheduler, Unclear, check_job_id
@@ -167,6 +169,8 @@ class _Watch:
         asked = [run for run in open_runs if run.job]
         others = asking.others(self._book, {run.id for run in open_runs})
         seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
+        look = partial(update, far, self._scheduler, self._book)
+        seen |= explain_all([*asked, *others], seen, far, self._book, look)
         self._looked = True
         for run in others:
             # whether they are LOST is for those to say who wait for them

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # The tool is a child of somebody else there, whose time the job does not see.
 _BY_OTHERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
 
 
 class State(StrEnum):
@@ -58,6 +59,9 @@ class Output:
 class Run:
     """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
 
+    `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
+    `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
+    for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
     A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
     that is run again by this one.
 
@@ -96,6 +100,13 @@ class Run:
     cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    after: tuple[str, ...] = field(default=())
+    sources: tuple[tuple[str, str], ...] = field(default=())
+    hold: bool = False
+    released: bool = False
+    reused: bool = False
+    kept: bool = False
+
     sweep: Sweep | None = None
     origin: str = ""
     receipts: tuple[str, ...] = field(default=())
@@ -106,6 +117,17 @@ class Run:
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
     accounted: bool = False
+
+    @property
+    def on_hold(self) -> bool:
+        """Whether it waits for somebody to let it go."""
+        return self.hold and not self.released and not self.state.ended
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The runs that have to succeed before this one starts."""
+        taken = (text.removeprefix(FROM_RUN).partition("/")[0] for _, text in self.sources)
+        return tuple(dict.fromkeys((*self.after, *taken)))
 
     @property
     def waits(self) -> bool:
@@ -143,6 +165,10 @@ class Run:
                 {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
                 for each in self.outputs
             ],
+            "after": list(self.after),
+            "sources": [{"input": each, "from": text} for each, text in self.sources],
+            "on_hold": self.on_hold,
+            "reused": self.reused,
             "tasks": tasks,
             "rerun_of": self.origin or None,
             **more,
@@ -214,12 +240,20 @@ def _begin(record: Mapping[str, Any]) -> Run:
             Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
             for each in record["outputs"]
         ),
+        after=tuple(record.get("after", ())),
+        sources=_sources(record.get("inputs", ())),
+        hold=bool(record.get("hold")),
         hibali=record.get("hibali", ""),
         invocation=record.get("invocation", {}),
         inputs=tuple(record.get("inputs", ())),
         sweep=sweep,
         origin=record.get("origin", ""),
     )
+
+
+def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    pairs = ((str(each["id"]), str(each["identity"])) for each in inputs)
+    return tuple(dict.fromkeys(pair for pair in pairs if pair[1].startswith(FROM_RUN)))
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
@@ -249,6 +283,8 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 ended=record.get("ended") or run.ended,
                 **_used(run, record),
             )
+        case "released":
+            return replace(run, released=True)
         case "image":
             return replace(run, image=f"sha256:{record['id']}")
         case "usage":
