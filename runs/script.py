@@ -28,7 +28,7 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
-  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
 esac
 case "$PWD" in
   */"$run/chunks/$chunk") ;;

@@ -141,6 +141,46 @@ def test_cancelling_a_sweep_ends_its_jobs_and_sends_no_more(bench: Bench) -> Non
     bench.hibali("runs", "collect", run["id"], "back", exit=7)
 
 
+def slurm_here(hibali: Any, slurm: Any, path: str = "") -> Bench:
+    """A site on this machine; `path` comes before where programs are."""
+    hibali.env |= {**slurm.env, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
+    bench = Bench(hibali, descriptor_in(hibali.home.folder))
+    bench.add_site(
+        "here",
+        f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"\nqueued_jobs = 2',
+    )
+    return bench
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize(("call", "when"), [("fsync", 8), ("fsync", 25), ("rename", 12), ("mkdir", 20)])
+def test_a_sweep_killed_at_a_system_call_runs_each_task_once(
+    hibali: Any, slurm: Any, call: str, when: int
+) -> None:
+    bench = slurm_here(hibali, slurm)
+    bench.answers()
+    line = bench.line("answers.json", "--param", "say=a,b,c,d", "--wait", "--collect", "back")
+    calls = {"rename": "rename,renameat,renameat2", "mkdir": "mkdir,mkdirat"}.get(call, call)
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"]
+    subprocess.run(
+        [*strace, "-e", f"inject={calls}:signal=SIGKILL:when={when}", *hibali.command(*line)],
+        env=hibali.env,
+        cwd=bench.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    bench.hibali(*line, exit=0)
+    ids = [each for each in bench.run_ids() if any(bench.records(each))]  # a file alone is no run yet
+    assert ran(bench) == list("abcd") * len(ids)
+    told = [any(record["kind"] == "reported" for record in bench.records(each)) for each in ids]
+    assert told == [True] * len(ids)
+    assert len(list(bench.folder.glob("back/*/out.txt"))) == 4
+
+
 @pytest.mark.heavy
 def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: Any, tmp_path: Path) -> None:
     real = shutil.which("sbatch")
@@ -151,19 +191,13 @@ def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: 
         f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
     )
     wrapper.chmod(0o755)
-    hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
-    bench = Bench(hibali, descriptor_in(hibali.home.folder))
-    bench.add_site(
-        "here",
-        f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
-        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
-    )
+    bench = slurm_here(hibali, slurm, str(programs))
     bench.answers()
     line = bench.line("answers.json", "--param", "say=a,b,c", "--wait")
     bench.hibali(*line, exit=5)
     bench.hibali(*line, exit=0)
     [run_id] = bench.run_ids()
-    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 3)
+    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 1)  # an array by itself
     assert ran(bench) == list("abc")
 
 
