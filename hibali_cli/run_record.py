@@ -45,6 +45,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "ended": run.ended or None,
         "folder": run.folder or None,
         "collected": ", ".join(run.collected) or None,
+        "removed there": run.cleaned or None,
     }
 
 
@@ -87,6 +88,19 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
             hint=f"hibali runs wait {run.id} asks again.",
         )
     return None
+
+
+def tell_left(common: Common, run: Run) -> None:
+    """How far a run is that nobody waits for. Raises `TryLaterError` for one that the queue has no room for."""
+    if common.json:
+        common.output.record("run", run.to_record())
+    if run.waits:
+        from runs.send import no_room
+
+        flush_results()
+        raise no_room(run)
+    if not common.json:
+        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
 
 
 def report_ends(common: Common, book: Book, runs: list[Run]) -> None:

@@ -205,14 +205,12 @@ def _finish(
         except HibaliError as problem:
             tell(Noted(f"not collected yet: {problem.message}"))
 
-    limits = request.site.limits
     [run] = wait_for_end(
         opener(request.site, tell),
         load_scheduler(run.scheduler),
         book,
         [run.id],
-        poll_seconds=limits.poll_seconds,
-        queued_jobs=limits.queued_jobs,
+        limits=request.site.limits,
         tell=tell,
         changed=changed,
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hibali.errors import Exit, TryLaterError
+from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
@@ -146,7 +146,11 @@ def _as_pattern(path: bytes) -> str:
 
 
 def require_end(run: Run) -> None:
-    """Raise `TryLaterError` for a run that has not ended or is LOST."""
+    """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
+    if run.cleaned:
+        raise NotFoundError(
+            "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", about=run.id
+        )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",

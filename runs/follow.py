@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
+from hibali.sites import Limits
+from runs.asking import Asking
 from runs.book import Book
+from runs.heard import note_seen, seen_of
 from runs.look import Key, ask
 from runs.run import Run, State, ignore_run
-from runs.scheduler import Scheduler, check_job_id
-from runs.submit import find_job
+from runs.scheduler import NotSubmitted, Scheduler, Unclear, check_job_id
+from runs.send import send_waiting
+from runs.submit import find_job, find_submission
 from runs.sweeps.send import send_chunks
-from runs.sweeps.sweep import UNDER_WAY, change_fields, folder_of, sweep_of
+from runs.sweeps.sweep import folder_of, sweep_of
 from runs.verdict import Seen
 from transfers.far import Far
 
@@ -27,28 +31,13 @@ _SWEEP_BEYOND = 6
 _SWEEP_LONGEST_SECONDS = 100.0
 
 
-def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> list[Run]:
-    """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
-    asked = [run for run in runs if run.job]
-    if not asked:
-        return list(runs)
-    seen = ask(far, scheduler, asked)
-    return [_note(book, run, _of(run, seen)) if run.job else run for run in runs]
-
-
-def _of(run: Run, seen: Mapping[Key, Seen]) -> dict[int, Seen]:
-    """What was seen of one run, by task."""
-    return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
-
-
 def wait_for_end(
     open_far: Callable[[], Far],
     scheduler: Scheduler,
     book: Book,
     run_ids: Sequence[str],
     *,
-    poll_seconds: float = 60.0,
-    queued_jobs: int = 100,
+    limits: Limits,
     grace: float = GRACE_SECONDS,
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
@@ -56,11 +45,11 @@ def wait_for_end(
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
-    What of a sweep waits for room among `queued_jobs` is submitted when there is some. A site or scheduler that is silent is asked again,
+    What waits for room in the queue is submitted when there is some. A site or scheduler that is silent is asked again,
     for `patience` seconds; then its error is raised.
     """
-    watch = _Watch(scheduler, book, grace, changed, queued_jobs, tell)
-    intervals = pauses([book.load(each) for each in run_ids], poll_seconds)
+    watch = _Watch(scheduler, book, grace, changed, limits, tell)
+    intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
     far: Far | None = None
     silent = 0.0
     try:
@@ -105,66 +94,114 @@ class _Watch:
         book: Book,
         grace: float,
         changed: Callable[[Run], None],
-        queued_jobs: int,
+        limits: Limits,
         tell: Listener,
     ) -> None:
         self._scheduler = scheduler
         self._book = book
         self._grace = grace
         self._changed = changed
-        self._queued_jobs = queued_jobs
+        self._limits = limits
         self._tell = tell
         self._waited: dict[str, float] = {}
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
+        self._last: dict[str, Run] = {}
         self._looked = False
 
     def look(self, far: Far, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Look once; the pause until the next look, None when all are over."""
+        runs = [self._find(far, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
-        for run in open_runs:
-            if not (run.job if run.sweep is None else run.sweep.chunks):
-                raise _not_submitted(run)
-        asked = [run for run in open_runs if run.job]
-        others = self._neighbours(open_runs)
-        seen = ask(far, self._scheduler, [*asked, *others], thorough=not self._looked)
-        self._looked = True
         step = intervals.next_pause()
-        for run in others:
-            _note(self._book, run, _of(run, seen))
         moved = False
-        for run in open_runs:
-            if run.sweep is not None:
-                self._take_sweep(far, run, _of(run, seen), step)
-            elif self._take_run(far, run, seen[run.id, 0], step):
-                moved = True
+        if open_runs:
+            asking = Asking(open_runs[0].site, self._scheduler.name)
+            if self._looked and asking.seconds_ago() < step / 2:
+                moved = self._read(open_runs)  # somebody else has asked for all
+            else:
+                moved = self._ask(far, asking, open_runs, step)
+                asking.note()
+            for run in open_runs:
+                if run.waits or (run.sweep is not None and run.sweep.unsent()):
+                    moved = self._send(far, self._book.load(run.id)) or moved
+        runs = [self._book.load(run.id) for run in runs]
+        self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
         if moved and all(run.sweep is None for run in runs):
             intervals.restart()
         return min(step, 2.0) if self._waited else step
 
-    def _neighbours(self, runs: Sequence[Run]) -> list[Run]:
-        """Other runs of the site that have jobs, where a sweep waits for the room that they take."""
-        waiting = [run for run in runs if run.sweep is not None and run.sweep.unsent()]
-        if not waiting:
-            return []
-        known = {run.id for run in runs}
-        site, scheduler = waiting[0].site, waiting[0].scheduler
-        return [
-            run
-            for run in self._book.all()
-            if (run.site, run.scheduler) == (site, scheduler)
-            and run.id not in known
-            and run.job
-            and run.state in UNDER_WAY
-        ]
+    def _find(self, far: Far, run: Run) -> Run:
+        """The run, with its job where somebody submitted it and died before he could note that.
+
+        Raises `TryLaterError` for one that only its own line can go on with.
+        """
+        if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
+            return run
+        if not run.submitting:
+            raise _not_submitted(run)
+        found = find_submission(far, self._scheduler, run.id, run.folder, run.created[:10])
+        if isinstance(found, Unclear):
+            raise _unclear(run, found)
+        if isinstance(found, NotSubmitted):
+            raise _not_submitted(run)
+        return self._book.note(run.id, "submitted", {"job": found.job})
+
+    def _ask(self, far: Far, asking: Asking, open_runs: Sequence[Run], step: float) -> bool:
+        """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
+        asked = [run for run in open_runs if run.job]
+        others = asking.others(self._book, {run.id for run in open_runs})
+        seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
+        self._looked = True
+        for run in others:
+            # whether they are LOST is for those to say who wait for them
+            sure = {
+                number: found
+                for number, found in seen_of(run, seen).items()
+                if found.state is not State.LOST or found.record is not None
+            }
+            if sure:
+                note_seen(self._book, run, sure)
+        moved = False
+        for run in open_runs:
+            if run.sweep is not None:
+                self._take_sweep(far, run, seen_of(run, seen), step)
+            elif run.job:
+                moved = self._take_run(far, run, seen[run.id, 0], step) or moved
+        return moved
+
+    def _read(self, open_runs: Sequence[Run]) -> bool:
+        """Take what another process noted; whether a run is in another state now."""
+        moved = False
+        for run in open_runs:
+            before = self._last.get(run.id)
+            if before is not None and before != run:
+                self._changed(run)
+                moved = moved or before.state is not run.state
+            if run.state.ended:
+                self._over.add(run.id)
+        return moved
+
+    def _send(self, far: Far, run: Run) -> bool:
+        """Submit what waits for room, if there is some by now; whether a single run was."""
+        if run.waits:
+            after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+            if after.state is not run.state:
+                self._changed(after)
+            return after.state is not run.state
+        if run.sweep is not None and run.sweep.unsent() and not run.cancelled:
+            with self._book.claim(run.key, tell=self._tell):
+                run = self._book.load(run.id)
+                send_chunks(far, self._scheduler, self._book, run, self._limits, tell=self._tell, look=False)
+        return False
 
     def _take_run(self, far: Far, run: Run, found: Seen, step: float) -> bool:
         """Note what was seen of a run; whether its state is another one now."""
         if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
             return False
-        after = _note(self._book, run, {0: found})
+        after = note_seen(self._book, run, {0: found})
         if after.state is not run.state:
             self._changed(after)
         if after.state.ended:
@@ -182,13 +219,11 @@ class _Watch:
         return waited < self._grace
 
     def _take_sweep(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> None:
-        """Note what was seen of the tasks, and submit more where there is room by now."""
+        """Note what was seen of the tasks."""
         doubtful = self._doubtful(far, run, found, step)
-        after = _note(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
+        after = note_seen(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
         if after is not run:
             self._changed(after)
-        if sweep_of(after).unsent() and not after.cancelled:
-            after = send_chunks(far, self._scheduler, self._book, after, self._queued_jobs, tell=self._tell)
         if after.state.ended:
             self._over.add(run.id)
 
@@ -221,15 +256,13 @@ class _Watch:
         return found
 
 
-def _note(book: Book, run: Run, found: Mapping[int, Seen]) -> Run:
-    """The run after what was seen of it is in the ledger, if it is news."""
-    if run.sweep is not None:
-        fields = change_fields(run.sweep, found)
-        return run if fields is None else book.note(run.id, "tasks", fields)
-    seen = found[0]
-    if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
-        return run
-    return book.note(run.id, "seen", seen.to_fields())
+def _unclear(run: Run, found: Unclear) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        f"it is not known yet whether the scheduler took the job: {found.reason}",
+        about=run.id,
+        hint="Its `hibali run` line, typed again, finds out.",
+    )
 
 
 def _not_submitted(run: Run) -> TryLaterError:

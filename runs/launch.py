@@ -14,15 +14,17 @@ from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.card import put_card
 from runs.container import Container
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_text, put_files
 from runs.run import Output, Run, State, ignore_run
 from runs.scheduler import Scheduler
+from runs.send import send
 from runs.site_images import SiteImages
 from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
-from runs.submit import SETTLING_SECONDS, submit_once
+from runs.unsubmitted import end_begun, end_unbegun
 from runs.work_folder import make_work_folder
 from transfers.far import Far
 
@@ -76,11 +78,11 @@ def launch(
     carrier: Carrier,
     *,
     began: Callable[[Run], None] = ignore_run,
-    settling: float = SETTLING_SECONDS,
     tell: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
+    It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`).
     `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
     placed, identities = _locate(request, far)
@@ -93,9 +95,9 @@ def launch(
         began(run)
         if _is_sent(run) or run.state.ended:
             return run
-        return _send(
-            replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, settling, tell
-        )
+        if run.cancelled and run.sweep is None:
+            return end_begun(far, request.scheduler, book, run) if run.submitting else end_unbegun(book, run)
+        return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
 
 
 def _is_sent(run: Run) -> bool:
@@ -184,12 +186,13 @@ def _send(
     far: Far,
     book: Book,
     carrier: Carrier,
-    settling: float,
     tell: Listener,
 ) -> Run:
     work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
     far.make_folder(folder if request.tasks else folder + b"/work")
+    if run.state is State.PREPARED:
+        put_card(far, folder, book, run)
     cache = Cache(far, request.site.name, work, at_site(request.site), carrier)
     staged = _bring_inputs(request, identities, cache, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
@@ -200,27 +203,22 @@ def _send(
 
         request = replace(request, inputs=tuple(staged))
         run = stage_tasks(request, run, far, book, as_text(folder), image)
-        return send_chunks(
-            far, request.scheduler, book, run, request.site.limits.queued_jobs, settling=settling, tell=tell
-        )
+        return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
     prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
         book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
-    book.note(run.id, "submitting")
-    job = submit_once(
+    return send(
         far,
         request.scheduler,
-        run=run.id,
-        folder=folder,
+        book,
+        run,
         words=prepared.submit,
-        since=run.created[:10],
         put=lambda: put_files(far, prepared),
-        settling=settling,
+        limits=request.site.limits,
         tell=tell,
     )
-    return book.note(run.id, "submitted", {"job": job})
 
 
 def _bring_inputs(

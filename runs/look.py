@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runs.courtesy import courteous
 from runs.run import Run, State
 from runs.scheduler import GONE, Phase, Scheduler, Status
 from runs.sweeps.sweep import Sweep, folder_of, task_word
-from runs.verdict import ExitRecord, Seen, judge, read_exit_record
+from runs.verdict import ASKED, ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
 _RECORD_BYTES = 16384
@@ -21,7 +22,7 @@ class Subject:
     """What has a folder and an exit record of its own: a run, or one task of a sweep.
 
     `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
-    of it before.
+    of it before. Of what is looked at `thorough`ly the record is read in any case.
     """
 
     key: Key
@@ -32,6 +33,7 @@ class Subject:
     status: Status
     jobs: tuple[str, ...]
     accounts: tuple[str, ...]
+    thorough: bool = True
 
     @property
     def queued(self) -> bool:
@@ -44,21 +46,32 @@ class Subject:
         return self.status.phase is Phase.WAITING and self.state is State.RUNNING
 
 
-def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool = True) -> dict[Key, Seen]:
+def ask(
+    far: Far,
+    scheduler: Scheduler,
+    runs: Sequence[Run],
+    *,
+    thorough: bool = True,
+    others: Sequence[Run] = (),
+) -> dict[Key, Seen]:
     """What is known now of these runs of one site and scheduler, each with a job; one question for all, tasks included.
 
     Exit records are read, all together, of what has left the queue or fell back in it, with `thorough` of everything whose end
-    is not known. Raises `TryLaterError` where the scheduler does not answer.
+    is not known. The `others` go along in the same question. Raises `TryLaterError` where the scheduler does not answer, or
+    refused too often to be asked now.
     """
-    subjects = _find_subjects(far, scheduler, runs, thorough=thorough)
-    wanted = [each for each in subjects if thorough or not each.queued or each.fell_back]
+    if not runs and not others:
+        return {}
+    with courteous(next(iter((*runs, *others))).site):
+        subjects = _find_subjects(far, scheduler, runs, others, thorough=thorough)
+    wanted = [each for each in subjects if each.thorough or not each.queued or each.fell_back]
     contents = far.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
     records: dict[Key, ExitRecord] = {}
     for each, content in zip(wanted, contents, strict=True):
         record = read_exit_record(content, each.word)
         if record is not None:
             records[each.key] = record
-    stopped = [each for each in wanted if each.key in records and records[each.key].signal]
+    stopped = [each for each in wanted if each.key in records and records[each.key].signal not in {"", ASKED}]
     started = far.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
     again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
     unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
@@ -69,28 +82,43 @@ def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool =
             records.get(each.key),
             accounted.get(each.key),
             cancelled=each.run.cancelled,
+            marked=each.run.marked,
+            told=each.run.told,
             again=each.key in again,
         )
         for each in subjects
     }
 
 
-def _find_subjects(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool) -> list[Subject]:
-    single = [run for run in runs if run.sweep is None]
-    sweeps = [(run, run.sweep) for run in runs if run.sweep is not None]
-    jobs = {run.job for run in single}
-    arrays = {job for _, sweep in sweeps for job in _open_jobs(sweep, thorough=thorough)}
+def _find_subjects(
+    far: Far, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+) -> list[Subject]:
+    asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
+    single = [(run, closely) for run, closely in asked if run.sweep is None]
+    sweeps = [(run, run.sweep, closely) for run, closely in asked if run.sweep is not None]
+    jobs = {run.job for run, _ in single}
+    arrays = {job for _, sweep, closely in sweeps for job in _open_jobs(sweep, thorough=closely)}
     if not jobs and not arrays:
         return []
     finished = far.run(scheduler.status_words(sorted(jobs | arrays)))
     statuses = scheduler.read_status(finished, sorted(jobs)) if jobs else {}
     told = scheduler.read_tasks(finished, sorted(arrays)) if arrays else {}
     subjects = [
-        Subject((run.id, 0), run, run.folder, run.id, run.state, statuses[run.job], (run.job,), (run.job,))
-        for run in single
+        Subject(
+            (run.id, 0),
+            run,
+            run.folder,
+            run.id,
+            run.state,
+            statuses[run.job],
+            (run.job,),
+            (run.job,),
+            closely,
+        )
+        for run, closely in single
     ]
-    for run, sweep in sweeps:
-        subjects += _tasks_of(run, sweep, told, thorough=thorough)
+    for run, sweep, closely in sweeps:
+        subjects += _tasks_of(run, sweep, told, thorough=closely)
     return subjects
 
 
@@ -125,8 +153,9 @@ def _tasks_of(
         )
         state = sweep.tasks[number].state
         word = task_word(run.id, number)
+        folder = folder_of(run, number)
         found.append(
-            Subject((run.id, number), run, folder_of(run, number), word, state, status, chunk.jobs, accounts)
+            Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
         )
     return found
 

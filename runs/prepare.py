@@ -154,9 +154,14 @@ def prepare(
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh")),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=job_comment(run, settings))),
         directives=directives,
     )
+
+
+def job_comment(run: str, settings: SchedulerSettings) -> str:
+    """The run's id once more, for whoever renames jobs; none where the site itself is told something there."""
+    return "" if any(text.startswith("--comment") for text in settings.directives) else run
 
 
 def job_resources(suggested: Suggested, settings: SchedulerSettings) -> Resources:

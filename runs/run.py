@@ -58,6 +58,10 @@ class Run:
 
     A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
     that is run again by this one.
+
+    `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
+    queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
+    folder was removed.
     """
 
     id: str
@@ -79,11 +83,21 @@ class Run:
     host: str = ""
     started: str = ""
     ended: str = ""
+    submitting: bool = False
+    words: tuple[str, ...] = ()
     cancelled: bool = False
+    marked: bool = False
+    told: bool = False
+    cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
     sweep: Sweep | None = None
     origin: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is ready and waits with us for room in the queue."""
+        return bool(self.words) and not self.job and not self.state.ended
 
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
@@ -106,6 +120,7 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "cleaned": self.cleaned or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
@@ -207,12 +222,27 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
             )
-        case "cancel":
-            return replace(run, cancelled=True)
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
             return replace(run, collected=(*run.collected, record["target"]))
+        case _:
+            return _apply_to_submission(run, kind, record)
+
+
+def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
+    """What happened to it before it had a job, what was wished, and what became of its folder."""
+    match kind:
+        case "waits":
+            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+        case "submitting":
+            return replace(run, submitting=True, words=(), reason="")
+        case "cancel":
+            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+        case "cancel-told":
+            return replace(run, told=True)
+        case "cleaned":
+            return replace(run, cleaned=record["at"])
         case _:
             return run
 

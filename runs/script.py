@@ -11,7 +11,8 @@ _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
-# not at all, outside the one folder that a container shows to the tool.
+# not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
+# reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -20,6 +21,7 @@ case "$PWD" in
   *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
 esac
 job=$(printf '%s' "${SLURM_JOB_ID:-${1:-}}" | tr -cd 'A-Za-z0-9._:+-')
+wish=cancel
 """
 # A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
 # its own task. Words given by a launcher of ours count before variables that may be those of a job around it.
@@ -50,6 +52,7 @@ if mkdir started 2>/dev/null; then
 fi
 cd ../../tasks/"$task" || exit 75
 run=$run/$task
+wish=../../cancel
 """
 _TURN = r"""
 if ! mkdir started; then
@@ -68,6 +71,7 @@ wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+[ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null

@@ -13,7 +13,7 @@ from transfers.entry import Entry
 from transfers.far import Finished, Once, SmallFile
 from transfers.posix import one_entry
 
-_ONCE_SECONDS = 300.0
+_ONCE_SECONDS = 120.0  # whoever finds no answer waits for longer than that (runs.submit)
 _AT_ONCE_BYTES = 1024 * 1024  # of content in one question, which may take six times that as JSON
 _AT_ONCE = 400  # files in one question, or questions before an answer is taken
 _DIGEST = re.compile(r"[0-9a-f]{64}")

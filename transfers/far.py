@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from transfers.agent import frames
 from transfers.entry import Entry
 
 
@@ -105,3 +107,14 @@ class Far(Protocol):
 
     def close(self) -> None:
         """Leave; safe to call twice."""
+
+
+def read_answer(content: bytes) -> Finished | None:
+    """The answer that `run_once` wrote into its marker as `answer.json`; None where it is none."""
+    try:
+        record = json.loads(content)
+        return Finished(
+            int(record["exit"]), frames.bytes_of(record["stdout"]), frames.bytes_of(record["stderr"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -23,7 +23,7 @@ from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent import frames
 from transfers.entry import Entry, Kind
-from transfers.far import Finished, Once, SmallFile
+from transfers.far import Finished, Once, SmallFile, read_answer
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, entry_of, expand, kind_of, listed_names
@@ -279,7 +279,7 @@ class SftpFar:
             return Once(fresh=True, finished=finished, age_seconds=0.0)
         known = self.get(answer_file)
         age = self._age(marker) - _ON_THE_WAY_SECONDS
-        return Once(fresh=False, finished=_finished(known) if known else None, age_seconds=max(0.0, age))
+        return Once(fresh=False, finished=read_answer(known) if known else None, age_seconds=max(0.0, age))
 
     def _age(self, marker: bytes) -> float:
         """How long ago it was made, by the far filesystem's clock: that of a file made now."""
@@ -325,13 +325,3 @@ def _record(finished: Finished) -> dict[str, Any]:
         "stdout": frames.text_of(finished.stdout),
         "stderr": frames.text_of(finished.stderr),
     }
-
-
-def _finished(content: bytes) -> Finished | None:
-    try:
-        record = json.loads(content)
-        return Finished(
-            int(record["exit"]), frames.bytes_of(record["stdout"]), frames.bytes_of(record["stderr"])
-        )
-    except (ValueError, KeyError, TypeError):
-        return None

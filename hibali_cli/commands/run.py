@@ -206,7 +206,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
 def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
     """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
     from hibali_cli.progress import listening
-    from hibali_cli.run_record import report_ends
+    from hibali_cli.run_record import report_ends, tell_left
     from hibali_cli.run_site import opener, wait_for_runs
     from runs.book import Book
     from runs.carry import Synchroniser
@@ -233,10 +233,8 @@ def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
         tell_collected(common, receipt)
     if wait or run.state.ended:
         report_ends(common, book, [run])
-    elif common.json:
-        common.output.record("run", run.to_record())
     else:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        tell_left(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 

@@ -55,18 +55,22 @@ _PHASES = {
     "TIMEOUT": Phase.KILLED,
 }
 
-# What sbatch says when its question may have arrived although no answer came back.
+# What sbatch says when its question may have arrived although no answer came back, or none that it believes:
+# of "unable to contact slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
 _UNCLEAR = re.compile(
-    rb"timed out on send/recv|zero bytes were transmitted|connection reset|message receive failure",
+    rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
+    rb"|authentication error|insane message length|unexpected message|header lengths are longer",
     re.IGNORECASE,
 )
 # What sbatch says when nothing was asked, or the controller said no for now.
 _LATER = re.compile(
     rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
-    rb"|submit ?limit|submitjobs|job submit limit|protocol authentication error|connection refused"
+    rb"|submit ?limit|submitjobs|job submit limit|connection refused"
     rb"|slurm backup controller in standby",
     re.IGNORECASE,
 )
+# How sbatch ends, or what a site put in its place, when timeout(1) or a signal ended it.
+_STOPPED = frozenset({124, *range(128, 256)})
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
@@ -106,6 +110,8 @@ class Slurm:
         """Options stand on the command line where SBATCH_* variables there must not override them."""
         folder = job.script.rpartition("/")[0]
         options = []
+        if job.comment:
+            options.append(f"--comment={job.comment}")
         if job.tasks:
             options.append(f"--array=1-{job.tasks:d}")
         if job.after:
@@ -139,7 +145,8 @@ class Slurm:
                     hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
                 )
             )
-        if finished.exit_code <= 0 or job is not None or _UNCLEAR.search(finished.stderr):
+        stopped = finished.exit_code <= 0 or finished.exit_code in _STOPPED
+        if stopped or job is not None or _UNCLEAR.search(finished.stderr):
             return Unclear(said or "sbatch gave no job id")
         if _LATER.search(finished.stderr):
             return NotSubmitted(TryLaterError("scheduler-busy", f"Slurm did not take the job: {said}"))

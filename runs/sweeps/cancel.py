@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hibali.errors import TryLaterError
 from hibali.ranges import write_ranges
 from hibali.text import printable
 from runs.book import Book
+from runs.queued import Queued
 from runs.run import Run, State
 from runs.scheduler import Scheduler
-from runs.sweeps.sweep import Chunk, chunk_folder, sweep_of
+from runs.sweeps.sweep import chunk_folder, sweep_of
 from transfers.far import Far
 
 
-def cancel_sweep(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
-    """The sweep after the scheduler was told to end its jobs; tasks that are over keep their end.
+def give_up_unsent(far: Far, book: Book, run: Run) -> Run:
+    """The sweep after the wish to end it is in the ledger: what was not submitted never is.
 
-    The wish is in the ledger before, so that nobody submits more. Raises `TryLaterError` where the scheduler did not take it, or where
-    a job was begun to be submitted and nobody knows whether it was.
+    Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
+    whether it was.
     """
-    run = book.note(run.id, "cancel")
-    sweep = sweep_of(run)
-    begun = [chunk for chunk in sweep.unsent() if far.stat(chunk_folder(run, chunk) + b"/submit") is not None]
-    if begun:
+    unsent = sweep_of(run).unsent()
+    if any(far.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
         raise TryLaterError(
             "submission-unclear",
             "a job of this sweep was begun to be submitted, and nobody has noted whether it was",
@@ -31,7 +30,11 @@ def cancel_sweep(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
             hint="Type its `hibali run` line again, which finds out; then cancel it.",
             transient=False,
         )
-    run = _give_up(book, run, sweep.unsent())
+    return give_up(book, run, [number for chunk in unsent for number in chunk.tasks])
+
+
+def end_jobs(far: Far, scheduler: Scheduler, run: Run) -> None:
+    """Tell the scheduler to end the jobs of a sweep; raises `TryLaterError` where it did not take that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
@@ -42,17 +45,21 @@ def cancel_sweep(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
                 raise TryLaterError(
                     "not-cancelled", f"the scheduler did not end the job {job}: {said}", about=run.id
                 )
-    return run
 
 
-def _give_up(book: Book, run: Run, chunks: Sequence[Chunk]) -> Run:
-    numbers = [number for chunk in chunks for number in chunk.tasks]
-    if not numbers:
+def give_up(book: Book, run: Run, numbers: Iterable[int]) -> Run:
+    """The sweep after these tasks of it were never submitted."""
+    doomed = sorted(numbers)
+    if not doomed:
         return run
     change = {
         "state": State.CANCELLED,
         "native": "",
         "reason": "it was never submitted",
-        "tasks": write_ranges(numbers),
+        "tasks": write_ranges(doomed),
     }
-    return book.note(run.id, "tasks", {"changes": [change], "ends": []})
+    run = book.note(run.id, "tasks", {"changes": [change], "ends": []})
+    for chunk in sweep_of(run).chunks:
+        if not chunk.jobs:
+            Queued(run.site).keep(f"{run.id}.{chunk.number}", 0)
+    return run

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
+from hibali.sites import Limits
 from runs.book import Book
+from runs.courtesy import courteous
 from runs.put import as_text
+from runs.queued import Queued
+from runs.room import take_room
 from runs.run import Run
-from runs.scheduler import Job, Scheduler
-from runs.submit import SETTLING_SECONDS, submit_once
-from runs.sweeps.sweep import UNDER_WAY, Chunk, chunk_folder, chunk_name, sweep_of
+from runs.scheduler import Job, NotSubmitted, Scheduler
+from runs.submit import Submission, submit_once
+from runs.sweeps.sweep import Chunk, chunk_folder, chunk_name, sweep_of
 from transfers.far import Far
 
 
@@ -18,12 +24,12 @@ def send_chunks(
     scheduler: Scheduler,
     book: Book,
     run: Run,
-    queued_jobs: int,
+    limits: Limits,
     *,
-    settling: float = SETTLING_SECONDS,
     tell: Listener = ignore,
+    look: bool = True,
 ) -> Run:
-    """The sweep with every chunk submitted for which there is room among `queued_jobs`, in order.
+    """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
 
     Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
     """
@@ -31,10 +37,22 @@ def send_chunks(
         run = book.load(run.id)
         if run.cancelled:
             break
-        if not _has_room(book, run, len(chunk.tasks), queued_jobs):
+        begun = _holder(run, chunk) in Queued(run.site).held()  # an earlier call took its places
+        begin = partial(book.note, run.id, "submitting", {"chunk": chunk.number})
+        if not take_room(
+            far,
+            scheduler,
+            book,
+            run,
+            limits.queued_jobs,
+            chunk=chunk.number,
+            places=len(chunk.tasks),
+            note=begin,
+            look=look,
+        ):
             break
         try:
-            run = _send_chunk(far, scheduler, book, run, chunk, settling, tell)
+            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell, begun=begun)
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise
@@ -44,25 +62,33 @@ def send_chunks(
 
 
 def _send_chunk(
-    far: Far, scheduler: Scheduler, book: Book, run: Run, chunk: Chunk, settling: float, tell: Listener
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    chunk: Chunk,
+    limits: Limits,
+    tell: Listener,
+    *,
+    begun: bool,
 ) -> Run:
     """One more job array in the queue; its folder has a marker of its own, as a run's has."""
     folder = chunk_folder(run, chunk)
     name = chunk_name(run.id, chunk.number)
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=len(chunk.tasks))
-    book.note(run.id, "submitting", {"chunk": chunk.number})
-    found = submit_once(
-        far,
-        scheduler,
-        run=name,
-        folder=folder,
-        words=scheduler.submit_words(job),
-        since=run.created[:10],
-        put=_nothing,
-        settling=settling,
-        tell=tell,
-    )
-    return book.note(run.id, "chunk", {"chunk": chunk.number, "job": found})
+    words = scheduler.submit_words(job)
+    submission = Submission(name, folder, words, run.created[:10], _nothing, begun=begun)
+    with courteous(run.site):
+        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
+        if isinstance(answer, NotSubmitted):
+            Queued(run.site).keep(_holder(run, chunk), 0)
+            raise answer.error
+    return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
+
+
+def _holder(run: Run, chunk: Chunk) -> str:
+    """Who has the places of its tasks in the queue."""
+    return f"{run.id}.{chunk.number}"
 
 
 def _nothing() -> None:
@@ -71,22 +97,3 @@ def _nothing() -> None:
 
 def _waiting(run: Run) -> int:
     return sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
-
-
-def _has_room(book: Book, run: Run, size: int, queued_jobs: int) -> bool:
-    """A chunk that is larger than all of the queue's room goes in when nothing else is there."""
-    queued = count_queued(book, run.site)
-    return not queued or queued + size <= queued_jobs
-
-
-def count_queued(book: Book, site: str) -> int:
-    """How many jobs and array tasks of ours are in the queue of a site, as last heard of."""
-    count = 0
-    for run in book.all():
-        if run.site != site or run.state.ended:
-            continue
-        if run.sweep is not None:
-            count += len(run.sweep.in_state(*UNDER_WAY))
-        elif run.state in UNDER_WAY and run.job:
-            count += 1
-    return count
