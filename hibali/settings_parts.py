@@ -7,10 +7,24 @@ from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SchedulerSettings, SshSettings
+from hibali.sites import (
+    GlobusSettings,
+    Limits,
+    Purge,
+    Reached,
+    S3Settings,
+    SchedulerSettings,
+    SshSettings,
+    Tier,
+)
 
 _WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
+# A job's shell puts it together: nothing in it can mean more than itself.
+_PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
+_TIER_PATH = rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)"
+_TIER_MEANING = "an absolute path or $NAME/x of plain letters"
+_DIRECTIVE = r"#[A-Z][A-Z_]* [ -~]+"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
 SHORTEST_LEASE, LONGEST_LEASE = (
     10,
@@ -221,6 +235,37 @@ def read_root(table: Table, key: str, roots: dict[str, str]) -> str | None:
     name = table.text(key)
     if name is not None and name not in roots:
         table.note(f"{name!r} is not one of the roots ({', '.join(sorted(roots)) or 'there are none'})", key)
+    return name
+
+
+def read_tiers(table: Table | None) -> dict[str, Tier]:
+    """The storage that jobs find on their nodes: `NAME = "PATH"`, or a table with `path` and `directive`."""
+    tiers: dict[str, Tier] = {}
+    for name in table.content if table is not None else ():
+        assert table is not None
+        if not re.fullmatch(_WORD, name):
+            table.note("a tier's name is lower-case letters, digits, - and _", name)
+        if isinstance(table.content[name], dict):
+            below = table.table(name)
+            assert below is not None
+            if not below.has("path"):
+                below.note("needs path")
+            path = below.text("path", _TIER_PATH, _TIER_MEANING)
+            directive = below.text("directive", _DIRECTIVE, "one line such as #BB create_persistent ...")
+            tiers[name] = Tier(path or "", directive)
+            below.finish()
+        else:
+            tiers[name] = Tier(table.text(name, _TIER_PATH, _TIER_MEANING) or "")
+    return tiers
+
+
+def read_fast(site: Table, tiers: dict[str, Tier]) -> str | None:
+    """The tier that runs use unless told otherwise."""
+    name = site.text("fast")
+    if name is not None and name not in tiers:
+        site.note(
+            f"{name!r} is not one of the tiers ({', '.join(sorted(tiers)) or 'there are none'})", "fast"
+        )
     return name
 
 

@@ -13,6 +13,7 @@ from hibali.settings_catalogue import (
 )
 from hibali.settings_parts import (
     read_container,
+    read_fast,
     read_globus,
     read_limits,
     read_purge,
@@ -21,6 +22,7 @@ from hibali.settings_parts import (
     read_s3,
     read_scheduler,
     read_ssh,
+    read_tiers,
     read_url,
 )
 from hibali.settings_table import Table, Wrong
@@ -44,6 +46,8 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
     "scheduler": ("ssh", "local"),
     "container": ("ssh", "local"),
     "purge": ("ssh", "local"),
+    "tiers": ("ssh", "local"),
+    "fast": ("ssh", "local"),
 }
 
 
@@ -83,6 +87,7 @@ def _read_site(name: str, table: Table) -> Site:
         if kind not in kinds and table.has(key):
             table.note(f"does not belong to a site of kind {kind}", key)
     roots = _read_roots(table)
+    tiers = read_tiers(table.table("tiers"))
     site = Site(
         name=name,
         kind=kind,
@@ -102,6 +107,8 @@ def _read_site(name: str, table: Table) -> Site:
         container=read_container(table.table("container")),
         limits=read_limits(table.table("limits")),
         purge=read_purge(table.table("purge"), roots),
+        tiers=tiers,
+        fast=read_fast(table, tiers),
     )
     _check_roots_named(table, site)
     table.finish()

@@ -97,6 +97,17 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Storage that jobs find on their node: an absolute path, or `$NAME/x` with a variable that the job has.
+
+    `directive` is the site's own line in the head of a job script that asks for it.
+    """
+
+    path: str
+    directive: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One table of config.toml, checked."""
 
@@ -117,6 +128,8 @@ class Site:
     container: str = "bare"
     limits: Limits = field(default_factory=Limits)
     purge: Purge | None = None
+    tiers: dict[str, Tier] = field(default_factory=dict)
+    fast: str | None = None  # the tier that all runs use unless told otherwise
 
 
 def local_site(name: str = "here") -> Site:

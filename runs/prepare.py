@@ -17,6 +17,7 @@ from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.fast import NOTHING_FAST, Fast, check_fast
 from runs.inside import Inside
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
@@ -57,7 +58,8 @@ class Started:
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
-    `command_path` is where the text `command` goes, `directives` are what the job script says to the scheduler.
+    `command_path` is where the text `command` goes, `directives` are what the job script says to the scheduler; `fast` is what
+    copies inputs to fast storage in the job, "" for nothing.
     """
 
     run: str
@@ -66,6 +68,7 @@ class Prepared:
     start: str
     command: str
     command_path: str
+    fast: str
     configuration_files: Mapping[str, str]
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
@@ -114,6 +117,7 @@ def prepare(
     container: Container,
     image: Started | None = None,
     number: int = 0,
+    fast: Fast = NOTHING_FAST,
 ) -> Prepared:
     """Decide all of it.
 
@@ -121,14 +125,18 @@ def prepare(
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
     image = image or Started("")
-    work = f"{folder}/work"
+    if fast.is_used:
+        check_fast(container)
+    copying = fast.script(inputs)
+    work, inputs = fast.work_in(folder), fast.inputs_in(folder, inputs)
     inside = Inside(folder, container)
     sees_work = _seen_work(pipeline, inside.work) if container.isolates else work
     seen = {each.number: inside.input(each) for each in inputs}
     line = build_command_line(
         pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
     )
-    directives = scheduler.directives(job_resources(pipeline.resources, settings))
+    resources = job_resources(pipeline.resources, settings)
+    directives = (*scheduler.directives(resources), *fast.lines(scheduler, resources.seconds))
     task = Task(
         run=f"{run}-{number}" if number else run,
         command=inside.command,
@@ -151,6 +159,7 @@ def prepare(
         start=start_script(settings.prologue, container.start(task)),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
+        fast=copying,
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hibali.errors import HibaliError, UsageError
 from transfers.far import Finished
@@ -153,6 +154,25 @@ class Scheduler(Protocol):
 
     def release_words(self, job: str) -> tuple[str, ...]:
         """Let go a job that was submitted with `hold`."""
+
+
+@runtime_checkable
+class Foretells(Protocol):
+    """A scheduler that can tell when a job would start, without taking it: asked where a run can go to several sites."""
+
+    def start_words(self) -> tuple[str, ...]:
+        """Ask when the job script on standard input would start; () where every job starts at once."""
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
+
+
+@runtime_checkable
+class Warns(Protocol):
+    """A scheduler that can tell a job some time before its limit to come to its end."""
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """Comment lines that have the job script, and nothing else, sent TERM so long before."""
 
 
 def load_scheduler(word: str) -> Scheduler:

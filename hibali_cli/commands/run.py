@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from registry.invocation import Invocation
     from registry.pipeline import Pipeline
     from runs.container import Container
+    from runs.fast import Marks
     from runs.inputs import Located
     from runs.launch import Request
     from runs.prepare import Prepared
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
             "Run it once for each row and threshold, as job arrays.",
         ),
         (
+            "hibali run conform answers.json --site auto --explain",
+            "Run it where the least has to move, and see why there.",
+        ),
+        (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
             "Keep outputs and record in the DataLad dataset around derived/.",
         ),
@@ -46,7 +51,15 @@ if TYPE_CHECKING:
 )
 @click.argument("pipeline")
 @click.argument("invocation", metavar="[INVOCATION.json]", required=False)
-@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
+@click.option(
+    "--site",
+    "site_names",
+    required=True,
+    multiple=True,
+    metavar="SITE|auto",
+    help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+)
+@click.option("--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that.")
 @click.option("--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file.")
 @click.option(
     "--param",
@@ -60,6 +73,20 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
 @click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@click.option(
+    "--fast",
+    "fast_inputs",
+    multiple=True,
+    metavar="INPUT[=TIER]",
+    help="In the job, copy this input to the site's fast storage first.",
+)
+@click.option(
+    "--fast-work",
+    default="",
+    metavar="TIER",
+    help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+)
+@click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says.")
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -75,7 +102,8 @@ def command(
     *,
     pipeline: str,
     invocation: str | None,
-    site_name: str,
+    site_names: tuple[str, ...],
+    explain: bool,
     each: str | None,
     parameters: tuple[str, ...],
     wait: bool,
@@ -83,6 +111,9 @@ def command(
     name: str,
     new: bool,
     image: str,
+    fast_inputs: tuple[str, ...],
+    fast_work: str,
+    no_fast: bool,
     folder: str | None,
     dataset: str | None,
     table: str | None,
@@ -94,7 +125,9 @@ def command(
     new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
     each row and each combination of values, which go before the answers of the file.
     """
+    from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
+    from runs.fast import Marks
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
@@ -105,14 +138,25 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
+    if no_fast and (fast_inputs or fast_work):
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+    marks = Marks(fast_inputs, fast_work, no_fast)
+    choosing = Asked(site_names, image, name, new, explain, marks)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.sweeping import SweepLine, run_sweep
 
+        if is_choice(choosing, common.settings()) or fast_inputs or fast_work:
+            raise UsageError(
+                "usage",
+                "a sweep is at one named site, and nothing of it on fast storage",
+                about="--each, --param",
+                hint="Name one --site, and leave out --explain and --fast; of a site's own `fast` a sweep takes nothing.",
+            )
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
         asked = {"name": name, "new": new, "image": image}
         return run_sweep(
-            common, catalogue, found, answers, tasks, site_name, asked, into, wait=wait, dry_run=dry_run
+            common, catalogue, found, answers, tasks, site_names[0], asked, into, wait=wait, dry_run=dry_run
         )
     if table is not None:
         raise UsageError("usage", "it is for --each and --param", about="--table")
@@ -123,7 +167,14 @@ def command(
             about="INVOCATION.json",
             hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
         )
-    request = read_request(common, found, answers, site_name, image, identify=not dry_run)
+    if is_choice(choosing, common.settings()):
+        request = choose_request(common, found, answers, choosing)
+        if explain and dry_run:
+            return None
+    else:
+        request = read_request(
+            common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
+        )
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -136,22 +187,36 @@ def command(
 
 
 def read_request(
-    common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
+    common: Common,
+    pipeline: Pipeline,
+    answers: Path,
+    site_name: str,
+    image: str,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+    marks: Marks | None = None,
 ) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything."""
+    """Everything that can be checked here is checked before the site is asked anything.
+
+    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
+    """
     from hibali.strict_json import read_json_file
     from hibali_cli.run_site import run_site
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
-    from runs.inputs import locate_inputs
+    from runs.fast import NO_MARKS
+    from runs.inputs import locate_inputs, seen_from
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
     load_container(site.container).image_name(pipeline.container)
-    located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    if located is None:
+        located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    located = seen_from(located, site)
     asked = asked_here(answers, located, image).to_fields()
-    return make_request(pipeline, invocation, located, site, image, asked)
+    return make_request(pipeline, invocation, located, site, image, asked, marks or NO_MARKS)
 
 
 def make_request(
@@ -161,26 +226,31 @@ def make_request(
     site: Site,
     image: str,
     asked: Mapping[str, Any],
+    marks: Marks | None = None,
 ) -> Request:
-    """The request of these answers at a site, with its inputs located."""
+    """The request of these answers at a site, with its inputs located; without `marks` nothing goes to fast storage."""
     from hibali_cli.catalogue import pinned_image
     from registry.catalogue import Catalogue
     from runs.container import load_container
+    from runs.fast import NOTHING_FAST, read_fast
     from runs.launch import Request
     from runs.scheduler import load_scheduler
 
     container = load_container(site.container)
+    inputs = tuple(each.input for each in located)
+    in_place = [each.identity is None for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
     return Request(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=tuple(each.input for each in located),
+        inputs=inputs,
         places=tuple(each.place for each in located),
         identities=tuple(each.identity for each in located),
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
         pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
+        fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
         asked=asked,
     )
 
@@ -253,6 +323,8 @@ def _show(common: Common, request: Request) -> None:
 
     prepared = show_prepared(request, new_identifier())
     files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
+    if prepared.fast:
+        files["fast.sh"] = prepared.fast
     files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
     show_files(common, request, prepared, files)
 
