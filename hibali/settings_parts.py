@@ -7,22 +7,13 @@ from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import (
-    GlobusSettings,
-    Limits,
-    Purge,
-    Reached,
-    S3Settings,
-    SchedulerSettings,
-    SshSettings,
-    Tier,
-)
+from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SshSettings, Tier
 
-_WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
 # A job's shell puts it together: nothing in it can mean more than itself.
 _PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
 _TIER_PATH = rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)"
+_TIER_NAME = r"[a-z][a-z0-9_-]*"
 _TIER_MEANING = "an absolute path or $NAME/x of plain letters"
 _DIRECTIVE = r"#[A-Z][A-Z_]* [ -~]+"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
@@ -181,35 +172,6 @@ def read_globus(table: Table | None) -> GlobusSettings | None:
     return found
 
 
-def read_scheduler(table: Table | None) -> SchedulerSettings | None:
-    """The scheduler and its defaults, where there is one."""
-    if table is None:
-        return None
-    if not table.has("name"):
-        table.note("needs name")
-    found = SchedulerSettings(
-        name=table.text("name", _WORD, "a scheduler's word") or "direct",
-        account=table.text("account", r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
-        partition=table.text("partition", r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
-        time=table.text("time", r"([0-9]+-)?[0-9]{1,4}(:[0-5][0-9]){1,2}", "a time such as 01:00:00"),
-        directives=table.texts("directives"),
-        prologue=table.texts("prologue"),
-    )
-    table.finish()
-    return found
-
-
-def read_container(table: Table | None) -> str:
-    """The container runtime's word."""
-    if table is None:
-        return "bare"
-    if not table.has("name"):
-        table.note("needs name")
-    name = table.text("name", _WORD, "a container runtime's word") or "bare"
-    table.finish()
-    return name
-
-
 def read_limits(table: Table | None) -> Limits:
     """The budgets of politeness."""
     if table is None:
@@ -243,7 +205,7 @@ def read_tiers(table: Table | None) -> dict[str, Tier]:
     tiers: dict[str, Tier] = {}
     for name in table.content if table is not None else ():
         assert table is not None
-        if not re.fullmatch(_WORD, name):
+        if not re.fullmatch(_TIER_NAME, name):
             table.note("a tier's name is lower-case letters, digits, - and _", name)
         if isinstance(table.content[name], dict):
             below = table.table(name)

@@ -12,7 +12,6 @@ from hibali.settings_catalogue import (
     read_remotes,
 )
 from hibali.settings_parts import (
-    read_container,
     read_fast,
     read_globus,
     read_limits,
@@ -20,11 +19,11 @@ from hibali.settings_parts import (
     read_reached,
     read_root,
     read_s3,
-    read_scheduler,
     read_ssh,
     read_tiers,
     read_url,
 )
+from hibali.settings_runs import read_container, read_gpus, read_scheduler
 from hibali.settings_table import Table, Wrong
 from hibali.sites import KINDS, Kind, Reached, Site
 
@@ -45,6 +44,7 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
     "work": ("ssh", "local"),
     "scheduler": ("ssh", "local"),
     "container": ("ssh", "local"),
+    "gpus": ("ssh", "local"),
     "purge": ("ssh", "local"),
     "tiers": ("ssh", "local"),
     "fast": ("ssh", "local"),
@@ -105,6 +105,7 @@ def _read_site(name: str, table: Table) -> Site:
         globus=read_globus(table.table("globus")),
         scheduler=read_scheduler(table.table("scheduler")),
         container=read_container(table.table("container")),
+        gpus=read_gpus(table.table("gpus")),
         limits=read_limits(table.table("limits")),
         purge=read_purge(table.table("purge"), roots),
         tiers=tiers,

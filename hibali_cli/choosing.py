@@ -22,8 +22,10 @@ from runs.fast import NO_MARKS, Marks
 from runs.inputs import locate_inputs
 from runs.launch import Request
 from runs.prepare import run_key
+from runs.scheduler import Resources
 
 AUTO = "auto"
+NOTHING_WANTED = Resources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Asked:
     new: bool = False
     explain: bool = False
     marks: Marks = NO_MARKS
+    wanted: Resources = NOTHING_WANTED
 
 
 def is_choice(asked: Asked, settings: Settings) -> bool:
@@ -49,7 +52,7 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
 
     Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
     """
-    from hibali_cli.commands.run import read_request
+    from hibali_cli.launching import read_request
 
     settings = common.settings()
     invocation = check_invocation(pipeline, read_json_file(answers))
@@ -71,6 +74,8 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
                 located=located,
                 marks=asked.marks,
             )
+            request = replace(request, wanted=asked.wanted)
+            request.ask()
             _check_consent(request)
         except HibaliError as problem:
             unable.append(Candidate(name, why_not=" ".join(problem.message.split())))

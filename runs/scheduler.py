@@ -39,11 +39,16 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one."""
+    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one.
+
+    `cpu_seconds` of all its processes and the peak of `memory_bytes` are there where accounting knows them.
+    """
 
     phase: Phase
     native: str
     reason: str = ""
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
 
 
 GONE = Status(Phase.GONE, "")
@@ -200,7 +205,7 @@ def check_directive(text: str) -> str:
             "bad-directive",
             "a directive is one line of printable ASCII that starts with a dash",
             about=ascii(text),
-            hint="Correct `directives` in the site's [scheduler] table.",
+            hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
     return text
 
@@ -212,6 +217,6 @@ def check_plain(text: str, what: str) -> str:
             "bad-directive",
             f"this cannot be the name of a {what}",
             about=ascii(text),
-            hint=f"Correct `{what}` in the site's [scheduler] table.",
+            hint=f"Correct --{what}, or `{what}` in the site's [scheduler] table.",
         )
     return text
