@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -17,20 +16,12 @@ from typing import Any
 import pytest
 
 from hibali.ranges import read_ranges
-from tests.end_to_end.run_tools import DESCRIPTOR, Bench
+from tests.end_to_end.run_tools import Bench
 from tests.support.counted_slurm import CountedSlurm, counted_slurm
+from tests.support.sweeps import descriptor_in, ran
 
 TASKS = 1000
 FAILING = tuple(range(7, TASKS, 60))[:17]
-
-
-def descriptor_in(folder: Path) -> dict[str, Any]:
-    """A tool that notes each time it runs, and fails as told until somebody has mended what it needs."""
-    command = (
-        f"cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; echo [SAY] >>{folder}/ran; echo said; sleep [SLEEP];"
-        f" test -e {folder}/mended || exit [CODE]"
-    )
-    return {**DESCRIPTOR, "command-line": command}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
@@ -40,12 +31,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def ran(bench: Bench) -> list[str]:
-    """What the tools noted, sorted: one word each time one ran."""
-    path = bench.folder / "ran"
-    return sorted(path.read_text().split()) if path.exists() else []
-
-
 @pytest.fixture
 def bench(hibali: Any, slurm: Any) -> Bench:
     made = Bench(hibali, descriptor_in(hibali.home.folder))
@@ -53,65 +38,18 @@ def bench(hibali: Any, slurm: Any) -> Bench:
     return made
 
 
-def test_a_sweep_from_its_table_to_its_results_and_what_failed_again(bench: Bench) -> None:
-    bench.answers(more=["input.txt"])
-    (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
-    line = bench.line("answers.json", "--each", "table.csv", "--param", "sleep=0,0.1", "--wait")
-    ended = bench.hibali(*line, "--collect", "back", "--table", "all.csv", "--json", exit=7)
-    run, error = ended.lines[-2:]
-    assert error["code"] == "tasks-failed"
-    assert (run["state"], run["counts"]) == ("FAILED", {"SUCCEEDED": 2, "FAILED": 2})
-    assert [(task["number"], task["values"], task["exit_code"]) for task in run["tasks"]] == [
-        (1, {"say": "a", "code": 0, "sleep": 0}, 0),
-        (2, {"say": "a", "code": 0, "sleep": 0.1}, 0),
-        (3, {"say": "b", "code": 3, "sleep": 0}, 3),
-        (4, {"say": "b", "code": 3, "sleep": 0.1}, 3),
-    ]
-    assert ran(bench) == ["a", "a", "b", "b"]
-    assert (bench.folder / "back" / "2" / "out.txt").read_text() == "hello\nhello\na\n"
-    with (bench.folder / "all.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [(row["task"], row["say"], row["exit_code"], bool(row["out_file.sha256"])) for row in rows] == [
-        ("1", "a", "0", True),
-        ("2", "a", "0", True),
-        ("3", "b", "3", False),
-        ("4", "b", "3", False),
-    ]
-    assert bench.hibali("runs", "logs", run["id"], "--task", "3", exit=0).out == b"said\n"
-    assert b"FAILED" in bench.hibali("runs", "show", run["id"], exit=0).out
-    assert b"4/4, 2 not well" in bench.hibali("runs", "list", exit=0).out
-
-    (bench.folder / "mended").touch()
-    words = ("runs", "rerun", run["id"], "--failed", "--wait", "--collect", "back", "--json")
-    again = bench.hibali(*words, exit=0).last
-    assert [(task["number"], task["state"]) for task in again["tasks"]] == [
-        (3, "SUCCEEDED"),
-        (4, "SUCCEEDED"),
-    ]
-    assert again["rerun_of"] == run["id"]
-    assert sorted(path.name for path in (bench.folder / "back").iterdir() if path.name.isdigit()) == list(
-        "1234"
-    )
-    assert ran(bench) == ["a", "a", "b", "b", "b", "b"]
-    assert bench.hibali("runs", "rerun", again["id"], "--failed", "--json", exit=0).last["id"] == again["id"]
-
-
-def test_what_is_wrong_with_any_task_is_told_before_anything_happens(bench: Bench) -> None:
+@pytest.mark.heavy
+def test_a_small_sweep_by_ssh(bench: Bench) -> None:
     bench.answers()
-    (bench.folder / "table.csv").write_text("in,code\ninput.txt,1\nnone.txt,x\n")
-    refused = bench.run("answers.json", "--each", "table.csv", exit=2).last
-    assert refused["code"] == "invalid-sweep"
-    assert refused["message"].startswith("line 3, task 2, code: must be a whole number")
-    (bench.folder / "table.csv").write_text("in\nnone.txt\nneither.txt\n")
-    missing = bench.run("answers.json", "--each", "table.csv", exit=3).last
-    assert "none.txt" in missing["message"]
-    assert "neither.txt" in missing["message"]
-    assert bench.run_ids() == []
+    run = bench.run("answers.json", "--param", "say=a,b", "--wait", exit=0).last
+    assert [(task["number"], task["index"], task["exit_code"]) for task in run["tasks"]] == [
+        (1, 1, 0),
+        (2, 2, 0),
+    ]
+    assert {task["job"] for task in run["tasks"]} == {run["tasks"][0]["job"]}
+    assert ran(bench) == ["a", "b"]
     shown = bench.run("answers.json", "--param", "say=a,b,c", "--dry-run", exit=0).last
     assert "--array=1-3" in shown["submit"]
-    assert set(shown["files"]) == {"chunks/1/job.sh", "chunks/1/tasks", "tasks/1/start", "tasks/1/command"}
-    bench.run("answers.json", "--param", "say=a", "--wait", "--table", "all.xlsx", exit=2)
-    assert bench.run_ids() == []
 
 
 @pytest.mark.heavy
@@ -141,6 +79,46 @@ def test_cancelling_a_sweep_ends_its_jobs_and_sends_no_more(bench: Bench) -> Non
     bench.hibali("runs", "collect", run["id"], "back", exit=7)
 
 
+def slurm_here(hibali: Any, slurm: Any, path: str = "") -> Bench:
+    """A site on this machine; `path` comes before where programs are."""
+    hibali.env |= {**slurm.env, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
+    bench = Bench(hibali, descriptor_in(hibali.home.folder))
+    bench.add_site(
+        "here",
+        f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"\nqueued_jobs = 2',
+    )
+    return bench
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize(("call", "when"), [("fsync", 8), ("fsync", 25), ("rename", 12), ("mkdir", 20)])
+def test_a_sweep_killed_at_a_system_call_runs_each_task_once(
+    hibali: Any, slurm: Any, call: str, when: int
+) -> None:
+    bench = slurm_here(hibali, slurm)
+    bench.answers()
+    line = bench.line("answers.json", "--param", "say=a,b,c,d", "--wait", "--collect", "back")
+    calls = {"rename": "rename,renameat,renameat2", "mkdir": "mkdir,mkdirat"}.get(call, call)
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"]
+    subprocess.run(
+        [*strace, "-e", f"inject={calls}:signal=SIGKILL:when={when}", *hibali.command(*line)],
+        env=hibali.env,
+        cwd=bench.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    bench.hibali(*line, exit=0)
+    ids = [each for each in bench.run_ids() if any(bench.records(each))]  # a file alone is no run yet
+    assert ran(bench) == list("abcd") * len(ids)
+    told = [any(record["kind"] == "reported" for record in bench.records(each)) for each in ids]
+    assert told == [True] * len(ids)
+    assert len(list(bench.folder.glob("back/*/out.txt"))) == 4
+
+
 @pytest.mark.heavy
 def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: Any, tmp_path: Path) -> None:
     real = shutil.which("sbatch")
@@ -151,19 +129,13 @@ def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: 
         f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
     )
     wrapper.chmod(0o755)
-    hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
-    bench = Bench(hibali, descriptor_in(hibali.home.folder))
-    bench.add_site(
-        "here",
-        f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
-        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
-    )
+    bench = slurm_here(hibali, slurm, str(programs))
     bench.answers()
     line = bench.line("answers.json", "--param", "say=a,b,c", "--wait")
     bench.hibali(*line, exit=5)
     bench.hibali(*line, exit=0)
     [run_id] = bench.run_ids()
-    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 3)
+    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 1)  # an array by itself
     assert ran(bench) == list("abc")
 
 
