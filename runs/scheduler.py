@@ -11,7 +11,7 @@ from typing import Protocol
 from hibali.errors import HibaliError, UsageError
 from transfers.far import Finished
 
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
+JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes arrays as 12[].server
 
 
 class Phase(StrEnum):

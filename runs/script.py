@@ -18,9 +18,14 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run") ;;
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
+esac
+case "$PWD" in
+  */"$run") ;;
   *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=$(printf '%s' "${SLURM_JOB_ID:-${1:-}}" | tr -cd 'A-Za-z0-9._:+-')
+job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 wish=cancel
 """
 # A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
@@ -30,7 +35,7 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
-  *) cd -- "${PBS_O_WORKDIR:-.}" ;; # PBS begins in the home folder
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # as with a single job
 esac
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
@@ -52,6 +57,7 @@ if mkdir started 2>/dev/null; then
 fi
 cd ../../tasks/"$task" || exit 75
 run=$run/$task
+runs=../../..
 wish=../../cancel
 """
 _TURN = r"""
@@ -63,10 +69,11 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught=
-(umask "$mask"; cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
+caught= tool=
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
+(umask "$mask"; check_those_before && cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
 tool=$!
-trap 'caught=TERM; kill -TERM "$tool" 2>/dev/null' TERM INT HUP
+[ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
 wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
@@ -80,6 +87,40 @@ exit "$code"
 """
 
 
+# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, oar, direct): their ids are in
+# HIBALI_AFTER or the third word then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
+# all its tasks. A shared filesystem may show them late.
+THOSE_BEFORE = r"""
+before=${HIBALI_AFTER:-${3:-}}
+unset HIBALI_AFTER
+runs=..
+succeeded() {
+  seconds=0
+  until [ -e "$1" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
+  grep -q '"code":0,"signal":""' "$1" 2>/dev/null
+}
+ended_well() {
+  for each in "$runs"/*/started/job "$runs"/*/chunks/*/started/job; do
+    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
+    each=${each%/started/job}
+    [ -f "$each/tasks" ] || { succeeded "$each/exit.json"; return; }
+    while read -r task; do
+      succeeded "$each/../../tasks/$task/exit.json" || return 1
+    done <"$each/tasks"
+    return 0
+  done
+  return 1
+}
+check_those_before() {
+  for number in $(printf '%s' "$before" | tr / ' '); do
+    ended_well "$number" && continue
+    echo "hibali: the tool was not started: job $number, which had to end well before, did not" >&2
+    exit 75
+  done
+}
+"""
+
+
 def job_script(run: str, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
     return _head(run, directives) + _JOB + _TURN
@@ -87,13 +128,13 @@ def job_script(run: str, directives: Sequence[str]) -> str:
 
 def array_script(run: str, chunk: int, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{_head(run, directives)}\nchunk={chunk:d}{_ARRAY}{_TURN}"
+    return f"{_head(run, directives)}chunk={chunk:d}{_ARRAY}{_TURN}"
 
 
 def _head(run: str, directives: Sequence[str]) -> str:
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
-    return "\n".join(["#!/bin/sh", *directives, f"run={run}"])
+    return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE
 
 
 def start_script(prologue: Sequence[str], start: str) -> str:

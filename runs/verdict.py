@@ -125,6 +125,8 @@ def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: 
     reason = _why(best)
     if record.code == 0:
         reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
+    elif record.signal:
+        reason = reason or f"it was told to stop ({record.signal})"
     return Seen(State.FAILED, best.native, reason, record)
 
 

@@ -2,7 +2,8 @@
 # Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
 # `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
 # `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
-# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy.
+# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
+# `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -71,12 +72,24 @@ prepare_packages() {
         echo "apt-get did not install all of: $missing" >&2
 }
 
+# The package conflicts with Grid Engine's client, whose commands have the same names.
+prepare_torque() {
+    [ ! -x .cache/torque/usr/bin/qsub ] && command -v apt-get >/dev/null || return 0
+    folder=$(mktemp -d)
+    mkdir -p .cache/torque
+    (cd "$folder" && apt-get download -qq slurm-wlm-torque >/dev/null 2>&1) &&
+        dpkg -x "$folder"/slurm-wlm-torque_*.deb .cache/torque ||
+        echo "slurm-wlm-torque could not be unpacked: tests that need it will be skipped by name" >&2
+    rm -rf "$folder"
+}
+
 for part in "$@"; do
     case $part in
     environment) prepare_environment ;;
     packages) prepare_packages ;;
     swift) prepare_own swift "OpenStack Swift" ;;
     crates) prepare_own crates "roc-validator" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates]" >&2 && exit 2 ;;
+    torque) prepare_torque ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque]" >&2 && exit 2 ;;
     esac
 done

@@ -32,9 +32,8 @@ class AgentFar:
     def facts(self) -> dict[str, str]:
         """See Far."""
         greeting = self._connection.greeting
-        return {
-            key: str(greeting.get(key, "")) for key in ("host", "user", "home", "python", "boot", "clock")
-        }
+        known = {key: str(greeting.get(key, "")) for key in ("host", "home", "python", "boot", "clock")}
+        return {"user": str(greeting.get("account", "")), **known}
 
     def which(self, names: Sequence[str]) -> dict[str, str | None]:
         """Where programs are found there."""

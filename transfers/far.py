@@ -51,7 +51,7 @@ class Far(Protocol):
         """An absolute path there, from one that may start with `~/` or `$NAME`; nothing else is expanded."""
 
     def facts(self) -> dict[str, str]:
-        """host, user, home, python, boot, clock (seconds since the epoch) as the far side reports them."""
+        """host, user (its name), home, python, boot, clock (seconds since the epoch) as the far side reports them."""
 
     def stat(self, path: bytes) -> Entry | None:
         """What stands there, the last component's symlink followed; None when absent."""

@@ -22,85 +22,39 @@ from runs.scheduler import (
     Unclear,
     check_job_id,
 )
+from runs.schedulers.batch_words import cores_of_a_node
+from runs.schedulers.direct_launch import CANCEL, LAUNCH, LEADER, RELEASE, STATUS
 from transfers.far import Finished
-
-# Words come in as arguments and are never read as shell text. The inner shell tells its own id before it
-# becomes the job, so that the outer one can wait for exactly that and leave.
-_HERE = r"""
-boot=$(head -c 8 /proc/sys/kernel/random/boot_id 2>/dev/null)
-host=$(uname -n | tr -cd 'A-Za-z0-9._-')
-"""
-_LAUNCH = (
-    _HERE
-    + r"""
-cd -- "$1" || exit 65
-exec 2>&1
-job=$(setsid /bin/sh -c '
-read -r stat </proc/$$/stat || exit 66
-set -f; set -- ${stat##*) }
-id="$$:${20}:$0"
-printf "%s\n" "$id"
-exec /bin/sh ./job.sh "$id" </dev/null >>scheduler.log 2>&1
-' "$boot:$host" </dev/null 2>>scheduler.log &)
-[ -n "$job" ] || { echo "the process did not start"; exit 67; }
-printf '%s\n' "$job"
-"""
-)
-_STATUS = (
-    _HERE
-    + r"""
-for id; do
-  pid=${id%%:*}; rest=${id#*:}; ticks=${rest%%:*}; rest=${rest#*:}
-  if [ "${rest#*:}" != "$host" ]; then echo "$id elsewhere"; continue; fi
-  word=gone
-  if [ "${rest%%:*}" = "$boot" ] && read -r stat 2>/dev/null </proc/"$pid"/stat; then
-    set -f; set -- ${stat##*) }
-    if [ "${20}" = "$ticks" ]; then case $1 in Z|X|x) ;; *) word=running;; esac; fi
-  fi
-  echo "$id $word"
-done
-"""
-)
-# The job leads its session and process group, so the group's number is the pid.
-_CANCEL = (
-    _HERE
-    + r"""
-pid=${1%%:*}; rest=${1#*:}; ticks=${rest%%:*}; rest=${rest#*:}
-if [ "${rest#*:}" != "$host" ]; then echo "the job runs on ${rest#*:}, this is $host" >&2; exit 69; fi
-same() {
-  [ "${rest%%:*}" = "$boot" ] && read -r stat 2>/dev/null </proc/"$pid"/stat || return 1
-  set -f; set -- ${stat##*) }; [ "${20}" = "$ticks" ] && [ "$1" != Z ]
-}
-same || exit 0
-kill -TERM -"$pid" 2>/dev/null
-n=0
-while same && [ $n -lt 50 ]; do sleep 0.1; n=$((n+1)); done
-same && kill -KILL -"$pid" 2>/dev/null
-exit 0
-"""
-)
 
 
 class Direct:
-    """A process instead of a job: nothing queues, nothing is accounted, no limit is enforced."""
+    """A process instead of a job: what it waits for, and how long it may take, it looks after itself."""
 
     name = "direct"
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """None: there is nobody to read them."""
-        del resources
-        return ()
+        """`#DIRECT` lines: what a task of an array needs of the processors, and when a job is told to end.
+
+        There is nobody to give anything else, so whatever else is asked for is left out.
+        """
+        options = []
+        cores = cores_of_a_node(resources)
+        if cores > 1:
+            options.append(f"--cores={cores:d}")
+        if resources.seconds is not None:
+            options.append(f"--time={max(resources.seconds, 1):d}")
+        return tuple(f"#DIRECT {option}" for option in options)
 
     def submit_words(self, job: Job) -> tuple[str, ...]:
-        """A constant script, and the run's folder as its argument."""
-        if job.tasks or job.after or job.hold:
-            raise UsageError(
-                "no-such-scheduling",
-                "a site without a scheduler has no job arrays, no jobs that wait for others, and none on hold",
-                about=job.name,
-                hint="Choose a site with a scheduler, or set its [scheduler] name.",
-            )
-        return ("/bin/sh", "-c", _LAUNCH, job.name, job.script.rpartition("/")[0])
+        """Constant scripts, and the run's folder among their arguments."""
+        for each in job.after:
+            if each.count(":") != 3 or check_job_id(each) is None:
+                raise UsageError(
+                    "bad-job", "this is no job of a site without a scheduler", about=printable(each)
+                )
+        folder = job.script.rpartition("/")[0]
+        hold = "hold" if job.hold else ""
+        return ("/bin/sh", "-c", LAUNCH, job.name, LEADER, folder, f"{job.tasks:d}", hold, *job.after)
 
     def read_submit(self, finished: Finished) -> Answer:
         """The launcher's last word is the job's id."""
@@ -121,32 +75,31 @@ class Direct:
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """One shell looks at all of them."""
-        return ("/bin/sh", "-c", _STATUS, "hibali", *jobs)
+        return ("/bin/sh", "-c", STATUS, "hibali", *jobs)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
         """A process that is not there is GONE: its exit record tells how it went."""
-        if finished.exit_code != 0:
-            raise TryLaterError(
-                "scheduler-silent",
-                f"the site did not list its processes: {printable(finished.stderr[-500:])}",
-            )
-        words = {
-            "running": Status(Phase.RUNNING, "running"),
-            "elsewhere": Status(
-                Phase.ELSEWHERE, "elsewhere", "the run was started on another host of the site"
-            ),
-        }
         found = dict.fromkeys(jobs, GONE)
-        for line in finished.stdout.decode("ascii", "replace").splitlines():
-            job, _, word = line.partition(" ")
+        for job, word, rest in _told(finished):
             if job in found:
-                found[job] = words.get(word, GONE)
+                found[job] = _status(word, rest)
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """No job here is an array."""
-        del finished
-        return {job: {} for job in jobs}
+        """Known while the process that runs them is there; later their exit records are all there is."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        for job, word, rest in _told(finished):
+            of, _, marked = rest.partition(" ")
+            total, _, marked = marked.partition(" ")
+            if job in found and (word, of) == ("running", "of") and total.isdecimal():
+                tasks = found[job]
+                tasks.update(dict.fromkeys(range(1, int(total) + 1), Status(Phase.WAITING, "waiting")))
+                for mark in marked.split():
+                    over = mark.endswith(".")
+                    tasks[int(mark[:-1])] = (
+                        Status(Phase.ENDED, "over") if over else Status(Phase.RUNNING, "running")
+                    )
+        return found
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Nobody to ask: what the job wrote into `started` is all there is."""
@@ -169,13 +122,33 @@ class Direct:
         return None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
-        """TERM to its process group, and KILL after five seconds."""
-        return ("/bin/sh", "-c", _CANCEL, "hibali", job)
+        """All of its process group, for which it has five seconds."""
+        return ("/bin/sh", "-c", CANCEL, "hibali", job)
 
     def release_words(self, job: str) -> tuple[str, ...]:
-        """Never asked."""
-        del job
-        return ()
+        """The process looks for a file in its folder."""
+        return ("/bin/sh", "-c", RELEASE, "hibali", job)
+
+
+def _told(finished: Finished) -> list[tuple[str, str, str]]:
+    """The id, the word and the rest of each line."""
+    if finished.exit_code != 0:
+        raise TryLaterError(
+            "scheduler-silent",
+            f"the site did not list its processes: {printable(finished.stderr[-500:])}",
+        )
+    lines = (line.split(" ", 2) for line in finished.stdout.decode("ascii", "replace").splitlines())
+    return [(parts[0], parts[1], parts[2] if len(parts) > 2 else "") for parts in lines if len(parts) > 1]
+
+
+def _status(word: str, rest: str) -> Status:
+    if word == "running":
+        return Status(Phase.RUNNING, "running")
+    if word == "queued":
+        return Status(Phase.WAITING, "queued", printable(rest))
+    if word == "elsewhere":
+        return Status(Phase.ELSEWHERE, "elsewhere", "the run was started on another host of the site")
+    return GONE
 
 
 SCHEDULER = Direct()

@@ -9,21 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.scheduler import (
     GONE,
     Answer,
     Job,
-    NotSubmitted,
     Phase,
     Resources,
     Status,
-    Submitted,
-    Unclear,
     check_directive,
     check_plain,
 )
+from runs.schedulers.batch_words import Submitting, no_answer, text_lines
 from transfers.far import Finished
 
 _PHASES = {
@@ -55,22 +52,25 @@ _PHASES = {
     "TIMEOUT": Phase.KILLED,
 }
 
-# What sbatch says when its question may have arrived although no answer came back, or none that it believes:
-# of "unable to contact slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
-_UNCLEAR = re.compile(
-    rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
-    rb"|authentication error|insane message length|unexpected message|header lengths are longer",
-    re.IGNORECASE,
+_SUBMITTING = Submitting(
+    program="sbatch",
+    system="Slurm",
+    # Its question may have arrived although no answer came back, or none that it believes: of "unable to contact
+    # slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
+    unclear=re.compile(
+        rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
+        rb"|authentication error|insane message length|unexpected message|header lengths are longer",
+        re.IGNORECASE,
+    ),
+    # nothing was asked, or the controller said no for now
+    later=re.compile(
+        rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
+        rb"|submit ?limit|submitjobs|job submit limit|connection refused"
+        rb"|slurm backup controller in standby",
+        re.IGNORECASE,
+    ),
+    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
 )
-# What sbatch says when nothing was asked, or the controller said no for now.
-_LATER = re.compile(
-    rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
-    rb"|submit ?limit|submitjobs|job submit limit|connection refused"
-    rb"|slurm backup controller in standby",
-    re.IGNORECASE,
-)
-# How sbatch ends, or what a site put in its place, when timeout(1) or a signal ended it.
-_STOPPED = frozenset({124, *range(128, 256)})
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
@@ -133,30 +133,7 @@ class Slurm:
 
     def read_submit(self, finished: Finished) -> Answer:
         """The last line that is an id counts: sites print greetings around it."""
-        job = _last_id(finished.stdout)
-        if job is not None and finished.exit_code == 0:
-            return Submitted(job)
-        said = printable(finished.stderr.strip()[-2000:])
-        if finished.exit_code == 127:
-            return NotSubmitted(
-                UsageError(
-                    "no-scheduler",
-                    "there is no sbatch at the site",
-                    hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
-                )
-            )
-        stopped = finished.exit_code <= 0 or finished.exit_code in _STOPPED
-        if stopped or job is not None or _UNCLEAR.search(finished.stderr):
-            return Unclear(said or "sbatch gave no job id")
-        if _LATER.search(finished.stderr):
-            return NotSubmitted(TryLaterError("scheduler-busy", f"Slurm did not take the job: {said}"))
-        return NotSubmitted(
-            UsageError(
-                "submission-rejected",
-                f"Slurm refused the job: {said}",
-                hint="Correct the site's [scheduler] table (account, partition, time, directives).",
-            )
-        )
+        return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Only characters that a forced-command wrapper passes on (S7).
@@ -179,7 +156,7 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, rest in _answers("squeue", finished):
             word, _, reason = rest.partition(":")
             if job in found:
@@ -192,7 +169,7 @@ class Slurm:
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for identifier, rest in _answers("squeue", finished):
             job, _, number = identifier.partition("_")
             if job in found and number.isdecimal():
@@ -207,7 +184,7 @@ class Slurm:
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Names can be seen by others, so only the user's own job counts."""
         if finished.exit_code != 0:
-            raise _no_answer("squeue", finished)
+            raise no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
             if owner == user:
                 return job.partition("_")[0]
@@ -231,7 +208,7 @@ class Slurm:
         if finished.exit_code != 0:
             return None
         found = {}
-        for line in _lines(finished.stdout):
+        for line in text_lines(finished.stdout):
             job, _, rest = line.partition("|")
             state, _, code = rest.partition("|")
             word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
@@ -264,25 +241,21 @@ def _status(word: str, reason: str, *, queued: bool) -> Status:
     return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
 
 
-def _lines(text: bytes) -> list[str]:
-    return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-
-
 def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
     """The id and the rest of each line.
 
     Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
     silence would mean that there is no such job.
     """
-    lines = _lines(finished.stdout)
+    lines = text_lines(finished.stdout)
     found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
     if lines and not found:
-        raise _no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
+        raise no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
     return found
 
 
 def _last_id(text: bytes) -> str | None:
-    for line in reversed(_lines(text)):
+    for line in reversed(text_lines(text)):
         match = _ID_LINE.fullmatch(line)
         if match:
             return match[1]
@@ -295,14 +268,6 @@ def _as_time(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
-
-
-def _no_answer(program: str, finished: Finished) -> TryLaterError:
-    return TryLaterError(
-        "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(finished.stderr.strip()[-500:])}",
-        hint="The run is not affected; ask again later.",
-    )
 
 
 SCHEDULER = Slurm()

@@ -25,6 +25,15 @@ from runs.scheduler import (
 from transfers.far import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
+# How each says that it knows none of the jobs it was asked for.
+KNOWS_NONE = {
+    "direct": Finished(0, b"", b""),
+    "lsf": Finished(255, b"", b"Job <77> is not found\n"),
+    "oar": Finished(0, b"null\n", b""),
+    "pbs": Finished(153, b"", b"qstat: Unknown Job Id 77.server\n"),
+    "sge": Finished(0, b"<?xml version='1.0'?>\n<job_info><queue_info/><job_info/></job_info>\n", b""),
+    "slurm": Finished(0, b"", b""),
+}
 RECORDINGS = sorted(
     path
     for word in built_in_words("runs.schedulers")
@@ -61,7 +70,7 @@ def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> N
         directives=("--mem=1 # x",),
     )
     for line in scheduler.directives(asked):
-        assert re.fullmatch(r"#[A-Z]+ -[ -~]+", line)
+        assert re.fullmatch(r"#(?:[A-Z]+|\$) -[ -~]+", line)
     assert scheduler.directives(Resources()) == ()
 
 
@@ -83,12 +92,23 @@ def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
     assert all("\0" not in word for word in words)
 
 
-@pytest.mark.parametrize("name", ["slurm"])
-def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(name: str) -> None:
-    scheduler = load_scheduler(name)
+def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(scheduler: Scheduler) -> None:
+    before = "17:4:0a0a0a0a:login1" if scheduler.name == "direct" else "17"
     plain = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh"))
-    for more in ({"tasks": 20}, {"after": ("17",)}, {"hold": True}):
-        assert set(scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", **more))) > set(plain)
+    held = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", hold=True))
+    later = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", after=(before,)))
+    many = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", tasks=20))
+    assert len({plain, held, later, many}) == 4
+    assert any(before in word for word in later)
+    assert any("20" in word for word in set(many) - set(plain))
+    assert scheduler.release_words("12")[-1] == "12"
+
+
+@pytest.mark.parametrize("hostile", ["-x", "1;id", "$(id)", "1 2", "1\n2", ""])
+def test_what_is_no_job_of_this_scheduler_cannot_be_waited_for(hostile: str) -> None:
+    for name in ("oar", "sge", "pbs", "lsf", "direct"):
+        with pytest.raises(UsageError):
+            load_scheduler(name).submit_words(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
 
 
 def test_slurm_tells_the_tasks_of_each_array() -> None:
@@ -117,16 +137,30 @@ def test_a_missing_program_is_a_refusal_that_says_what_to_correct(scheduler: Sch
 
 def test_unknown_jobs_are_gone_and_silence_is_an_error(scheduler: Scheduler) -> None:
     jobs = ["1:2:3:4", "77"]
-    found = scheduler.read_status(Finished(0, b"", b""), jobs)
+    found = scheduler.read_status(KNOWS_NONE[scheduler.name], jobs)
     assert {found[job].phase for job in jobs} == {Phase.GONE}
-    with pytest.raises(TryLaterError):
-        scheduler.read_status(Finished(1, b"", b"cannot reach it"), jobs)
+    assert scheduler.read_tasks(KNOWS_NONE[scheduler.name], jobs) == {"1:2:3:4": {}, "77": {}}
+    for read in (scheduler.read_status, scheduler.read_tasks):
+        with pytest.raises(TryLaterError):
+            read(Finished(1, b"", b"cannot reach it"), jobs)
+
+
+def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
+    """Else it would mean that there is no such job, and allow a second submission."""
+    if scheduler.name == "direct":
+        return  # its words are our own
+    for said in (b"This account can only run: squeue\n", b"error: not allowed\n"):
+        with pytest.raises(TryLaterError):
+            scheduler.read_status(Finished(0, said, b""), ["77"])
+        with pytest.raises(TryLaterError):
+            scheduler.read_lookup(Finished(0, said, b""), "me")
 
 
 def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
     words = scheduler.status_words(["11", "22"])
-    assert any("11" in word for word in words)
-    assert any("22" in word for word in words)
+    asks_for_all = words == scheduler.status_words([])
+    assert asks_for_all or any("11" in word for word in words)
+    assert asks_for_all or any("22" in word for word in words)
 
 
 def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
@@ -150,12 +184,20 @@ def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished)
         answer = scheduler.read_submit(finished)
         if isinstance(answer, Submitted):
             return {"submitted": answer.job}
+        if isinstance(answer, Unclear):
+            return "unclear"
         assert isinstance(answer, NotSubmitted)
         return {"refused": answer.error.code, "exit": int(answer.error.exit)}
     try:
         if question == "status":
             found = scheduler.read_status(finished, recorded["jobs"])
             return {job: status.phase for job, status in found.items()}
+        if question == "tasks":
+            tasks = scheduler.read_tasks(finished, recorded["jobs"])
+            return {
+                job: {str(number): status.phase for number, status in each.items()}
+                for job, each in tasks.items()
+            }
         if question == "lookup":
             return {"job": scheduler.read_lookup(finished, recorded["user"])}
     except HibaliError as problem:
@@ -207,3 +249,73 @@ def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
     answer = slurm.read_submit(Finished(1, b"", limit))
     assert isinstance(answer, NotSubmitted)
     assert answer.error.transient
+
+
+def asked_of(name: str, **wanted: Any) -> list[str]:
+    """The directives for these resources, without their marks."""
+    return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("oar", ["-l /nodes=2/core=8,walltime=1:00:00", "--checkpoint 30", "--signal 15"]),
+        ("pbs", ["-l walltime=1:00:00", "-l nodes=2:ppn=8", "-l mem=2000mb"]),
+        ("lsf", ["-W 1:00", "-n 16", '-R "span[ptile=8]"', "-M 1000MB"]),
+    ],
+)
+def test_processes_of_several_cores_are_spread_over_nodes(name: str, expected: list[str]) -> None:
+    assert asked_of(name, nodes=2, tasks=4, cores=4, memory_megabytes=1000, seconds=3600) == expected
+
+
+def test_what_a_system_has_no_word_for_is_refused_and_says_what_to_do() -> None:
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("oar", {"tasks": 4, "cores": 2}),
+        ("oar", {"reservation": "course"}),
+        ("sge", {"nodes": 2, "tasks": 4}),
+        ("pbs", {"partition": "long", "reservation": "R12"}),
+    ]
+    for name, wanted in refused:
+        with pytest.raises(UsageError):
+            asked_of(name, **wanted)
+
+
+def test_a_sites_own_words_for_resources_stand_instead_of_ours() -> None:
+    assert asked_of("oar", cores=4, directives=("-l /nodes=1/gpu=1",)) == ["-l /nodes=1/gpu=1"]
+    assert asked_of("pbs", cores=4, directives=("-l select=1:ncpus=4",)) == ["-l select=1:ncpus=4"]
+    assert asked_of("sge", cores=4, directives=("-pe threads 8",)) == ["-pe threads 8"]
+    assert asked_of("sge", nodes=2, tasks=8, directives=("-pe orte",)) == ["-pe orte 8"]
+    assert asked_of("lsf", cores=4, directives=("-n 2",)) == ["-n 2"]
+
+
+def test_jobs_are_told_before_they_are_killed_without_a_word() -> None:
+    assert asked_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
+    assert asked_of("sge", seconds=5) == ["-l h_rt=5"]
+    assert asked_of("direct", seconds=600, tasks=2, cores=2) == ["--cores=4", "--time=600"]
+
+
+def test_names_of_jobs_are_told_apart_where_they_must_be_short() -> None:
+    from runs.schedulers import pbs, sge
+
+    assert sge.job_name(RUN) == f"hibali-{RUN}"
+    names = {
+        pbs.job_name(run)
+        for run in (RUN, "20260102-030405-0a1b2c3e", "20260102-030406-0a1b2c3d", "20991231-235959-ffffffff")
+    }
+    assert len(names) == 4
+    assert all(re.fullmatch(r"h[0-9a-z]{14}", name) for name in names)
+    with pytest.raises(UsageError):
+        pbs.job_name("whatever")
+
+
+def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
+    text = (
+        b"<?xml version='1.0'?><job_info><queue_info><job_list state='running'><JB_job_number>12</JB_job_number>"
+        b"<state>r</state><tasks>1</tasks></job_list></queue_info><job_info><job_list state='pending'>"
+        b"<JB_job_number>12</JB_job_number><state>qw</state><tasks>2-6:2,9</tasks></job_list></job_info></job_info>"
+    )
+    found = load_scheduler("sge").read_tasks(Finished(0, text, b""), ["12"])["12"]
+    assert {number: status.phase for number, status in found.items()} == {
+        1: Phase.RUNNING,
+        **dict.fromkeys((2, 4, 6, 9), Phase.WAITING),
+    }

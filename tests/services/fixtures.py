@@ -17,10 +17,12 @@ import pytest
 
 from tests.schemas import check_line
 from tests.services.docker import Docker
+from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
 from tests.services.podman import Podman
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
 from tests.services.webdav import DavServer
@@ -105,6 +107,18 @@ def slurm() -> Slurm:
 def slurm_with_accounting() -> Slurm:
     """The same with slurmdbd, so that sacct answers; tests with it are `heavy`."""
     return _server("slurm-accounting")
+
+
+@pytest.fixture(scope="session")
+def oar() -> Oar:
+    """An sshd where oarsub works, for an account of its own; tests with it are `heavy`."""
+    return _server("oar")
+
+
+@pytest.fixture(scope="session")
+def sge() -> GridEngine:
+    """An sshd where Grid Engine's qsub works: also `.env` for here; tests with it are `heavy`."""
+    return _server("sge")
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,12 @@ from tests.services.ceph import start_ceph
 from tests.services.docker import Docker, start_docker
 from tests.services.gated import start_automation_node, start_gated
 from tests.services.mounts import unmount_below
+from tests.services.oar import Oar, start_oar
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
 from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
 from tests.services.rclone_s3 import start_rclone_s3
+from tests.services.sge import GridEngine, start_sge
 from tests.services.slurm import Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
@@ -64,6 +66,8 @@ SERVICES: dict[str, tuple[type, Start]] = {
     ),
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
+    "oar": (Oar, start_oar),
+    "sge": (GridEngine, start_sge),
     "object-store": (ObjectStore, start_object_store),
     "rclone-s3": (ObjectStore, start_rclone_s3),
     "swift": (ObjectStore, start_swift),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,20 @@ def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | Non
     (server.home / ".bashrc").write_text('cd "$HOME"\n')
     _configure(session, server, {**home, **(environment or {})})
     return _started(session, server, [program("sshd", "openssh-server")])
+
+
+def start_sshd_as(session: Path, folder: Path, account: tuple[str, int], around: Sequence[str]) -> SshServer:
+    """Start sshd for another account, by name and number, in the surroundings that the words `around` make.
+
+    Only root can; the account need exist nowhere but there, with `home` as its home.
+    """
+    sshd = program("sshd", "openssh-server")
+    name, number = account
+    server = _prepared(folder, name)
+    folder.chmod(0o711)
+    os.chown(server.home, number, number)
+    _configure(session, server, {"HOME": str(server.home)})
+    return _started(session, server, [*around, sshd])
 
 
 def start_sshd_with_command(
@@ -146,9 +160,10 @@ def write_chatter(home: Path) -> None:
     _write(home / ".config/fish/config.fish", f"{shown}>&2\n")
 
 
-def _prepared(folder: Path) -> SshServer:
+def _prepared(folder: Path, account: str = "") -> SshServer:
     folder.mkdir(mode=0o700, parents=True)
-    server = SshServer(folder=str(folder), port=free_port(), user=pwd.getpwuid(os.geteuid()).pw_name)
+    user = account or pwd.getpwuid(os.geteuid()).pw_name
+    server = SshServer(folder=str(folder), port=free_port(), user=user)
     server.home.mkdir()
     for name in ("host_key", "login_key"):
         words = [program("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", name]

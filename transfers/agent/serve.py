@@ -1,6 +1,7 @@
 """The agent's main loop: it answers and never asks, and ends with its client."""
 
 import os
+import pwd
 import resource
 import sys
 import time
@@ -37,11 +38,20 @@ def _greeting() -> Dict[str, Any]:
         "protocol": frames.PROTOCOL,
         "python": "{}.{}.{}".format(*sys.version_info),
         "user": os.geteuid(),
+        "account": _account(),
         "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
         "clock": time.time(),
     }  # type: Dict[str, Any]
     greeting.update(this_process())
     return greeting
+
+
+def _account() -> str:
+    """What the account is called; its number where nothing has a name for it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _raise_file_limit() -> None:

@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import escape
 
-from hibali.errors import TryLaterError
+from hibali import xml_document
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
+parse = xml_document.parse
 _ODD = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ufffe\\uffff]")
-
-
-def parse(body: bytes, about: str) -> Element:
-    """The root element; a document type (and with it every entity) is refused. Raises `TryLaterError`."""
-    from xml.etree.ElementTree import ParseError, fromstring  # no entities: refused below
-
-    if b"<!DOCTYPE" not in body:
-        try:
-            return fromstring(body)  # noqa: S314  # see above
-        except ParseError:
-            pass
-    raise TryLaterError("bad-answer", "the server's answer is not the XML it should be", about=about)
 
 
 def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list[tuple[bytes, ...]], bytes]:

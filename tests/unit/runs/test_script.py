@@ -17,17 +17,17 @@ from runs.script import job_script, start_script
 RUN = "20260102-030405-0a1b2c3d"
 
 
-def lay(tmp_path: Path, start: str) -> Path:
-    folder = tmp_path / RUN
+def lay(tmp_path: Path, start: str, run: str = RUN) -> Path:
+    folder = tmp_path / run
     (folder / "work").mkdir(parents=True)
-    (folder / "job.sh").write_text(job_script(RUN, ()))
+    (folder / "job.sh").write_text(job_script(run, ()))
     (folder / "start").write_text(start_script((), start))
     return folder
 
 
-def execute(folder: Path, **environment: str) -> int:
+def execute(folder: Path, *words: str, **environment: str) -> int:
     return subprocess.run(
-        ["/bin/sh", folder / "job.sh", "7"],
+        ["/bin/sh", folder / "job.sh", *(words or ("7",))],
         cwd=folder,
         env={**os.environ, **environment},
         check=False,
@@ -46,10 +46,53 @@ def test_it_records_how_the_tool_ended_and_what_it_said(tmp_path: Path) -> None:
     assert (folder / "exit.json").stat().st_mode & 0o077 == 0
 
 
-def test_the_scheduler_names_the_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
+def test_the_scheduler_names_the_job(tmp_path: Path, name: str) -> None:
     folder = lay(tmp_path, "true")
-    assert execute(folder, SLURM_JOB_ID="12;$(id)") == 0
-    assert (folder / "started" / "job").read_text() == "12id\n"
+    assert execute(folder, "", **{name: "12[3].srv;$(id)"}) == 0
+    assert (folder / "started" / "job").read_text() == "12[3].srvid\n"
+
+
+def test_what_a_job_is_called_in_its_arguments_counts_before_what_it_was_started_in(tmp_path: Path) -> None:
+    folder = lay(tmp_path, "true")
+    assert execute(folder, "1:2:ab:host", SLURM_JOB_ID="12") == 0
+    assert (folder / "started" / "job").read_text() == "1:2:ab:host\n"
+
+
+def test_a_job_that_begins_at_home_goes_to_its_folder(tmp_path: Path) -> None:
+    folder = lay(tmp_path, "echo ran >ran")
+    environment = {**os.environ, "PBS_O_WORKDIR": str(folder)}
+    ended = subprocess.run(
+        ["/bin/sh", folder / "job.sh", "7"], cwd="/", env=environment, check=False, capture_output=True
+    )
+    assert ended.returncode == 0
+    assert (folder / "work" / "ran").exists()
+
+
+OTHER = "20260102-030405-0a1b2c3e"
+
+
+@pytest.mark.parametrize(
+    ("start", "after", "expected"),
+    [
+        ("true", "7", 0),
+        ("true", "7/7", 0),
+        ("exit 3", "7", 75),
+        ("kill -TERM $PPID; sleep 60", "7", 75),
+        ("true", "8", 75),
+        ("true", "7/8", 75),
+        ("true", "*", 75),
+    ],
+)
+def test_a_job_looks_whether_those_before_it_ended_well(
+    tmp_path: Path, start: str, after: str, expected: int
+) -> None:
+    execute(lay(tmp_path, start, OTHER))
+    folder = lay(tmp_path, 'echo "ran ${HIBALI_AFTER-}" >ran')
+    assert execute(folder, "9", HIBALI_AFTER=after) == expected
+    assert json.loads((folder / "exit.json").read_text())["code"] == expected
+    assert (folder / "work" / "ran").exists() == (expected == 0)
+    assert ("had to end well" in (folder / "stderr").read_text()) == (expected != 0)
 
 
 def test_a_second_job_does_nothing(tmp_path: Path) -> None:
@@ -79,16 +122,16 @@ def test_where_the_marker_cannot_be_written_nothing_runs(tmp_path: Path) -> None
     assert not (folder / "work" / "ran").exists()
 
 
-def test_a_signal_is_passed_on_and_recorded(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "exec sleep 60")
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
+def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
+    folder = lay(tmp_path, ": >begun; exec sleep 60")
     process = subprocess.Popen(["/bin/sh", folder / "job.sh"], cwd=folder)
-    while not (folder / "stderr").exists():
+    while not (folder / "work" / "begun").exists():
         time.sleep(0.01)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(getattr(signal, f"SIG{name}"))
     assert process.wait(10) == 143
     record = json.loads((folder / "exit.json").read_text())
-    assert (record["code"], record["signal"]) == (143, "TERM")
+    assert (record["code"], record["signal"]) == (143, name)
 
 
 def test_a_wish_that_stood_there_before_the_end_is_recorded(tmp_path: Path) -> None:

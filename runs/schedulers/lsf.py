@@ -1,0 +1,205 @@
+"""IBM Spectrum LSF 10.1, by bsub, bjobs, bkill and bresume; tried on recorded answers alone.
+
+`bjobs -a` knows jobs for an hour after their end (CLEAN_PERIOD). States are those of bjobs(1), reasons those of its
+`exit_reason`. bsub reads directives only of a script that comes on its standard input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hibali.text import printable
+from runs.scheduler import (
+    GONE,
+    Answer,
+    Job,
+    Phase,
+    Resources,
+    Status,
+    check_directive,
+    check_plain,
+)
+from runs.schedulers.batch_words import (
+    Submitting,
+    asks_for_cores,
+    check_number,
+    cores_of_a_node,
+    has_option,
+    no_answer,
+    text_lines,
+    unless,
+)
+from transfers.far import Finished
+
+_SUBMIT = 'script=$1; shift; exec bsub "$@" <"$script"'
+_SUBMITTING = Submitting(
+    program="bsub",
+    system="LSF",
+    unclear=re.compile(rb"timed? ?out|connection reset|end of file", re.IGNORECASE),
+    later=re.compile(
+        rb"LSF is down|please wait|cannot connect|connection refused|(?:job|pending job).{0,20}(?:limit|threshold)"
+        rb"|batch daemon not responding|communication error",
+        re.IGNORECASE,
+    ),
+)
+_TAKEN = re.compile(r"Job <([0-9]+)> is submitted to (?:default )?queue <[^>]*>\.?")
+_FIELDS = "jobid jobindex stat user exit_code exit_reason delimiter='|'"
+_LINE = re.compile(r"([0-9]+)(?:\[[0-9]+\])?\|([0-9-]+)\|([A-Z]+)\|([^|]*)\|([^|]*)\|(.*)")
+_NONE = re.compile(rb"is not found|No (?:unfinished |matching )?job found", re.IGNORECASE)
+_PHASES = {
+    "DONE": Phase.ENDED,
+    "EXIT": Phase.ENDED,
+    "PEND": Phase.WAITING,
+    "PROV": Phase.WAITING,
+    "PSUSP": Phase.WAITING,
+    "RUN": Phase.RUNNING,
+    "SSUSP": Phase.RUNNING,
+    "UNKWN": Phase.RUNNING,
+    "USUSP": Phase.RUNNING,
+    "WAIT": Phase.WAITING,
+    "ZOMBI": Phase.BROKEN,
+}
+_KILLED = (
+    "TERM_CPULIMIT",
+    "TERM_DEADLINE",
+    "TERM_MEMLIMIT",
+    "TERM_PROCESSLIMIT",
+    "TERM_RUNLIMIT",
+    "TERM_SWAP",
+    "TERM_THREADLIMIT",
+)
+_CANCELLED = ("TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_FORCE_OWNER", "TERM_OWNER", "TERM_ORPHAN_SYSTEM")
+_BROKEN = ("TERM_CWD_NOTEXIST", "TERM_LOAD", "TERM_PREEMPT", "TERM_REQUEUE_ADMIN", "TERM_REQUEUE_OWNER")
+
+
+class Lsf:
+    """The questions, and the tables that read the answers."""
+
+    name = "lsf"
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """`#BSUB` lines; cores stay together on one node unless nodes or processes are asked for."""
+        options = []
+        if resources.account is not None:
+            options.append(f"-P {check_plain(resources.account, 'account')}")
+        if resources.partition is not None:
+            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        if resources.reservation is not None:
+            options.append(f"-U {check_plain(resources.reservation, 'reservation')}")
+        if resources.seconds is not None:
+            minutes = max(-(-resources.seconds // 60), 1)
+            options.append(f"-W {minutes // 60}:{minutes % 60:02}")
+        if not has_option(resources, "-n "):
+            options += _slots(resources)
+        if resources.memory_megabytes is not None:
+            options.append(f"-M {resources.memory_megabytes:d}MB")
+        if resources.gpus is not None:  # of each host
+            options.append(f'-gpu "num={resources.gpus:d}"')
+        options += [check_directive(text) for text in resources.directives]
+        return tuple(f"#BSUB {option}" for option in options)
+
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """-rn, as a queue may run a job again; -ti ends a job that waits for one that failed."""
+        folder = job.script.rpartition("/")[0]
+        name = f"{job.name}[1-{job.tasks:d}]" if job.tasks else job.name
+        options = ["-H"] if job.hold else []
+        if job.after:
+            done = " && ".join(f"done({check_number(each, 'a job')})" for each in job.after)
+            options += ["-w", done, "-ti"]
+        output = "/dev/null" if job.tasks else "scheduler.log"
+        words = ["-J", name, "-cwd", folder, "-o", output, "-rn", *options]
+        return ("/bin/sh", "-c", _SUBMIT, "hibali", job.script, *words)
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """One sentence, and whatever the site's own esub prints."""
+        lines = text_lines(finished.stdout) + text_lines(finished.stderr)
+        found = [match[1] for line in lines if (match := _TAKEN.fullmatch(line))]
+        return _SUBMITTING.read(finished, found[-1] if found else None)
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """Each task of an array has a line."""
+        return ("bjobs", "-noheader", "-a", "-o", _FIELDS, *jobs)
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """Those it has forgotten are named on standard error."""
+        found = dict.fromkeys(jobs, GONE)
+        for job, _, status, _ in _listed(finished):
+            if job in found:
+                found[job] = status
+        return found
+
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """A job that is no array has the index 0."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        for job, index, status, _ in _listed(finished):
+            if job in found and index.isdecimal() and int(index) > 0:
+                found[job][int(index)] = status
+        return found
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """Jobs of the account alone, unless asked otherwise."""
+        return ("bjobs", "-noheader", "-a", "-o", _FIELDS, "-J", name)
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """The first one of the user's."""
+        mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
+        return str(min(mine)) if mine else None
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """What bacct writes is for people."""
+        del jobs, run, since
+        return ()
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """Never asked."""
+        del finished
+        return None
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """One that has ended is refused."""
+        return unless("already finished|is not found|No matching job found", "bkill", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """One that is not suspended is refused."""
+        return unless("not in (a )?suspended|already finished|[Nn]ot suspended", "bresume", job)
+
+
+def _slots(resources: Resources) -> list[str]:
+    if resources.nodes is None and not asks_for_cores(resources):
+        return []
+    of_a_node = cores_of_a_node(resources)
+    found = [f"-n {of_a_node * (resources.nodes or 1):d}"]
+    if resources.nodes is not None:
+        found.append(f'-R "span[ptile={of_a_node:d}]"')
+    elif resources.tasks is None:
+        found.append('-R "span[hosts=1]"')
+    elif (resources.cores or 1) > 1:
+        found.append(f'-R "span[block={resources.cores:d}]"')
+    return found
+
+
+def _listed(finished: Finished) -> Iterator[tuple[str, str, Status, str]]:
+    """The number, index, status and owner of each line; any other answer than lines or "not found" is none."""
+    lines = text_lines(finished.stdout)
+    found = [match for line in lines if (match := _LINE.fullmatch(line))]
+    if not found and not _NONE.search(finished.stderr + finished.stdout):
+        raise no_answer("bjobs", finished)
+    for match in found:
+        job, index, word, owner, code, reason = match.groups()
+        yield job, index, _status(word, code.strip(), reason.strip()), owner.strip()
+
+
+def _status(word: str, code: str, reason: str) -> Status:
+    """An unknown word is WAITING; an EXIT is explained by its reason."""
+    phase = _PHASES.get(word, Phase.WAITING)
+    told = "" if reason in {"", "-"} else printable(reason)
+    if word == "EXIT":
+        for words, means in ((_KILLED, Phase.KILLED), (_CANCELLED, Phase.CANCELLED), (_BROKEN, Phase.BROKEN)):
+            if told.startswith(words):
+                return Status(means, told.partition(":")[0], told)
+        told = told or ("" if code in {"", "-", "0"} else f"exit code {printable(code)}")
+    return Status(phase, word, told)
+
+
+SCHEDULER = Lsf()

@@ -1,0 +1,265 @@
+"""OAR 2.5 as at Grid'5000, by oarsub, oarstat, oardel and oarresume.
+
+Every job is an array, most of them of one job with the array's own number; so everything is asked by array. States and
+events are those of OAR's documentation, "Database scheme". `oarstat` remembers ended jobs, so there are no accounts to ask.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hibali.errors import UsageError
+from hibali.text import printable
+from runs.scheduler import (
+    GONE,
+    Answer,
+    Job,
+    Phase,
+    Resources,
+    Status,
+    check_directive,
+    check_plain,
+)
+from runs.schedulers.batch_words import (
+    Submitting,
+    as_clock,
+    asks_for_cores,
+    check_number,
+    cores_of_a_node,
+    has_option,
+    no_answer,
+    unless,
+)
+from transfers.far import Finished
+
+_PHASES = {
+    "Error": Phase.BROKEN,
+    "Finishing": Phase.RUNNING,
+    "Hold": Phase.WAITING,
+    "Launching": Phase.WAITING,
+    "Resuming": Phase.RUNNING,
+    "Running": Phase.RUNNING,
+    "Suspended": Phase.RUNNING,
+    "Terminated": Phase.ENDED,
+    "toAckReservation": Phase.WAITING,
+    "toError": Phase.RUNNING,
+    "toLaunch": Phase.WAITING,
+    "Waiting": Phase.WAITING,
+}
+# What explains an end, the first of them that happened: a walltime asks for deletion, too.
+_EVENTS = {
+    "WALLTIME": Phase.KILLED,
+    "BESTEFFORT_KILL": Phase.BROKEN,
+    "FRAG_JOB_REQUEST": Phase.CANCELLED,
+}
+_SUBMITTING = Submitting(
+    program="oarsub",
+    system="OAR",
+    unclear=re.compile(rb"cannot connect to executor", re.IGNORECASE),  # the job is in the database by then
+    later=re.compile(
+        rb"DB connection|could not connect to server|connection refused|connect\(.*failed", re.IGNORECASE
+    ),
+)
+_IDENTIFIER = re.compile(rb"^OAR_(JOB|ARRAY)_ID=([0-9]+)\s*$", re.MULTILINE)
+_PLAIN = re.compile(r"/[A-Za-z0-9_./:=@%+,-]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_WARNING_SECONDS = (
+    30  # a job is told to end this long before its time is up, as it is killed without a word then
+)
+
+
+class Oar:
+    """The questions, and the tables that read the answers."""
+
+    name = "oar"
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """`#OAR` lines, in the only form that `oarsub -S` reads: the option, a blank, the value.
+
+        OAR has no word for memory: whoever gets cores gets what belongs to them.
+        """
+        options = []
+        if resources.account is not None:
+            options.append(f"--project {check_plain(resources.account, 'account')}")
+        if resources.partition is not None:
+            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        if resources.reservation is not None:  # a job of the type `container`
+            options.append(f"-t inner={check_number(resources.reservation, 'the reservation')}")
+        wanted = _wanted(resources)
+        if wanted and not has_option(resources, "-l", "--resource"):  # a second one would be an alternative
+            options.append(f"-l {wanted}")
+        warning = min(_WARNING_SECONDS, (resources.seconds or 0) // 10)
+        if warning and not has_option(resources, "--checkpoint", "--signal"):
+            options += [f"--checkpoint {warning}", "--signal 15"]
+        options += [check_directive(text) for text in resources.directives]
+        return tuple(f"#OAR {option}" for option in options)
+
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """OAR gives the command to a shell, after a start-up file that may go elsewhere: so it is the whole path, unless a
+        shell would read more in it than a path.
+
+        --anterior waits for an end, whatever end; so the job looks itself (runs.script) for those named in its third word.
+        """
+        folder, _, script = job.script.rpartition("/")
+        command = job.script if _PLAIN.fullmatch(job.script) else f"./{script}"
+        options = [f"--array={job.tasks:d}"] if job.tasks else []
+        if job.after:
+            numbers = [check_number(each, "a job") for each in job.after]
+            options += [f"--anterior={number}" for number in numbers]
+            command += f" '' '' {'/'.join(numbers)}"
+        if job.hold:
+            options.append("--hold")
+        return (
+            "oarsub",
+            "-S",
+            f"--name={job.name}",
+            f"--directory={folder}",
+            "--stdout=scheduler.log",
+            "--stderr=scheduler.log",
+            *options,
+            command,
+        )
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """Admission rules print whatever they like around the id; the array's comes last, after those of its jobs."""
+        found = dict(_IDENTIFIER.findall(finished.stdout))
+        job = found.get(b"ARRAY", found.get(b"JOB"))
+        return _SUBMITTING.read(finished, job.decode("ascii") if job else None)
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """Without --full there are no events, and nothing says why a job was ended.
+
+        A job that could not be started goes on under another number.
+        """
+        numbers = ",".join(job for job in jobs if job.isdecimal()) or "0"
+        asked = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
+        return ("oarstat", "--full", "--json", "--sql", asked)
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """Ended jobs are remembered for as long as the database is."""
+        found = dict.fromkeys(jobs, GONE)
+        again: dict[str, Status] = {}
+        for record in _records(finished):
+            if record["job"] in found:
+                found[record["job"]] = _status(record)
+            if str(record.get("resubmit_job_id")) in found:
+                again[str(record["resubmit_job_id"])] = _status(record)
+        return {**found, **again}
+
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """Each is a job of its own, with its index in the array."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        for record in _records(finished):
+            index = str(record.get("array_index"))
+            if record["array"] in found and index.isdecimal():
+                found[record["array"]][int(index)] = _status(record)
+        return found
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """Ended jobs are found as well."""
+        if not _NAME.fullmatch(name):
+            raise UsageError("bad-name", "this cannot be the name of a job", about=ascii(name))
+        return ("oarstat", "--full", "--json", "--sql", f"job_name = '{name}'")
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """Names can be seen by others, so only the user's own job counts."""
+        mine = [record for record in _records(finished) if record.get("owner") == user]
+        return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """There is nothing that oarstat does not tell."""
+        del jobs, run, since
+        return ()
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """Never asked."""
+        del finished
+        return None
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """A job that is being ended is refused, one that has ended is not."""
+        return unless("already killed", "oardel", "--array", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """A job that is not on hold is left as it is."""
+        return unless("not in the Hold", "oarresume", "--array", job)
+
+
+def _wanted(resources: Resources) -> str:
+    """The value of `-l`: what, slash by slash from the largest part to the smallest, and the walltime."""
+    parts = [_layout(resources)]
+    if resources.seconds is not None:
+        parts.append(f"walltime={as_clock(resources.seconds)}")
+    return ",".join(part for part in parts if part)
+
+
+def _layout(resources: Resources) -> str:
+    nodes, gpus = resources.nodes, resources.gpus
+    if nodes is None and gpus is None:
+        if not asks_for_cores(resources):
+            return ""
+        if resources.tasks is not None and (resources.cores or 1) == 1:
+            return f"/core={resources.tasks:d}"
+        if (resources.tasks or 1) > 1:
+            raise UsageError(
+                "no-such-scheduling",
+                "OAR cannot keep the cores of each process together on nodes it chooses itself",
+                hint="Say on how many nodes the processes are to run.",
+            )
+    found = f"/nodes={nodes or 1:d}"
+    cores = cores_of_a_node(resources)
+    if gpus is not None:
+        found += f"/gpu={gpus:d}"
+        cores = math.ceil(cores / max(gpus, 1))
+    return f"{found}/core={cores:d}" if asks_for_cores(resources) else found
+
+
+def _records(finished: Finished) -> Iterator[dict[str, Any]]:
+    """Each job of an answer in JSON, with its own and its array's number as text in `job` and `array`.
+
+    It is an object by job number, a list, or `null` where there is none; site scripts may print around it.
+    """
+    if finished.exit_code != 0:
+        raise no_answer("oarstat", finished)
+    text = finished.stdout.decode("utf-8", "replace")
+    start = re.search(r"^(?:[\[{]|null\s*$)", text, re.MULTILINE)
+    try:
+        if start is None:
+            raise ValueError("nothing of JSON")
+        found, _ = json.JSONDecoder().raw_decode(text, start.start())
+    except (ValueError, RecursionError):
+        raise no_answer("oarstat", finished) from None
+    pairs = found.items() if isinstance(found, dict) else ((None, each) for each in found or ())
+    for key, record in pairs:
+        if isinstance(record, dict):
+            job = str(record.get("Job_Id", record.get("id", key)))
+            if job.isdecimal():
+                yield {**record, "job": job, "array": str(record.get("array_id") or job)}
+
+
+def _status(record: Mapping[str, Any]) -> Status:
+    """An unknown word is WAITING. What ended a job is among its events; `exit_code` is a wait status (768 is exit 3)."""
+    word = printable(str(record.get("state")))
+    phase = _PHASES.get(word, Phase.WAITING)
+    reason = printable(str(record.get("message") or ""))
+    if phase not in {Phase.BROKEN, Phase.ENDED}:
+        return Status(phase, word, reason)
+    events = {
+        str(event.get("type")): printable(str(event.get("description")))
+        for event in record.get("events") or ()
+        if isinstance(event, dict)
+    }
+    for event, means in _EVENTS.items():
+        if event in events:
+            return Status(means, event, events[event])
+    code = record.get("exit_code")
+    if isinstance(code, int) and code:
+        reason = f"signal {code & 127}" if code & 127 else f"exit code {code >> 8}"
+    return Status(phase, word, reason if phase is Phase.ENDED else next(iter(events.values()), reason))
+
+
+SCHEDULER = Oar()

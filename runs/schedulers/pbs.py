@@ -1,0 +1,308 @@
+"""PBS Professional, OpenPBS and Torque, by qsub, qstat, qselect, qdel and qrls.
+
+The dialects are told apart by their answers: `qstat -x` means ended jobs to PBS Professional and XML to Torque, and
+Slurm's wrappers (slurm-wlm-torque) do not know it. States and exit codes are those of the PBS Professional 2021.1
+Reference Guide, "Job States" and "Job Exit Codes", and of Torque's job_func.h and pbs_error.h.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from hibali import xml_document
+from hibali.errors import TryLaterError, UsageError
+from hibali.text import printable
+from runs.scheduler import (
+    GONE,
+    Answer,
+    Job,
+    Phase,
+    Resources,
+    Status,
+    check_directive,
+    check_plain,
+)
+from runs.schedulers.batch_words import (
+    Submitting,
+    as_clock,
+    asks_for_cores,
+    cores_of_a_node,
+    has_option,
+    no_answer,
+    text_lines,
+    unless,
+)
+from transfers.far import Finished
+
+# Jobs begin in the home folder, and qsub tells them from where it was called: so it is called from theirs. Of an
+# array PBS Professional wants at least two numbers, which may be further apart than the last one.
+_SUBMIT = r"""
+cd -- "$1" || exit
+tasks=$2 script=$3; shift 3
+if [ "$tasks" != 0 ]; then
+  case $(qstat --version 2>&1) in
+    *pbs_version*) if [ "$tasks" = 1 ]; then set -- -J 1-2:2 "$@"; else set -- -J "1-$tasks" "$@"; fi ;;
+    *) set -- -t "1-$tasks" "$@" ;;
+  esac
+fi
+exec qsub "$@" "./$script"
+"""
+# 2 is what they end with for an option they do not know, 36 is "not configured to maintain job history".
+_STATUS = r"""
+qstat -t -x -f "$@"
+code=$?
+case $code in 2|36) ;; *) exit "$code" ;; esac
+qstat -t -f "$@"
+code=$?
+[ "$code" = 2 ] || exit "$code"
+exec qstat -f "$@"
+"""
+_LOOKUP = r"""
+user=$(id -un)
+qselect -x -u "$user" -N "$1"
+code=$?
+case $code in 2|36) ;; *) exit "$code" ;; esac
+exec qselect -u "$user" -N "$1"
+"""
+_SUBMITTING = Submitting(
+    program="qsub",
+    system="PBS",
+    unclear=re.compile(
+        rb"end of file|premature end|timed? ?out|connection reset|protocol \(ASN\.1\) error", re.IGNORECASE
+    ),
+    later=re.compile(
+        rb"cannot connect to server|connection refused|unable to contact slurm controller|maximum number of jobs"
+        rb"|would exceed (?:queue|complex)|exceeds? (?:queue|server)'?s? limit on (?:the )?number|server shutting down",
+        re.IGNORECASE,
+    ),
+)
+_JOB = re.compile(r"[0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z0-9._-]+)?")
+_FIELD = re.compile(r"\s+([A-Za-z_][A-Za-z_0-9.]*) = (.*)")
+_NAMED = ("Exit_status", "array_index", "comment", "exit_status", "job_state", "substate")
+_PHASES = {
+    "B": Phase.RUNNING,  # an array of which some task has begun
+    "C": Phase.ENDED,
+    "E": Phase.RUNNING,
+    "F": Phase.ENDED,
+    "H": Phase.WAITING,
+    "M": Phase.WAITING,
+    "Q": Phase.WAITING,
+    "R": Phase.RUNNING,
+    "S": Phase.RUNNING,
+    "T": Phase.WAITING,
+    "U": Phase.RUNNING,
+    "W": Phase.WAITING,
+    "X": Phase.ENDED,
+}
+_KILLED = {  # by dialect: how a job ended that PBS killed
+    "PBS": {
+        "-24": "cores",
+        "-25": "cores",
+        "-26": "virtual memory",
+        "-27": "memory",
+        "-28": "CPU time",
+        "-29": "walltime",
+    },
+    "Torque": {"-10": "memory", "-11": "walltime", "-12": "CPU time"},
+}
+_DELETED = "91"  # the substate of a job that qdel ended, in PBS Professional
+_UNKNOWN = {35, 153}  # "Job has finished", "Unknown Job Id"
+
+
+class Pbs:
+    """The questions, and the tables that read the answers."""
+
+    name = "pbs"
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """`#PBS` lines in the words that both dialects take, but for GPUs, which have none: those are asked for as
+        PBS Professional has it. A site's own directive for nodes, cores or chunks stands instead of ours.
+        """
+        options = []
+        if resources.account is not None:
+            options.append(f"-A {check_plain(resources.account, 'account')}")
+        if resources.partition is not None and resources.reservation is not None:
+            raise UsageError(
+                "no-such-scheduling",
+                "a reservation is a queue of its own to PBS: there is no other one beside it",
+                hint="Leave out the partition.",
+            )
+        if resources.partition is not None:
+            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        if resources.reservation is not None:
+            options.append(f"-q {check_plain(resources.reservation, 'reservation')}")
+        if resources.seconds is not None:
+            options.append(f"-l walltime={as_clock(resources.seconds)}")
+        if not has_option(resources, "-l select", "-l nodes", "-l ncpus", "-lselect", "-lnodes", "-lncpus"):
+            options += _places(resources)
+        options += [check_directive(text) for text in resources.directives]
+        return tuple(f"#PBS {option}" for option in options)
+
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """Which option an array needs is found out at the site."""
+        folder, _, script = job.script.rpartition("/")
+        output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
+        for each in job.after:
+            if not _JOB.fullmatch(each):
+                raise UsageError("bad-job", "this is no job of PBS", about=printable(each))
+        options = [f"-Wdepend=afterok:{':'.join(job.after)}"] if job.after else []
+        if job.hold:
+            options.append("-h")
+        return (
+            *("/bin/sh", "-c", _SUBMIT, "hibali", folder, f"{job.tasks:d}", script),
+            *("-N", job_name(job.name), *output, "-r", "n", *options),
+        )
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """The number, with a pair of brackets for an array, and the server's name."""
+        found = [line for line in text_lines(finished.stdout) if _JOB.fullmatch(line)]
+        return _SUBMITTING.read(finished, found[-1] if found else None)
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """With tasks, and with jobs that have ended where the server remembers them."""
+        return ("/bin/sh", "-c", _STATUS, "hibali", *jobs)
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """By number: servers have a short name and a long one."""
+        found = dict.fromkeys(jobs, GONE)
+        asked = {_number(job): job for job in jobs}
+        for number, status in _listed(finished):
+            if number in asked:
+                found[asked[number]] = status
+        return found
+
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """A task has its number between the brackets of its job."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        asked = {_number(job).partition("[")[0]: job for job in jobs}
+        for number, status in _listed(finished):
+            job, _, task = number.partition("[")
+            if job in asked and task.rstrip("]").isdecimal():
+                found[asked[job]][int(task.rstrip("]"))] = status
+        return found
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """Only jobs of the account itself, as what comes back tells nothing but numbers."""
+        return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """One number a line, and no line where there is no such job."""
+        del user
+        lines = text_lines(finished.stdout)
+        found = [line for line in lines if _JOB.fullmatch(line)]
+        if finished.exit_code != 0 or (lines and not found):
+            raise no_answer("qselect", finished)
+        return min(found, key=lambda job: int(re.split(r"[.\[]", job)[0])) if found else None
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """Accounts are files of the server's; what it remembers, qstat tells."""
+        del jobs, run, since
+        return ()
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """Never asked."""
+        del finished
+        return None
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """One that has ended is unknown, or has an invalid state."""
+        return unless("Unknown Job|has finished|invalid state|[Ii]nvalid job id specified", "qdel", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """The hold of the user."""
+        return ("qrls", job)
+
+
+def job_name(run: str) -> str:
+    """Fifteen characters, which is all that Torque and older PBS take, beginning with a letter: the run's second and its
+    random part, in base 36. Raises `UsageError` for what is no run's id.
+    """
+    try:
+        day, time, rest = run.split("-")
+        second = int(datetime.strptime(f"{day}{time}", "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp())
+        return f"h{_base36(second, 7)}{_base36(int(rest, 16), 7)}"
+    except ValueError:
+        raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run)) from None
+
+
+def _base36(number: int, digits: int) -> str:
+    found = ""
+    for _ in range(digits):
+        number, rest = divmod(number, 36)
+        found = "0123456789abcdefghijklmnopqrstuvwxyz"[rest] + found
+    return found
+
+
+def _places(resources: Resources) -> list[str]:
+    nodes, cores, memory = resources.nodes or 1, cores_of_a_node(resources), resources.memory_megabytes
+    if resources.gpus is not None:
+        chunk = f"-l select={nodes:d}:ncpus={cores:d}:ngpus={resources.gpus:d}"
+        if resources.tasks is not None:
+            chunk += f":mpiprocs={-(-resources.tasks // nodes):d}"
+        return [chunk if memory is None else f"{chunk}:mem={memory:d}mb"]
+    found = []
+    if resources.nodes is not None or asks_for_cores(resources):
+        found.append(f"-l nodes={nodes:d}:ppn={cores:d}")
+    if memory is not None:  # of the whole job
+        found.append(f"-l mem={memory * nodes:d}mb")
+    return found
+
+
+def _number(job: str) -> str:
+    """The id without the server's name."""
+    return job.partition(".")[0]
+
+
+def _listed(finished: Finished) -> Iterator[tuple[str, Status]]:
+    """The number and the status of each job of an answer; ids that are not known make it fail, and the others are there."""
+    if finished.exit_code != 0 and finished.exit_code not in _UNKNOWN:
+        raise no_answer("qstat", finished)
+    content = finished.stdout.strip()
+    start = content.find(b"<Data>")
+    if start >= 0:
+        yield from _read_xml(content[start:], finished)
+        return
+    job, fields, some = "", dict[str, str](), False
+    for line in [*content.decode("utf-8", "replace").splitlines(), "Job Id: "]:
+        if line.startswith("Job Id:"):
+            if _JOB.fullmatch(job):
+                some = True
+                yield _number(job), _status(fields, "PBS")
+            job, fields = line.removeprefix("Job Id:").strip(), {}
+        elif (match := _FIELD.fullmatch(line)) and match[1] in _NAMED:
+            fields.setdefault(match[1], match[2].strip())  # what comes later may be a variable of the job's
+    if not some and (content or finished.exit_code == 0):
+        raise no_answer("qstat", finished)
+
+
+def _read_xml(content: bytes, finished: Finished) -> Iterator[tuple[str, Status]]:
+    try:
+        root = xml_document.parse(content, "qstat")
+    except TryLaterError:
+        raise no_answer("qstat", finished) from None
+    for element in root.iter("Job"):
+        fields = {child.tag: (child.text or "").strip() for child in element}
+        if _JOB.fullmatch(fields.get("Job_Id", "")):
+            yield _number(fields["Job_Id"]), _status(fields, "Torque")
+
+
+def _status(fields: Mapping[str, str], dialect: str) -> Status:
+    """An unknown word is WAITING."""
+    word = fields.get("job_state", "")
+    phase = _PHASES.get(word, Phase.WAITING)
+    reason = printable(fields.get("comment", ""))
+    if phase is not Phase.ENDED:
+        return Status(phase, printable(word), reason)
+    code = fields.get("Exit_status", fields.get("exit_status", ""))
+    if code in _KILLED[dialect]:
+        return Status(Phase.KILLED, printable(word), f"over its limit of {_KILLED[dialect][code]}")
+    if fields.get("substate") == _DELETED and dialect == "PBS":
+        return Status(Phase.CANCELLED, printable(word), reason)
+    if code.startswith("-"):
+        return Status(Phase.BROKEN, printable(word), reason or f"exit status {printable(code)}")
+    return Status(phase, printable(word), "" if code in {"", "0"} else f"exit code {printable(code)}")
+
+
+SCHEDULER = Pbs()

@@ -1,0 +1,256 @@
+"""Grid Engine (Son of Grid Engine 8.1, Univa, Altair), by qsub, qstat, qacct, qdel and qrls.
+
+`qstat` forgets a job at its end; what qacct then says is written to a file that not every login node can read.
+States are those of the man page qstat(1), failures those of sge_status(5).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hibali import xml_document
+from hibali.errors import TryLaterError, UsageError
+from hibali.text import printable
+from runs.scheduler import (
+    GONE,
+    Answer,
+    Job,
+    Phase,
+    Resources,
+    Status,
+    check_directive,
+    check_plain,
+)
+from runs.schedulers.batch_words import (
+    Submitting,
+    check_number,
+    cores_of_a_node,
+    has_option,
+    no_answer,
+    text_lines,
+    unless,
+)
+from transfers.far import Finished
+
+_SUBMITTING = Submitting(
+    program="qsub",
+    system="Grid Engine",
+    unclear=re.compile(rb"failed receiving gdi request|got read error|got select timeout", re.IGNORECASE),
+    later=re.compile(
+        rb"unable to (?:send message to|contact) qmaster|got select error|connection refused|commlib error"
+        rb"|job rejected: (?:only|you already have|there are already)|max_u?_?jobs|try again later",
+        re.IGNORECASE,
+    ),
+)
+_ID_LINE = re.compile(r'(?:Your job(?:-array)? )?([0-9]+)(?:\.[0-9:-]+)?(?: \(".*)?')
+_TASKS = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+_MOST_TASKS = 1_000_000
+_WARNING_SECONDS = 30  # a job is told to end this long before it is killed without a word
+_AFTER = "HIBALI_AFTER"  # runs.script reads it: -hold_jid waits for an end, whatever end it is
+
+# `qacct -j` takes one job at a time.
+_ACCOUNTS = r"""
+for job; do qacct -j "$job" && found=1; done
+[ -n "${found:-}" ]
+"""
+
+
+class Sge:
+    """The questions, and the tables that read the answers."""
+
+    name = "sge"
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """`#$` lines. Several cores need a parallel environment, whose name is the site's affair: `smp` unless a
+        directive `-pe NAME` says otherwise.
+        """
+        options = []
+        if resources.account is not None:
+            options.append(f"-A {check_plain(resources.account, 'account')}")
+        if resources.partition is not None:
+            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        if resources.reservation is not None:
+            options.append(f"-ar {check_number(resources.reservation, 'the reservation')}")
+        if resources.seconds is not None:
+            options += _times(resources.seconds)
+        if resources.gpus is not None:
+            options.append(f"-l gpu={resources.gpus:d}")
+        if resources.memory_megabytes is not None:  # of a slot, which is a core
+            of_a_core = math.ceil(resources.memory_megabytes / cores_of_a_node(resources))
+            options.append(f"-l h_vmem={of_a_core:d}M")
+        environment, others = _environment(resources)
+        options += environment
+        options += [check_directive(text) for text in others]
+        return tuple(f"#$ {option}" for option in options)
+
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """-S, as queues may start scripts with csh; -notify, as SIGKILL comes without a warning else."""
+        folder = job.script.rpartition("/")[0]
+        options = ["-t", f"1-{job.tasks:d}"] if job.tasks else []
+        if job.after:
+            numbers = [check_number(each, "a job") for each in job.after]
+            options += ["-hold_jid", ",".join(numbers), "-v", f"{_AFTER}={'/'.join(numbers)}"]
+        if job.hold:
+            options.append("-h")
+        output = ["-o", "scheduler.log" if not job.tasks else "/dev/null", "-j", "y"]
+        words = ["-terse", "-N", job_name(job.name), "-wd", folder, *output, "-S", "/bin/sh", "-r", "n"]
+        return ("qsub", *words, "-notify", *options, job.script)
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """-terse prints the number, of an array with its range, as `12.1-10:1`."""
+        found = [match[1] for line in text_lines(finished.stdout) if (match := _ID_LINE.fullmatch(line))]
+        return _SUBMITTING.read(finished, found[-1] if found else None)
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """All of the account's jobs, each waiting task by itself; `qstat -j` knows jobs and tells no states."""
+        del jobs
+        return ("qstat", "-g", "d", "-xml")
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """One that is not listed has ended, or never was."""
+        found = dict.fromkeys(jobs, GONE)
+        for record in _listed(finished):
+            if record.get("JB_job_number") in found:
+                found[record["JB_job_number"]] = _status(record.get("state", ""))
+        return found
+
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """Tasks that wait may come as a range all the same."""
+        found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
+        for record in _listed(finished):
+            if record.get("JB_job_number") in found:
+                status = _status(record.get("state", ""))
+                numbers = found[record["JB_job_number"]]
+                numbers.update((number, status) for number in _numbers(record.get("tasks", "")))
+        return found
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """It takes names where it takes numbers."""
+        return ("qstat", "-j", job_name(name))
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """Names can be seen by others, so only the user's own job counts."""
+        told = finished.stderr + finished.stdout
+        if b"jobs do not exist" in told:
+            return None
+        fields = [line.partition(":") for line in text_lines(finished.stdout)]
+        number = ""
+        for name, _, value in fields if finished.exit_code == 0 else ():
+            if name == "job_number":
+                number = value.strip()
+            if name == "owner" and value.strip() == user and number.isdecimal():
+                return number
+        if not number:
+            raise no_answer("qstat", finished)
+        return None
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """One qacct for each job: it looks for one at a time."""
+        del since
+        return ("/bin/sh", "-c", _ACCOUNTS, "hibali", *(jobs or (job_name(run),)))
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """The last record of a job counts: one that was started again has several."""
+        found = {}
+        for block in re.split(r"^=+\s*$", finished.stdout.decode("utf-8", "replace"), flags=re.MULTILINE):
+            parts = (line.strip().partition(" ") for line in block.splitlines())
+            fields = {name: value.strip() for name, _, value in parts}
+            job = fields.get("jobnumber", "")
+            if job.isdecimal():
+                found[job] = _accounted(fields)
+        return found or None
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """One that has ended does not exist any more."""
+        return unless("does not exist|already in deletion", "qdel", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """The hold of the user, of all tasks; on a job that is not held it changes nothing."""
+        return ("qrls", job)
+
+
+def job_name(run: str) -> str:
+    """A name may not begin with a digit; without its first seven letters it is the run's id again."""
+    return f"hibali-{run}"
+
+
+def _times(seconds: int) -> list[str]:
+    """The limit, and the signal before it."""
+    limit = max(seconds, 1)
+    warning = min(_WARNING_SECONDS, limit // 10)
+    return [f"-l h_rt={limit:d}", *([f"-l s_rt={limit - warning:d}"] if warning else ())]
+
+
+def _environment(resources: Resources) -> tuple[list[str], list[str]]:
+    """The parallel environment with its slots, and the site's directives without the one that names it."""
+    named = [text for text in resources.directives if re.fullmatch(r"-pe +[A-Za-z0-9_.*-]+ *", text)]
+    others = [text for text in resources.directives if text not in named]
+    slots = cores_of_a_node(resources) * (resources.nodes or 1)
+    if has_option(resources, "-pe ") and not named:
+        return [], others  # the number is there as well
+    if named:
+        return [f"{check_directive(named[0]).rstrip()} {slots:d}"], others
+    if (resources.nodes or 1) > 1:
+        raise UsageError(
+            "no-such-scheduling",
+            "Grid Engine spreads a job over nodes by a parallel environment, whose name differs from site to site",
+            hint='Name it in the site\'s [scheduler] directives, as "-pe NAME" (`qconf -spl` lists them).',
+        )
+    return ([f"-pe smp {slots:d}"] if slots > 1 else []), others
+
+
+def _listed(finished: Finished) -> Iterator[dict[str, str]]:
+    """The fields of each job of an answer of `qstat -xml`."""
+    if finished.exit_code != 0:
+        raise no_answer("qstat", finished)
+    start = finished.stdout.find(b"<?xml")
+    if start < 0:
+        raise no_answer("qstat", finished)
+    try:
+        root = xml_document.parse(finished.stdout[start:], "qstat")
+    except TryLaterError:
+        raise no_answer("qstat", finished) from None
+    for element in root.iter("job_list"):
+        yield {child.tag: (child.text or "").strip() for child in element}
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The task numbers of `3`, `3-10:1`, `1,3-5:2`."""
+    for part in text.split(","):
+        match = _TASKS.fullmatch(part.strip())
+        if match:
+            first, step = int(match[1]), int(match[3] or 1)
+            last = min(int(match[2] or first), _MOST_TASKS)
+            yield from range(first, last + 1, max(step, 1))
+
+
+def _status(word: str) -> Status:
+    """Letters that add up: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` could not be started."""
+    shown = printable(word)
+    if "E" in word:
+        return Status(Phase.BROKEN, shown, "Grid Engine could not start the job (qstat -j says why)")
+    if "q" in word or "w" in word:
+        return Status(Phase.WAITING, shown, "on hold" if "h" in word else "")
+    if "z" in word:
+        return Status(Phase.ENDED, shown)
+    return Status(Phase.RUNNING if set(word) & set("rtRsSTd") else Phase.WAITING, shown)
+
+
+def _accounted(fields: Mapping[str, str]) -> Status:
+    """`failed` is 0, or a number and what it means; 100 is a job that a signal ended."""
+    failed, _, why = (part.strip() for part in fields.get("failed", "").partition(":"))
+    code = fields.get("exit_status", "").split(" ", 1)[0].strip()
+    reason = printable(why or ("" if code in {"", "0"} else f"exit code {code}"))
+    number = failed.split(" ", 1)[0]
+    if fields.get("deleted_by", "NONE") not in {"NONE", "(none)", ""}:
+        return Status(Phase.CANCELLED, "deleted", f"deleted by {printable(fields['deleted_by'])}")
+    if number in {"37", "44", "100"}:  # qmaster or execd enforced a limit; ended by a signal
+        return Status(Phase.KILLED, f"failed {number}", reason)
+    if number == "0":
+        return Status(Phase.ENDED, "exited", reason)
+    return Status(Phase.BROKEN, f"failed {printable(failed)}", reason)
+
+
+SCHEDULER = Sge()

@@ -1,0 +1,339 @@
+"""One suite, five schedulers: what a user relies on, on real Slurm with accounts and without, OAR, Grid Engine and none."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs.scheduler import Phase, Resources
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.podman import write_tools
+from tests.services.processes import MissingPackageError, program
+from tests.services.torque import torque_environment
+from tests.support.clusters import SECONDS, SITES, Cluster, add_cluster, fixture_of, make_cluster
+from tests.support.lacking import lacks
+from tests.support.waiting import wait_for
+
+# Where a task finds its number, in the words of every scheduler.
+TASK = 'n=${SLURM_ARRAY_TASK_ID:-${OAR_ARRAY_INDEX:-${PBS_ARRAY_INDEX:-${SGE_TASK_ID:-${2:-}}}}}\n[ "$n" != undefined ] || n=\n'
+
+
+def on(*quick: str) -> Any:
+    """Each site in turn; those that are not `quick` with the heavy tests."""
+    return pytest.mark.parametrize(
+        "cluster",
+        [pytest.param(kind, marks=() if kind in quick else pytest.mark.heavy) for kind in SITES],
+        indirect=True,
+    )
+
+
+pytestmark = pytest.mark.timeout(900)  # servers with databases, and schedulers that look every few seconds
+Make = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make(hibali: Any, request: pytest.FixtureRequest) -> Any:
+    """Call it with a kind of site and perhaps a descriptor; what OAR's account keeps is removed in the end."""
+    made: list[Cluster] = []
+
+    def of(kind: str, descriptor: dict[str, Any] | None = None) -> Cluster:
+        name = fixture_of(kind)
+        made.append(make_cluster(kind, hibali, request.getfixturevalue(name) if name else None, descriptor))
+        return made[-1]
+
+    yield of
+    for each in made:
+        if each.kind == "oar":
+            shutil.rmtree(each.work, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(make: Make, request: pytest.FixtureRequest) -> Cluster:
+    """The site the test is parametrised with."""
+    return make(request.param)
+
+
+def calmly(condition: Callable[[], bool]) -> None:
+    """Wait for what a scheduler says, without asking it all the time."""
+
+    def asked() -> bool:
+        time.sleep(0.2)
+        return condition()
+
+    wait_for(asked, SECONDS)
+
+
+def start_of(cluster: Cluster, *line: str) -> str:
+    """Type a line until the run is running; its id."""
+    run_id = cluster.bench.run(*line, exit=0).last["id"]
+    calmly((cluster.folder(run_id) / "stdout").exists)
+    return str(run_id)
+
+
+@on()
+def test_success(cluster: Cluster) -> None:
+    bench = cluster.bench
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    assert ended["state"] == "SUCCEEDED"
+    assert bench.hibali("runs", "collect", ended["id"], "back", "--json", exit=0).last["files_moved"] == 1
+    assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
+    # the job called itself by the name we know it by
+    told = (cluster.folder(ended["id"]) / "started" / "job").read_text().strip()
+    assert told == ended["tasks"][0]["job"]
+
+
+@on()
+def test_a_tool_that_fails_with_exit_3(cluster: Cluster) -> None:
+    bench = cluster.bench
+    failed = bench.run(bench.answers(code=3), "--wait", exit=7)
+    assert failed.last["code"] == "run-failed"
+    assert failed.lines[-2]["tasks"][0]["exit_code"] == 3
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", SITES)
+def test_a_missing_output(kind: str, make: Make) -> None:
+    bench = make(kind, doing("true [IN]")).bench
+    run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=0).last["id"]
+    collected = bench.hibali("runs", "collect", run_id, "--json", exit=6)
+    assert any(line.get("path") == "gone.nii" for line in collected.lines), collected
+
+
+@on()
+def test_cancelled(cluster: Cluster) -> None:
+    bench = cluster.bench
+    run_id = start_of(cluster, bench.answers(sleep=600))
+    bench.hibali("runs", "cancel", run_id, exit=0)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"
+    bench.hibali("runs", "cancel", run_id, exit=0)
+
+
+@on()
+def test_a_time_limit(cluster: Cluster) -> None:
+    bench = cluster.bench
+    short = "0:01:00" if cluster.scheduler.name in {"slurm", "oar"} else "0:00:15"
+    config = bench.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.cluster.limits]", f'time = "{short}"\n[sites.cluster.limits]')
+    )
+    failed = bench.run(bench.answers(sleep=900), "--wait", exit=7)
+    assert failed.last["code"] == "run-failed"
+    assert failed.lines[-2]["state"] == "FAILED"
+    assert failed.lines[-2]["tasks"][0]["reason"]
+
+
+@pytest.mark.heavy
+def test_out_of_memory(make: Make) -> None:
+    """Grid Engine alone limits memory here: Slurm would need control groups of its own, OAR has no word for it."""
+    hungry = doing("head -c 600000000 /dev/zero | tail -c 500000000 | wc -c; [ $? = 0 ] && cp [IN] [OUT]")
+    hungry["suggested-resources"] = {"ram": 0.2}
+    hungry["command-line"] = "set -e; " + hungry["command-line"].replace("wc -c;", "wc -c >/dev/null;")
+    cluster = make("sge", hungry)
+    bench = cluster.bench
+    ended = bench.run(bench.answers(), "--wait")
+    run_id = bench.run_ids()[0]
+    told = bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
+    assert "memory" in told, (ended, told)
+
+
+@on("direct", "slurm")
+def test_an_array(cluster: Cluster) -> None:
+    script = f"{TASK}echo ran >>task-$n\nuntil [ -e go ]; do sleep 0.2; done\n: >over-$n"
+    with cluster.far() as far:
+        run, job = cluster.submit(far, "", script=script, tasks=5)
+        folder = cluster.folder(run)
+        calmly((folder / "task-1").exists)
+        calmly(lambda: cluster.tasks(far, job).get(1) is Phase.RUNNING)
+        assert set(cluster.tasks(far, job)) == {1, 2, 3, 4, 5}
+        far.put(f"{folder}/go".encode(), b"")
+        wait_for(lambda: len(list(folder.glob("over-*"))) == 5, SECONDS)
+        calmly(lambda: not any(phase.queued for phase in cluster.tasks(far, job).values()))
+    ran = {path.name: path.read_text() for path in folder.glob("task-*")}
+    assert ran == {f"task-{number}": "ran\n" for number in range(1, 6)}
+
+
+@on()
+def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
+    with cluster.far() as far:
+        run, _ = cluster.submit(far, "", script=f"{TASK}: >over-$n", tasks=1)
+        wait_for((cluster.folder(run) / "over-1").exists, SECONDS)
+        run, job = cluster.submit(far, "", script=f"{TASK}: >task-$n; sleep 600; : >over-$n", tasks=3)
+        wait_for((cluster.folder(run) / "task-1").exists, SECONDS)
+        assert far.run(cluster.scheduler.cancel_words(job)).exit_code == 0
+        calmly(lambda: not any(phase.queued for phase in cluster.tasks(far, job).values()))
+        assert far.run(cluster.scheduler.cancel_words(job)).exit_code == 0
+    assert not list(cluster.folder(run).glob("over-*"))
+
+
+@on()
+def test_a_dependency(cluster: Cluster) -> None:
+    """The tool of a job starts after the jobs before it, and only if they ended well."""
+    with cluster.far() as far:
+        good, first = cluster.submit(far, "sleep 2; echo made >made")
+        bad, second = cluster.submit(far, "sleep 1; exit 3")
+        after, _ = cluster.submit(far, f"cat ../../{good}/work/made >seen", after=(first,))
+        never, refused = cluster.submit(far, ": >seen", after=(first, second))
+        assert cluster.record(after)["code"] == 0
+        assert (cluster.folder(after) / "work" / "seen").read_text() == "made\n"
+        assert cluster.record(bad)["code"] == 3
+        calmly(lambda: cluster.is_over(far, refused))
+        assert not (cluster.folder(never) / "work" / "seen").exists()
+        if cluster.scheduler.name in {"direct", "oar", "sge"}:  # the job looks for itself
+            assert cluster.record(never)["code"] == 75
+            assert second in (cluster.folder(never) / "stderr").read_text()
+
+
+@on()
+def test_a_chain(cluster: Cluster) -> None:
+    with cluster.far() as far:
+        first, one = cluster.submit(far, "echo 1 >made; sleep 1")
+        second, two = cluster.submit(
+            far, f"cat ../../{first}/work/made >made; echo 2 >>made; sleep 1", after=(one,)
+        )
+        third, _ = cluster.submit(far, f"cat ../../{second}/work/made >made; echo 3 >>made", after=(two,))
+        assert cluster.record(third)["code"] == 0
+    assert (cluster.folder(third) / "work" / "made").read_text() == "1\n2\n3\n"
+
+
+@on()
+def test_hold_and_release(cluster: Cluster) -> None:
+    with cluster.far() as far:
+        run, held = cluster.submit(far, ": >ran", hold=True)
+        other, _ = cluster.submit(far, ": >ran")
+        assert cluster.record(other)["code"] == 0  # there was time to begin
+        assert cluster.status(far, held).phase is Phase.WAITING
+        assert not (cluster.folder(run) / "started").exists()
+        assert far.run(cluster.scheduler.release_words(held)).exit_code == 0
+        assert cluster.record(run)["code"] == 0
+        gone, held = cluster.submit(far, ": >ran", hold=True)
+        assert far.run(cluster.scheduler.cancel_words(held)).exit_code == 0
+        calmly(lambda: cluster.is_over(far, held))
+        assert not (cluster.folder(gone) / "started").exists()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", SITES)
+def test_a_container(kind: str, make: Make, tmp_path: Path) -> None:
+    archive = tmp_path / "tool.tar"
+    try:
+        program("bwrap", "bubblewrap")
+        write_tools(archive, "localhost/tool:1", {"mark": b"of the image"})
+    except MissingPackageError as problem:
+        lacks(str(problem))
+    boxed = {
+        **doing("cat /mark [IN] >[OUT]"),
+        "container-image": {"type": "docker", "image": "localhost/tool:1"},
+    }
+    bench = make(kind, boxed).bench
+    with bench.hibali.home.config.open("a") as config:
+        config.write('[sites.cluster.container]\nname = "bubblewrap"\n')
+    run_id = bench.run(bench.answers(), "--wait", "--image", str(archive), exit=0).last["id"]
+    bench.hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "of the imagehello\n"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", SITES)
+def test_logs_followed(kind: str, make: Make) -> None:
+    """What the tool says can be read while it runs."""
+    bench = make(
+        kind, doing("echo first; until [ -e go ]; do sleep 0.2; done; echo last; cp [IN] [OUT]")
+    ).bench
+    run_id = bench.run(bench.answers(), exit=0).last["id"]
+    calmly(lambda: bench.hibali("runs", "logs", run_id).out == b"first\n")
+    assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
+    [folder] = [Path(line["folder"]) for line in bench.records(run_id) if line["kind"] == "staged"]
+    (folder / "work" / "go").touch()
+    bench.hibali("runs", "wait", run_id, exit=0)
+    assert bench.hibali("runs", "logs", run_id, exit=0).out == b"first\nlast\n"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["oar", "sge"])
+def test_a_refusal_says_why(kind: str, make: Make) -> None:
+    cluster = make(kind)
+    bench = cluster.bench
+    config = bench.hibali.home.config
+    config.write_text(
+        config.read_text().replace(f'name = "{kind}"', f'name = "{kind}"\npartition = "nowhere"')
+    )
+    refused = bench.run(bench.answers(), "--wait", exit=2).last
+    assert refused["code"] == "submission-rejected"
+    assert "nowhere" in refused["message"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["oar", "sge", "slurm"])
+def test_an_answer_that_was_lost_is_found_by_the_name(kind: str, make: Make) -> None:
+    cluster = make(kind)
+    with cluster.far() as far:
+        run, job = cluster.submit(far, "sleep 600", hold=True)
+        other, _ = cluster.submit(far, "true")
+        user = far.facts()["user"]
+
+        def found(name: str) -> str | None:
+            return cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(name)), user)
+
+        assert found(run) == job
+        assert found("20260102-030405-0a1b2c3d") is None
+        assert cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(run)), "mallory") is None
+        far.run(cluster.scheduler.cancel_words(job))
+        cluster.record(other)
+
+
+@pytest.mark.heavy
+def test_grid_engine_remembers_in_its_accounts_how_jobs_ended(make: Make) -> None:
+    cluster = make("sge")
+    with cluster.far() as far:
+        jobs = {}
+        for name, line in {"failed": "exit 3", "deleted": "sleep 600"}.items():
+            jobs[name] = cluster.submit(far, line)
+        cluster.record(jobs["failed"][0])
+        calmly((cluster.folder(jobs["deleted"][0]) / "started" / "job").exists)
+        far.run(cluster.scheduler.cancel_words(jobs["deleted"][1]))
+
+        def accounts(*asked: str) -> dict[str, Phase]:
+            words = cluster.scheduler.accounting_words(asked, jobs["failed"][0], "2026-01-01")
+            found = cluster.scheduler.read_accounting(far.run(words)) or {}
+            return {job: status.phase for job, status in found.items()}
+
+        numbers = [job for _, job in jobs.values()]
+        calmly(lambda: set(accounts(*numbers)) == set(numbers))
+        assert accounts(jobs["failed"][1]) == {jobs["failed"][1]: Phase.ENDED}
+        assert accounts() == {jobs["failed"][1]: Phase.ENDED}
+
+
+@pytest.mark.heavy
+def test_jobs_ask_oar_for_cores_of_one_node(make: Make) -> None:
+    cluster = make("oar")
+    with cluster.far() as far:
+        wanted = Resources(cores=2, seconds=300)
+        run, _ = cluster.submit(far, "wc -l <$OAR_NODEFILE >cores", wanted=wanted)
+        assert cluster.record(run)["code"] == 0
+    assert (cluster.folder(run) / "work" / "cores").read_text().strip() == "2"
+
+
+@pytest.mark.heavy
+def test_pbs_words_are_understood_by_the_wrappers_of_slurm(hibali: Any, slurm: Any) -> None:
+    """The nearest thing to a Torque there is: qsub, qstat, qdel and qrls of slurm-wlm-torque, which hand on to Slurm."""
+    try:
+        environment = torque_environment()
+    except MissingPackageError as problem:
+        lacks(str(problem))
+    bench = Bench(hibali)
+    hibali.env.update({**slurm.env, **environment})
+    work = bench.folder / "work"
+    add_cluster(bench, "pbs", None, work, 'directives = ["-l mem=50mb"]')
+    ended = bench.run(bench.answers(code=3), "--wait", exit=7)
+    assert ended.lines[-2]["tasks"][0]["exit_code"] == 3
+    assert bench.run(bench.answers(), "--wait", exit=0).last["state"] == "SUCCEEDED"
+    run_id = bench.run(bench.answers(sleep=600), exit=0).last["id"]
+    calmly((work / "runs" / run_id / "stdout").exists)
+    assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
+    bench.hibali("runs", "cancel", run_id, exit=0)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"

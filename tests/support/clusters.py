@@ -1,0 +1,136 @@
+"""A site with a scheduler, spoken to in two ways: as a user does, and in the scheduler's own words, submitted once."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hibali.settings import load_sites
+from runs.scheduler import GONE, Job, Phase, Resources, Scheduler, Status, load_scheduler
+from runs.script import job_script, start_script
+from runs.submit import submit_once
+from tests.end_to_end.run_tools import Bench
+from tests.support.waiting import wait_for
+from transfers.far import Far
+from transfers.places import open_far
+
+SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge")
+_WORDS = {"slurm-accounting": "slurm"}
+_FIXTURES = {"slurm-accounting": "slurm_with_accounting"}
+SECONDS = 120.0  # a busy machine, and a scheduler that looks every few seconds
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One of `SITES`: its server (None for this machine alone), and a bench with it as the site `cluster`."""
+
+    kind: str
+    server: Any
+    bench: Bench
+    work: Path
+    scheduler: Scheduler
+
+    @contextmanager
+    def far(self) -> Iterator[Far]:
+        """One login there."""
+        opened = open_far(load_sites().sites["cluster"])
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def folder(self, run: str) -> Path:
+        """Where a run lies."""
+        return self.work / "runs" / run
+
+    def submit(
+        self, far: Far, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
+    ) -> tuple[str, str]:
+        """A run of this line of shell, or of this whole script, as a job with `more` of its fields: the run, and the job."""
+        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        folder = f"{self.work}/runs/{run}"
+        directives = self.scheduler.directives(wanted or self.small())
+        text = job_script(run, directives) if not script else "\n".join(["#!/bin/sh", *directives, script])
+        far.make_folder(f"{folder}/work".encode())
+
+        def put() -> None:
+            far.put(f"{folder}/start".encode(), start_script((), start).encode())
+            far.put(f"{folder}/job.sh".encode(), text.encode(), executable=True)
+
+        job = submit_once(
+            far,
+            self.scheduler,
+            run=run,
+            folder=folder.encode(),
+            words=self.scheduler.submit_words(Job(run, f"{folder}/job.sh", **more)),
+            since=f"{datetime.now(UTC):%Y-%m-%d}",
+            put=put,
+        )
+        return run, job
+
+    def small(self) -> Resources:
+        """Little enough for many jobs at the same moment."""
+        return Resources(memory_megabytes=50) if self.scheduler.name == "slurm" else Resources()
+
+    def status(self, far: Far, job: str) -> Status:
+        """What the scheduler says of a job."""
+        asked = self.scheduler.status_words([job])
+        return self.scheduler.read_status(far.run(asked), [job])[job]
+
+    def tasks(self, far: Far, job: str) -> dict[int, Phase]:
+        """What it says of the tasks of an array."""
+        asked = self.scheduler.status_words([job])
+        found = self.scheduler.read_tasks(far.run(asked), [job])[job]
+        return {number: status.phase for number, status in found.items()}
+
+    def record(self, run: str) -> dict[str, Any]:
+        """The exit record of a run, waited for."""
+        path = self.folder(run) / "exit.json"
+        wait_for(path.exists, SECONDS)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def is_over(self, far: Far, job: str) -> bool:
+        """Whether it has left the queue."""
+        status = self.status(far, job)
+        return status == GONE or not status.phase.queued
+
+
+def make_cluster(kind: str, hibali: Any, server: Any, descriptor: dict[str, Any] | None = None) -> Cluster:
+    """A site of this kind; what it needs at its own end lies where its account may write."""
+    bench = Bench(hibali, descriptor)
+    word = _WORDS.get(kind, kind)
+    work = bench.folder / "work"
+    if kind == "oar":
+        work = server.home / f"work-{secrets.token_hex(4)}"
+    add_cluster(bench, word, server, work)
+    return Cluster(kind, server, bench, work, load_scheduler(word))
+
+
+def fixture_of(kind: str) -> str:
+    """The fixture whose server it is; none for this machine alone."""
+    return "" if kind == "direct" else _FIXTURES.get(kind, kind)
+
+
+def add_cluster(bench: Bench, word: str, server: Any, work: Path, scheduler: str = "") -> None:
+    """The site `cluster` in config.toml; `scheduler` is more TOML for its table of that name."""
+    reached = 'kind = "local"'
+    ssh = ""
+    if server is not None:
+        words = ", ".join(f'"{each}"' for each in server.command)
+        reached, ssh = (
+            'kind = "ssh"',
+            f'[sites.cluster.ssh]\nhost = "{server.host}"\ncommand = [{words}]\n',
+        )
+    more = 'directives = ["--mem=50"]\n' if word == "slurm" else ""
+    bench.add_site(
+        "cluster",
+        f'{reached}\nwork = "{work}"\n{ssh}[sites.cluster.scheduler]\nname = "{word}"\n{more}{scheduler}\n'
+        '[sites.cluster.limits]\npoll = "1s"\nlogin_interval = "0s"',
+    )
