@@ -92,6 +92,12 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
     wait "$tool"
     code=$?
   done
+  if [ -n "$caught" ]; then
+    # the signal may have cut a wait short whose tool had just ended: that told of the signal, this one of the tool
+    wait "$tool" 2>/dev/null
+    again=$?
+    [ "$again" = 127 ] || code=$again
+  fi
   [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
