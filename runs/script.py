@@ -41,6 +41,8 @@ tool=$!
 wait "$tool"
 code=$?
 while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
+# a wait that a signal cut short tells of the signal, and a shell may have seen the tool's end meanwhile
+[ -z "$caught" ] || { wait "$tool"; last=$?; [ "$last" = 127 ] || code=$last; }
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
