@@ -14,7 +14,7 @@ from subprocess import SubprocessError
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from benchmarks import link_cases, loop_cases, planning_cases, s3_cases
+from benchmarks import link_cases, loop_cases, planning_cases, s3_cases, sweep_case
 from benchmarks.case import Case, Contender
 from benchmarks.machine import commit, today
 from benchmarks.measuring import FailedError, end_logins, measure
@@ -23,7 +23,13 @@ from benchmarks.results import Results
 from benchmarks.samples import Amount, Measured, Sample
 from benchmarks.stage import MissingError, Stage, open_stage
 
-CASES: tuple[Case, ...] = (*link_cases.CASES, *loop_cases.CASES, *s3_cases.CASES, *planning_cases.CASES)
+CASES: tuple[Case, ...] = (
+    *link_cases.CASES,
+    *loop_cases.CASES,
+    *s3_cases.CASES,
+    *planning_cases.CASES,
+    *sweep_case.CASES,
+)
 
 _BROKEN = (
     FailedError,
@@ -82,6 +88,8 @@ def run_case(case: Case, stage: Stage, repeats: int) -> Measured:
                 for index, contender in enumerate(contenders):
                     sample = _run(case, contender, stage, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)
+            if field.told is not None and any(any(rounds) for rounds in measured.samples.values()):
+                measured.told = field.told()
     except (*MissingError, *_BROKEN) as problem:
         measured.missing[""] = _first_line(problem)
         print(f"  not measured: {problem}", file=sys.stderr)

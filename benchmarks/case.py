@@ -121,10 +121,11 @@ class Contender:
 
 @dataclass
 class Field:
-    """The contenders of a case that is prepared, and how much they move."""
+    """The contenders of a case that is prepared, and how much they move; `told` gives a table of its own when all have run."""
 
     amount: Amount
     contenders: list[Contender] = field(default_factory=list)
+    told: Callable[[], list[list[str]]] | None = None
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,13 @@ def _case_lines(case: Measured) -> Iterator[str]:
         yield ""
     for name, why in case.missing.items():
         yield f"- {name}: {_cell(why)}"
+    if case.told:
+        head, *lines = case.told
+        yield ""
+        yield f"| {' | '.join(_cell(text) for text in head)} |"
+        yield f"|{'---|' * len(head)}"
+        for line in lines:
+            yield f"| {' | '.join(_cell(text) for text in line)} |"
 
 
 def _contender_line(name: str, rounds: Sequence[Sample | None], amount: Amount, *, all_together: bool) -> str:

@@ -57,6 +57,7 @@ class Measured:
     missing: dict[str, str] = field(
         default_factory=dict
     )  # contender, or "" for the case: why it was not measured
+    told: list[list[str]] = field(default_factory=list)  # a table of the case's own, its head first
 
 
 _MEASURES: Mapping[str, Callable[[Sample, Amount], float]] = {

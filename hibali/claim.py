@@ -13,10 +13,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from hibali.errors import TryLaterError
+from hibali.events import Listener, Noted, ignore
 from hibali.ledger import write_atomic
+from hibali.retry import growing_intervals, pause
 from hibali.strict_json import line_of_json, read_json
 
 _NUMBERED = re.compile(r"([0-9]{1,9})\.json")
+_SILENT_SECONDS = 0.1  # whoever waits longer is told for whom
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,25 @@ def take_claim(folder: Path) -> Claim:
                 if number <= highest:
                     (folder / f"{number}.json").unlink(missing_ok=True)
             return Claim(folder, highest + 1)
+
+
+def wait_for_claim(folder: Path, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    """`take_claim`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
+    intervals = growing_intervals(0.02, 2.0)
+    waited = 0.0
+    told = False
+    while True:
+        try:
+            return take_claim(folder)
+        except TryLaterError as locked:
+            if waited >= longest_wait:
+                raise
+            if not told and waited > _SILENT_SECONDS:
+                tell(Noted(f"waiting: {locked.message}"))
+                told = True
+        step = intervals.next_pause()
+        waited += step
+        pause(step)
 
 
 def _create(folder: Path, number: int, own: Holder) -> bool:

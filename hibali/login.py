@@ -18,8 +18,10 @@ from hibali.address import address_told, has_several, only_to, read_address, wri
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import control_folder
+from hibali.refusals import Refusals
 from hibali.retry import pause, with_retries
 from hibali.sites import Limits, SshSettings
+from hibali.usage import note_use
 
 _ASKING = threading.Lock()
 LOGIN_SECONDS = 120.0  # a person may have to find a second factor
@@ -66,8 +68,9 @@ class Login:
         self._tell = tell
         self._attempts = attempts
         self.logins = 0
-        name = "\0".join([*settings.command, self.host])
-        self._name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+        self._name = login_name(settings, self.host)
+        # one try to come back is counted by whoever tries; further logins have their own way to give up
+        self._refusals = login_refusals(settings, self.host) if attempts > 1 and not number else None
         self._number = number
         self._asks = may_ask and not number
         self._refused: HibaliError | None = None
@@ -90,20 +93,47 @@ class Login:
 
     def ensure(self) -> None:
         """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
-        if not self.shared or self._is_up():
+        if not self.shared:
+            self._check_welcome()
+            return
+        if self._is_up():
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
                 if self._number:
                     self._log_in_once()
                 else:
-                    with_retries(
-                        self._log_in_first,
-                        about=self.host,
-                        attempts=self._attempts,
-                        first_wait=2.0,
-                        tell=self._tell,
-                    )
+                    self._log_in_patiently()
+
+    def _log_in_patiently(self) -> None:
+        self._check_welcome()
+        try:
+            with_retries(
+                self._log_in_first, about=self.host, attempts=self._attempts, first_wait=2.0, tell=self._tell
+            )
+        except (AccessError, TryLaterError) as problem:
+            self._note_refusal(problem)
+            raise
+        self._forget_refusals()
+
+    def _check_welcome(self) -> None:
+        """Raise `TryLaterError` where the host refused too often in a row; whoever sits at a terminal may try."""
+        if self._refusals is not None and not self._may_ask():
+            self._refusals.check()
+
+    def _note_refusal(self, problem: HibaliError) -> None:
+        note_use("logins", self._name, what="login refused")
+        if self._refusals is not None:
+            self._refusals.refused(problem.message)
+
+    def _forget_refusals(self) -> None:
+        if self._refusals is not None:
+            self._refusals.answered()
+
+    def answered(self) -> None:
+        """A channel was opened: where each one is a login of its own, that was one."""
+        if not self.shared:
+            self._forget_refusals()
 
     def _log_in_once(self) -> None:
         """A site that has no room for a further login is not asked for it again."""
@@ -137,7 +167,7 @@ class Login:
             words += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
             words += ["-o", "ControlPath=none", *_asking(self._may_ask())]
-            self.logins += 1
+            self._count_login()
             self._space_logins()
         return [*words, "--", self.host, command]
 
@@ -150,7 +180,10 @@ class Login:
 
     def explain(self, errors: bytes) -> HibaliError:
         """The error for a channel that ended with ssh's own 255."""
-        return explain_ssh(errors, self._settings.command, self.host)
+        problem = explain_ssh(errors, self._settings.command, self.host)
+        if not self.shared:
+            self._note_refusal(problem)
+        return problem
 
     def _is_up(self) -> bool:
         if not self._socket.exists():
@@ -205,10 +238,14 @@ class Login:
         took = time.monotonic() - began
         if finished.exit_code != 0:
             raise self.explain(finished.stderr)
-        self.logins += 1
+        self._count_login()
         self._beside("took").touch(mode=0o600)
         self._beside("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr
+
+    def _count_login(self) -> None:
+        self.logins += 1
+        note_use("logins", self._name, what="login")
 
     def _ciphers(self, *more: str) -> str:
         """What ssh would offer to this host, in its order."""
@@ -238,6 +275,17 @@ class Login:
             yield
         finally:
             os.close(descriptor)
+
+
+def login_name(settings: SshSettings, host: str) -> str:
+    """A name for the way to a host: whatever goes there by the same words shares it."""
+    name = "\0".join([*settings.command, host])
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+
+
+def login_refusals(settings: SshSettings, host: str) -> Refusals:
+    """What is remembered of logins there."""
+    return Refusals("logins", login_name(settings, host), about=host)
 
 
 @functools.cache

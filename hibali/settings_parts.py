@@ -208,6 +208,7 @@ def read_limits(table: Table | None) -> Limits:
         bandwidth=int(table.quantity("bandwidth", read_size, 0)),
         lease_seconds=int(table.quantity("lease", read_duration, 120.0)),
         reconnect_seconds=table.quantity("reconnect", read_duration, 600.0),
+        settling_seconds=table.quantity("settling", read_duration, 180.0),
     )
     if not SHORTEST_LEASE <= found.lease_seconds <= LONGEST_LEASE:
         table.note("must be from 10s to 1h", "lease")

@@ -72,7 +72,8 @@ class Limits:
     """Budgets of politeness; `bandwidth` in bytes per second, 0 for none.
 
     `lease_seconds` is how long the lock of a holder that says nothing any more keeps others from a target,
-    `reconnect_seconds` how long a call tries to come back after a lost line, 0 for not at all.
+    `reconnect_seconds` how long a call tries to come back after a lost line, 0 for not at all. `settling_seconds` after
+    a submission that was not answered its job can still turn up in the queue; only then it is submitted again.
     """
 
     queued_jobs: int = 100
@@ -82,6 +83,7 @@ class Limits:
     bandwidth: int = 0
     lease_seconds: int = 120
     reconnect_seconds: float = 600.0
+    settling_seconds: float = 180.0
 
 
 @dataclass(frozen=True, slots=True)

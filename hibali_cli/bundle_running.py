@@ -40,6 +40,7 @@ from runs.image import Pinned
 from runs.launch import Request, launch
 from runs.prepare import Input
 from runs.run import Run, State
+from runs.send import no_room
 
 if TYPE_CHECKING:
     from hibali.events import Listener
@@ -202,11 +203,15 @@ def _announce(common: Common, run: Run) -> None:
 
 
 def _leave(common: Common, run: Run) -> int:
-    """Only submitted: the same line without --no-wait goes on from here."""
+    """Only submitted: the same line without --no-wait goes on from here. Raises `TryLaterError` where the queue has no room."""
     if common.json:
         common.output.record("run", run.to_record())
     else:
         common.output.line(run.id)
+    if run.waits:
+        flush_results()
+        raise no_room(run)
+    if not common.json:
         common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
     return int(Exit.DONE)
 

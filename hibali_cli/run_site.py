@@ -10,7 +10,9 @@ from hibali.settings import require_built_for_runs
 from hibali.sites import Site
 from hibali_cli.options import Common
 from runs.book import Book
-from runs.follow import update, wait_for_end
+from runs.courtesy import reach
+from runs.follow import wait_for_end
+from runs.heard import update
 from runs.run import Run
 from runs.scheduler import load_scheduler
 from transfers.far import Far
@@ -25,13 +27,7 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, tell: Listener) -> Callable[[], Far]:
     """How to reach the machine at a site, as often as needed."""
-
-    def open_site() -> Far:
-        from transfers.places import open_far
-
-        return open_far(site, tell=tell)
-
-    return open_site
+    return lambda: reach(site, tell)
 
 
 def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:
@@ -45,7 +41,7 @@ def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -
             load_scheduler(scheduler),
             book,
             ids,
-            poll_seconds=site.limits.poll_seconds,
+            limits=site.limits,
             tell=tell,
             changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
         )

@@ -14,9 +14,11 @@ from hibali_cli.progress import listening
 
 def check_and_tell(common: Common, site: Site) -> None:
     """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
+    from runs.courtesy import start_afresh
     from transfers.check import check_site
 
     require_built(site)
+    start_afresh(site)
     with listening(common, f"check {site.name}") as tell:
         report = check_site(site, tell)
     problems: Sequence[HibaliError] = report.problems

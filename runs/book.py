@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hibali.claim import Claim, take_claim
-from hibali.errors import NotFoundError, TryLaterError
-from hibali.events import Listener, Noted, ignore
-from hibali.ledger import Journal, ledger_folder, now, read_records
-from hibali.retry import growing_intervals, pause
+from hibali.claim import Claim, wait_for_claim
+from hibali.errors import IncompleteError, NotFoundError
+from hibali.events import Listener, ignore
+from hibali.ledger import Journal, ledger_folder, now, read_records, write_atomic
+from hibali.strict_json import line_of_json
+from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
 
@@ -30,9 +31,34 @@ class Book:
         return self.load(run_id)
 
     def note(self, run_id: str, kind: str, fields: Mapping[str, Any] | None = None) -> Run:
-        """One more record of a run, durable; returns the run as it is now."""
+        """One more record of a run, durable; returns the run as it is now. Whose end is noted holds no place in the queue."""
         with Journal(self._path(run_id)) as journal:
             journal.append({"schema": 1, "kind": kind, "at": now(), **(fields or {})}, durable=True)
+        run = self.load(run_id)
+        if kind in {"seen", "tasks"} and run.state.ended:
+            Queued(run.site).release(run_id)
+        return run
+
+    def knows(self, run_id: str) -> bool:
+        """Whether the ledger has anything of that run."""
+        return self._path(run_id).exists()
+
+    def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
+        """A run that another ledger began, with what is known of it, whole or not at all; one that is known stays as it is."""
+        with self.claim(key):
+            if not self.knows(run_id):
+                with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
+                    index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
+                at = now()
+                lines = [line_of_json({"schema": 1, "at": at, **record}) + "\n" for record in records]
+                try:
+                    write_atomic(self._path(run_id), "".join(lines).encode("ascii"))
+                except OSError as problem:
+                    raise IncompleteError(
+                        "ledger-unwritable",
+                        f"the ledger cannot be written: {problem.strerror}",
+                        about=str(self._path(run_id)),
+                    ) from None
         return self.load(run_id)
 
     def load(self, run_id: str) -> Run:
@@ -64,21 +90,7 @@ class Book:
     def claim(self, key: str, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        intervals = growing_intervals(0.1, 2.0)
-        waited = 0.0
-        told = False
-        while True:
-            try:
-                return take_claim(folder)
-            except TryLaterError as locked:
-                if waited >= longest_wait:
-                    raise
-                if not told:
-                    tell(Noted(f"waiting: {locked.message}"))
-                    told = True
-            step = intervals.next_pause()
-            waited += step
-            pause(step)
+        return wait_for_claim(folder, tell=tell, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hibali.errors import Exit, TryLaterError
+from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
@@ -26,9 +26,13 @@ _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
 @dataclass(slots=True)
 class Chosen:
-    """What of a work folder is output: regular files to pull, and what is wrong, as path, code and words (S12)."""
+    """What of a work folder is output: regular files to pull, and what is wrong, as path, code and words (S12).
+
+    `owners` has for each file the id of the first output that it belongs to.
+    """
 
     files: list[bytes] = field(default_factory=list)
+    owners: dict[bytes, str] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
 
 
@@ -43,17 +47,20 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
     for entry in entries:
         parts = entry.path.decode("utf-8", "surrogateescape").split("/")
         wanted = False
+        owner = ""
         for output, components in patterns:
             inside = len(parts) >= len(components)
             if not all(c.fullmatch(p) for c, p in zip(components, parts, strict=False)):
                 continue
             if inside and entry.kind in {Kind.FILE, Kind.FOLDER}:
                 present.add(output.id)
+                owner = owner or output.id
             wanted = wanted or inside or entry.kind is Kind.LINK
         if not wanted:
             continue
         if entry.kind is Kind.FILE:
             chosen.files.append(entry.path)
+            chosen.owners[entry.path] = owner
         elif entry.kind is not Kind.FOLDER:
             what = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
             chosen.problems.append(
@@ -139,7 +146,11 @@ def _as_pattern(path: bytes) -> str:
 
 
 def require_end(run: Run) -> None:
-    """Raise `TryLaterError` for a run that has not ended or is LOST."""
+    """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
+    if run.cleaned:
+        raise NotFoundError(
+            "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", about=run.id
+        )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",

@@ -7,66 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
+from hibali.sites import Limits
+from runs.asking import Asking
 from runs.book import Book
+from runs.heard import note_seen, seen_of
+from runs.look import Key, ask
 from runs.run import Run, State, ignore_run
-from runs.scheduler import Phase, Scheduler, Status
-from runs.submit import find_job
-from runs.verdict import ExitRecord, Seen, judge, read_exit_record
+from runs.scheduler import NotSubmitted, Scheduler, Unclear, check_job_id
+from runs.send import send_waiting
+from runs.submit import find_job, find_submission
+from runs.sweeps.send import send_chunks
+from runs.sweeps.sweep import folder_of, sweep_of
+from runs.verdict import Seen
 from transfers.far import Far
 
 GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
 PATIENCE_SECONDS = 3600.0  # a site that does not answer for so long ends the waiting
 _FIRST_SECONDS = 0.5
-
-
-def ask(far: Far, scheduler: Scheduler, runs: Sequence[Run], *, thorough: bool = True) -> dict[str, Seen]:
-    """What is known now of these runs of one site and scheduler, each with a job; one question for all.
-
-    Exit records are read of jobs that have left the queue or fell back in it, with `thorough` of all. Raises `TryLaterError` where the scheduler does not answer.
-    """
-    jobs = sorted({run.job for run in runs})
-    statuses = scheduler.read_status(far.run(scheduler.status_words(jobs)), jobs)
-    records: dict[str, ExitRecord | None] = {}
-    unclear: list[Run] = []
-    for run in runs:
-        phase = statuses[run.job].phase
-        queued = phase in {Phase.WAITING, Phase.RUNNING}
-        if thorough or not queued or (phase is Phase.WAITING and run.state is State.RUNNING):
-            records[run.id] = read_exit_record(far.get(run.folder + b"/exit.json", maximum=65536), run.id)
-        if not queued and records[run.id] is None:
-            unclear.append(run)
-    accounted = _ask_accounts(far, scheduler, unclear)
-    return {
-        run.id: judge(
-            statuses[run.job],
-            records.get(run.id),
-            accounted.get(run.job),
-            cancelled=run.cancelled,
-            again=_was_stopped(records.get(run.id)) and far.get(run.folder + b"/again") is not None,
-        )
-        for run in runs
-    }
-
-
-def _was_stopped(record: ExitRecord | None) -> bool:
-    return record is not None and bool(record.signal)
-
-
-def _ask_accounts(far: Far, scheduler: Scheduler, runs: Sequence[Run]) -> Mapping[str, Status]:
-    if not runs:
-        return {}
-    since = min(run.created for run in runs)[:10]
-    words = scheduler.accounting_words(sorted({run.job for run in runs}), "", since)
-    return (scheduler.read_accounting(far.run(words)) or {}) if words else {}
-
-
-def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> list[Run]:
-    """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
-    asked = [run for run in runs if run.job]
-    if not asked:
-        return list(runs)
-    seen = ask(far, scheduler, asked)
-    return [_note(book, run, seen[run.id]) if run.id in seen else run for run in runs]
+# A sweep changes all the time: its pauses grow whatever changes, so that following it for hours is not asking all the time.
+_SWEEP_FIRST_SECONDS = 5.0
+_SWEEP_GROWTH = 1.3
+_SWEEP_BEYOND = 6
+_SWEEP_LONGEST_SECONDS = 100.0
 
 
 def wait_for_end(
@@ -75,7 +37,7 @@ def wait_for_end(
     book: Book,
     run_ids: Sequence[str],
     *,
-    poll_seconds: float = 60.0,
+    limits: Limits,
     grace: float = GRACE_SECONDS,
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
@@ -83,10 +45,11 @@ def wait_for_end(
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
-    A site or scheduler that is silent is asked again, for `patience` seconds; then its error is raised.
+    What waits for room in the queue is submitted when there is some. A site or scheduler that is silent is asked again,
+    for `patience` seconds; then its error is raised.
     """
-    watch = _Watch(scheduler, book, grace, changed)
-    intervals = growing_intervals(_FIRST_SECONDS, poll_seconds)
+    watch = _Watch(scheduler, book, grace, changed, limits, tell)
+    intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
     far: Far | None = None
     silent = 0.0
     try:
@@ -112,45 +75,138 @@ def wait_for_end(
             far.close()
 
 
+def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
+    """The pauses between two questions: up to `poll_seconds`; with a sweep among the runs beyond that, but never so long that the
+    end of a task is not known within two minutes.
+    """
+    if all(run.sweep is None for run in runs):
+        return growing_intervals(_FIRST_SECONDS, poll_seconds)
+    longest = max(poll_seconds, min(_SWEEP_LONGEST_SECONDS, _SWEEP_BEYOND * poll_seconds))
+    return growing_intervals(min(_SWEEP_FIRST_SECONDS, poll_seconds), longest, _SWEEP_GROWTH)
+
+
 class _Watch:
-    """What has to be remembered between two looks: since when a run seems lost, and which are over."""
+    """What has to be remembered between two looks: since when a run or task seems lost, and which runs are over."""
 
     def __init__(
-        self, scheduler: Scheduler, book: Book, grace: float, changed: Callable[[Run], None]
+        self,
+        scheduler: Scheduler,
+        book: Book,
+        grace: float,
+        changed: Callable[[Run], None],
+        limits: Limits,
+        tell: Listener,
     ) -> None:
         self._scheduler = scheduler
         self._book = book
         self._grace = grace
         self._changed = changed
+        self._limits = limits
+        self._tell = tell
         self._waited: dict[str, float] = {}
+        self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
+        self._last: dict[str, Run] = {}
         self._looked = False
 
     def look(self, far: Far, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Look once; the pause until the next look, None when all are over."""
+        runs = [self._find(far, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
-        for run in open_runs:
-            if not run.job:
-                raise _not_submitted(run)
-        seen = ask(far, self._scheduler, open_runs, thorough=not self._looked) if open_runs else {}
-        self._looked = True
-        moved = False
         step = intervals.next_pause()
-        for run in open_runs:
-            found = seen[run.id]
-            if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
-                continue
-            after = _note(self._book, run, found)
-            if after.state is not run.state:
-                moved = True
-                self._changed(after)
-            if after.state.ended:
-                self._over.add(run.id)
+        moved = False
+        if open_runs:
+            asking = Asking(open_runs[0].site, self._scheduler.name)
+            if self._looked and asking.seconds_ago() < step / 2:
+                moved = self._read(open_runs)  # somebody else has asked for all
+            else:
+                moved = self._ask(far, asking, open_runs, step)
+                asking.note()
+            for run in open_runs:
+                if run.waits or (run.sweep is not None and run.sweep.unsent()):
+                    moved = self._send(far, self._book.load(run.id)) or moved
+        runs = [self._book.load(run.id) for run in runs]
+        self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
-        if moved:
+        if moved and all(run.sweep is None for run in runs):
             intervals.restart()
         return min(step, 2.0) if self._waited else step
+
+    def _find(self, far: Far, run: Run) -> Run:
+        """The run, with its job where somebody submitted it and died before he could note that.
+
+        Raises `TryLaterError` for one that only its own line can go on with.
+        """
+        if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
+            return run
+        if not run.submitting:
+            raise _not_submitted(run)
+        found = find_submission(far, self._scheduler, run.id, run.folder, run.created[:10])
+        if isinstance(found, Unclear):
+            raise _unclear(run, found)
+        if isinstance(found, NotSubmitted):
+            raise _not_submitted(run)
+        return self._book.note(run.id, "submitted", {"job": found.job})
+
+    def _ask(self, far: Far, asking: Asking, open_runs: Sequence[Run], step: float) -> bool:
+        """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
+        asked = [run for run in open_runs if run.job]
+        others = asking.others(self._book, {run.id for run in open_runs})
+        seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
+        self._looked = True
+        for run in others:
+            # whether they are LOST is for those to say who wait for them
+            sure = {
+                number: found
+                for number, found in seen_of(run, seen).items()
+                if found.state is not State.LOST or found.record is not None
+            }
+            if sure:
+                note_seen(self._book, run, sure)
+        moved = False
+        for run in open_runs:
+            if run.sweep is not None:
+                self._take_sweep(far, run, seen_of(run, seen), step)
+            elif run.job:
+                moved = self._take_run(far, run, seen[run.id, 0], step) or moved
+        return moved
+
+    def _read(self, open_runs: Sequence[Run]) -> bool:
+        """Take what another process noted; whether a run is in another state now."""
+        moved = False
+        for run in open_runs:
+            before = self._last.get(run.id)
+            if before is not None and before != run:
+                self._changed(run)
+                moved = moved or before.state is not run.state
+            if run.state.ended:
+                self._over.add(run.id)
+        return moved
+
+    def _send(self, far: Far, run: Run) -> bool:
+        """Submit what waits for room, if there is some by now; whether a single run was."""
+        if run.waits:
+            after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+            if after.state is not run.state:
+                self._changed(after)
+            return after.state is not run.state
+        if run.sweep is not None and run.sweep.unsent() and not run.cancelled:
+            with self._book.claim(run.key, tell=self._tell):
+                run = self._book.load(run.id)
+                send_chunks(far, self._scheduler, self._book, run, self._limits, tell=self._tell, look=False)
+        return False
+
+    def _take_run(self, far: Far, run: Run, found: Seen, step: float) -> bool:
+        """Note what was seen of a run; whether its state is another one now."""
+        if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
+            return False
+        after = note_seen(self._book, run, {0: found})
+        if after.state is not run.state:
+            self._changed(after)
+        if after.state.ended:
+            self._over.add(run.id)
+        return after.state is not run.state
 
     def _may_turn_up(self, far: Far, run: Run, step: float) -> bool:
         """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
@@ -162,11 +218,51 @@ class _Watch:
         self._waited[run.id] = waited + min(step, 2.0)
         return waited < self._grace
 
+    def _take_sweep(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> None:
+        """Note what was seen of the tasks."""
+        doubtful = self._doubtful(far, run, found, step)
+        after = note_seen(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
+        if after is not run:
+            self._changed(after)
+        if after.state.ended:
+            self._over.add(run.id)
 
-def _note(book: Book, run: Run, seen: Seen) -> Run:
-    if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
-        return run
-    return book.note(run.id, "seen", seen.to_fields())
+    def _doubtful(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> set[int]:
+        """The tasks that seem lost, and may yet turn up: their record may be late, or another job of the chunk has their turn."""
+        sweep = sweep_of(run)
+        lost = {
+            number
+            for number, each in found.items()
+            if each.state is State.LOST and each.record is None and not sweep.tasks[number].state.ended
+        }
+        for number in found.keys() - lost:
+            self._doubts.pop((run.id, number), None)
+        young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < self._grace}
+        for number in lost:
+            self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + step
+        return young | self._run_by_others(far, run, sorted(lost - young))
+
+    def _run_by_others(self, far: Far, run: Run, numbers: Sequence[int]) -> set[int]:
+        """Of these tasks, those that a job has begun which we did not know."""
+        places = sweep_of(run).places()
+        contents = far.get_all([folder_of(run, number) + b"/started/job" for number in numbers], maximum=256)
+        found = set()
+        for number, content in zip(numbers, contents, strict=True):
+            chunk = places[number][0]
+            job = check_job_id((content or b"").decode("ascii", "replace").strip())
+            if job is not None and job not in chunk.jobs:
+                self._book.note(run.id, "chunk", {"chunk": chunk.number, "job": job})
+                found.add(number)
+        return found
+
+
+def _unclear(run: Run, found: Unclear) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        f"it is not known yet whether the scheduler took the job: {found.reason}",
+        about=run.id,
+        hint="Its `hibali run` line, typed again, finds out.",
+    )
 
 
 def _not_submitted(run: Run) -> TryLaterError:

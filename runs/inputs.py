@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from runs.prepare import Input, list_inputs
 from runs.stage import Identity, identify_elsewhere, identify_local
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store
+
+_MOST_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,22 @@ def locate_inputs(
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
     annexed content that cannot be got.
     """
+    return locate_files(list_inputs(invocation), settings, site, identify=identify)
+
+
+def locate_files(
+    files: Sequence[Input],
+    settings: Settings,
+    site: Site,
+    *,
+    identify: bool = True,
+    known: Mapping[str, str] | None = None,
+) -> list[Located]:
+    """The same of files that several invocations may name; `known` has for some texts the location that was meant."""
     found: list[Located] = []
     missing: list[NotFoundError] = []
-    for each in list_inputs(invocation):
-        place = read_location(each.text, settings)
+    for each in files:
+        place = read_location((known or {}).get(each.text, each.text), settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
@@ -71,7 +85,9 @@ def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
     first = missing[0]
     if len(missing) == 1:
         return first
-    lines = [f"{problem.about}: {problem.message}" for problem in missing]
+    lines = [f"{problem.about}: {problem.message}" for problem in missing[:_MOST_NAMED]]
+    if len(missing) > len(lines):
+        lines.append(f"and {len(missing) - len(lines)} more")
     return NotFoundError(
         first.code, "\n".join([f"{len(missing)} inputs are missing", *lines]), hint=first.hint
     )

@@ -14,17 +14,28 @@ from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.card import put_card
 from runs.container import Container
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
 from runs.put import as_text, put_files
-from runs.run import Run, State, ignore_run
+from runs.run import Output, Run, State, ignore_run
 from runs.scheduler import Scheduler
+from runs.send import send
 from runs.site_images import SiteImages
 from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
-from runs.submit import SETTLING_SECONDS, submit_once
+from runs.unsubmitted import end_begun, end_unbegun
 from runs.work_folder import make_work_folder
 from transfers.far import Far
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """One task of a sweep: its number, what it answers beside the others, and all of its answers, checked."""
+
+    number: int
+    values: Mapping[str, Any]
+    invocation: Invocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,9 @@ class Request:
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
     site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
-    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
+    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset). With `tasks` it is a
+    sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not checked by itself. `origin` is the run
+    that is to be run again, all of it or these tasks.
     """
 
     pipeline: Pipeline
@@ -49,6 +62,8 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
+    tasks: tuple[TaskRequest, ...] = ()
+    origin: str = ""
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -63,26 +78,38 @@ def launch(
     carrier: Carrier,
     *,
     began: Callable[[Run], None] = ignore_run,
-    settling: float = SETTLING_SECONDS,
     tell: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
+    It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`).
     `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
-    key = run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
+    key = _key(request, texts)
     with book.claim(key, tell=tell):
         run = None if request.new else book.find_unreported(key)
         if run is None:
             run = _begin(request, placed, identities, book, key)
         began(run)
-        if run.job or run.state.ended:
+        if _is_sent(run) or run.state.ended:
             return run
-        return _send(
-            replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, settling, tell
-        )
+        if run.cancelled and run.sweep is None:
+            return end_begun(far, request.scheduler, book, run) if run.submitting else end_unbegun(book, run)
+        return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
+
+
+def _is_sent(run: Run) -> bool:
+    return bool(run.job) and (run.sweep is None or not run.sweep.unsent())
+
+
+def _key(request: Request, identities: Sequence[str]) -> str:
+    if request.tasks or request.origin:
+        from runs.sweeps.launch import sweep_key
+
+        return sweep_key(request, identities)
+    return run_key(request.pipeline, request.invocation, identities, request.site.name, request.name)
 
 
 def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
@@ -106,7 +133,14 @@ def _begin(
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
-    trial = _prepare(request, placed, run_id, f"/{run_id}", image=Started(""))
+    outputs: tuple[Output, ...] = ()
+    more: dict[str, Any] = {"origin": request.origin} if request.origin else {}
+    if request.tasks:
+        from runs.sweeps.launch import begin_tasks
+
+        more |= begin_tasks(request, placed, run_id)
+    else:
+        outputs = prepare_request(request, placed, run_id, f"/{run_id}", image=Started("")).outputs
     return book.begin(
         run_id,
         key,
@@ -124,6 +158,7 @@ def _begin(
                 {
                     "id": each.id,
                     "name": each.name,
+                    "text": each.text,
                     "location": place.path if place.typed_local else place.text,
                     "identity": identity.text,
                 }
@@ -137,8 +172,9 @@ def _begin(
                     "is_list": each.is_list,
                     "is_pattern": each.is_pattern,
                 }
-                for each in trial.outputs
+                for each in outputs
             ],
+            **more,
         },
     )
 
@@ -150,34 +186,39 @@ def _send(
     far: Far,
     book: Book,
     carrier: Carrier,
-    settling: float,
     tell: Listener,
 ) -> Run:
     work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
-    far.make_folder(folder + b"/work")
+    far.make_folder(folder if request.tasks else folder + b"/work")
+    if run.state is State.PREPARED:
+        put_card(far, folder, book, run)
     cache = Cache(far, request.site.name, work, at_site(request.site), carrier)
     staged = _bring_inputs(request, identities, cache, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
-    prepared = _prepare(request, staged, run.id, as_text(folder), image=image.started)
+    if request.tasks:
+        from runs.sweeps.launch import stage_tasks
+        from runs.sweeps.send import send_chunks
+
+        request = replace(request, inputs=tuple(staged))
+        run = stage_tasks(request, run, far, book, as_text(folder), image)
+        return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
+    prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
         book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = book.note(run.id, "staged", path_fields(folder, "folder"))
-    book.note(run.id, "submitting")
-    job = submit_once(
+    return send(
         far,
         request.scheduler,
-        run=run.id,
-        folder=folder,
+        book,
+        run,
         words=prepared.submit,
-        since=run.created[:10],
         put=lambda: put_files(far, prepared),
-        settling=settling,
+        limits=request.site.limits,
         tell=tell,
     )
-    return book.note(run.id, "submitted", {"job": job})
 
 
 def _bring_inputs(
@@ -191,9 +232,10 @@ def _bring_inputs(
     return staged
 
 
-def _prepare(
-    request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: Started
+def prepare_request(
+    request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: Started, number: int = 0
 ) -> Prepared:
+    """See `prepare`; what is asked for comes from the request."""
     return prepare(
         request.pipeline,
         request.invocation,
@@ -204,16 +246,24 @@ def _prepare(
         scheduler=request.scheduler,
         container=request.container,
         image=image,
+        number=number,
     )
 
 
 def show_prepared(request: Request, run_id: str) -> Prepared:
     """What a run would put at the site, without asking the site anything: paths there stand as configured."""
     folder = f"{work_path(request.site)}/runs/{run_id}"
-    inputs = [
+    return prepare_request(request, shown_inputs(request), run_id, folder, image=shown_image(request))
+
+
+def shown_inputs(request: Request) -> list[Input]:
+    """The inputs as far as they are known without asking the site."""
+    return [
         replace(each, in_place=known is None, source=place.path if known is None else "")
         for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
     ]
-    return _prepare(
-        request, inputs, run_id, folder, image=Started("IMAGE" if request.container.isolates else "")
-    )
+
+
+def shown_image(request: Request) -> Started:
+    """What stands for the image where none was looked for."""
+    return Started("IMAGE" if request.container.isolates else "")

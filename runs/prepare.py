@@ -57,7 +57,7 @@ class Started:
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
-    `command_path` is where the text `command` goes.
+    `command_path` is where the text `command` goes, `directives` are what the job script says to the scheduler.
     """
 
     run: str
@@ -70,6 +70,7 @@ class Prepared:
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
     submit: tuple[str, ...]
+    directives: tuple[str, ...]
 
     @property
     def script_path(self) -> str:
@@ -112,10 +113,11 @@ def prepare(
     scheduler: Scheduler,
     container: Container,
     image: Started | None = None,
+    number: int = 0,
 ) -> Prepared:
     """Decide all of it.
 
-    `folder` is the run's folder at the site, absolute; `image` the one to start. Raises
+    `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. Raises
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
     image = image or Started("")
@@ -126,8 +128,9 @@ def prepare(
     line = build_command_line(
         pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
     )
+    directives = scheduler.directives(job_resources(pipeline.resources, settings))
     task = Task(
-        run=run,
+        run=f"{run}-{number}" if number else run,
         command=inside.command,
         sees_command=inside.sees_command,
         shell=line.shell,
@@ -144,15 +147,21 @@ def prepare(
     return Prepared(
         run=run,
         folder=folder,
-        job_script=job_script(run, scheduler.directives(job_resources(pipeline.resources, settings))),
+        job_script=job_script(run, directives),
         start=start_script(settings.prologue, container.start(task)),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh")),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=job_comment(run, settings))),
+        directives=directives,
     )
+
+
+def job_comment(run: str, settings: SchedulerSettings) -> str:
+    """The run's id once more, for whoever renames jobs; none where the site itself is told something there."""
+    return "" if any(text.startswith("--comment") for text in settings.directives) else run
 
 
 def job_resources(suggested: Suggested, settings: SchedulerSettings) -> Resources:

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.errors import NotFoundError
 from hibali.text import path_from_fields, printable
+
+if TYPE_CHECKING:
+    from runs.sweeps.sweep import Sweep
 
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 
@@ -51,7 +54,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made."""
+    """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
+
+    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
+    that is run again by this one.
+
+    `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
+    queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
+    folder was removed.
+    """
 
     id: str
     key: str
@@ -72,24 +83,32 @@ class Run:
     host: str = ""
     started: str = ""
     ended: str = ""
+    submitting: bool = False
+    words: tuple[str, ...] = ()
     cancelled: bool = False
+    marked: bool = False
+    told: bool = False
+    cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    sweep: Sweep | None = None
+    origin: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is ready and waits with us for room in the queue."""
+        return bool(self.words) and not self.job and not self.state.ended
 
     def to_record(self) -> dict[str, Any]:
         """The fields of the JSON line of kind `run`; a run that is no sweep has one task."""
         from hibali.text import path_fields
 
-        task = {
-            "state": self.state,
-            "job": self.job,
-            "native": self.native,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "host": self.host,
-            "started": self.started or None,
-            "ended": self.ended or None,
-        }
+        if self.sweep is not None:
+            from runs.sweeps.record import sweep_record
+
+            tasks, more = sweep_record(self.sweep)
+        else:
+            tasks, more = [self._task_record()], {}
         return {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -101,13 +120,28 @@ class Run:
             "state": self.state,
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
+            "cleaned": self.cleaned or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
                 {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
                 for each in self.outputs
             ],
-            "tasks": [task],
+            "tasks": tasks,
+            "rerun_of": self.origin or None,
+            **more,
+        }
+
+    def _task_record(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "job": self.job,
+            "native": self.native,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "host": self.host,
+            "started": self.started or None,
+            "ended": self.ended or None,
         }
 
 
@@ -138,6 +172,11 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def _begin(record: Mapping[str, Any]) -> Run:
+    sweep = None
+    if record.get("sweep"):
+        from runs.sweeps.sweep import begin_sweep
+
+        sweep = begin_sweep(record)
     return Run(
         id=record["id"],
         key=record["key"],
@@ -152,11 +191,17 @@ def _begin(record: Mapping[str, Any]) -> Run:
             Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
             for each in record["outputs"]
         ),
+        sweep=sweep,
+        origin=record.get("origin", ""),
     )
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     """One more thing that happened; a state never goes back behind an end that is known."""
+    if run.sweep is not None and kind in {"staged", "chunk", "tasks"}:
+        from runs.sweeps.sweep import apply_record
+
+        return apply_record(run, run.sweep, kind, record)
     match kind:
         case "staged":
             return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
@@ -177,12 +222,27 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
             )
-        case "cancel":
-            return replace(run, cancelled=True)
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
             return replace(run, collected=(*run.collected, record["target"]))
+        case _:
+            return _apply_to_submission(run, kind, record)
+
+
+def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
+    """What happened to it before it had a job, what was wished, and what became of its folder."""
+    match kind:
+        case "waits":
+            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+        case "submitting":
+            return replace(run, submitting=True, words=(), reason="")
+        case "cancel":
+            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+        case "cancel-told":
+            return replace(run, told=True)
+        case "cleaned":
+            return replace(run, cleaned=record["at"])
         case _:
             return run
 

@@ -72,7 +72,8 @@ class Job:
     """What is to be submitted: a script by its absolute path, from its own folder, under a name that only one job has.
 
     `tasks` is how many a job array has, numbered from 1; 0 for a job that is no array. `after` are the ids of jobs
-    that have to end well first; a `hold` keeps it back until somebody releases it.
+    that have to end well first; a `hold` keeps it back until somebody releases it. The `comment` is kept with the job
+    where the scheduler has a place for one.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Job:
     tasks: int = 0
     after: tuple[str, ...] = ()
     hold: bool = False
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

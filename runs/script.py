@@ -11,7 +11,8 @@ _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
-# not at all, outside the one folder that a container shows to the tool.
+# not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
+# reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -25,6 +26,41 @@ case "$PWD" in
 esac
 job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
+wish=cancel
+"""
+# A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
+# its own task. Words given by a launcher of ours count before variables that may be those of a job around it.
+_ARRAY = r"""
+mask=$(umask)
+umask 077
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # as with a single job
+esac
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
+  *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
+esac
+job=${1:-${SLURM_ARRAY_JOB_ID:-${OAR_ARRAY_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=$(printf '%s' "$job" | sed 's/\[[0-9]*\]/[]/' | tr -cd 'A-Za-z0-9._:+[]-')
+index=${2:-${SLURM_ARRAY_TASK_ID:-${OAR_ARRAY_INDEX:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-${SGE_TASK_ID:-${LSB_JOBINDEX:-}}}}}}}
+task=
+case "$index" in
+  ''|*[!0-9]*) ;;
+  *) task=$(sed -n "${index}p" tasks) ;;
+esac
+case "$task" in
+  ''|*[!0-9]*) echo "hibali: chunk $chunk of run $run has no task for the index $index" >&2; exit 75 ;;
+esac
+if mkdir started 2>/dev/null; then
+  printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
+fi
+cd ../../tasks/"$task" || exit 75
+run=$run/$task
+runs=../../..
+wish=../../cancel
+"""
+_TURN = r"""
 if ! mkdir started; then
   printf '%s\n' "$job" >>again
   echo "hibali: run $run was started before; this job does nothing" >&2
@@ -44,6 +80,7 @@ while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?;
 # a wait that a signal cut short tells of the signal, and a shell may have seen the tool's end meanwhile
 [ -z "$caught" ] || { wait "$tool"; last=$?; [ "$last" = 127 ] || code=$last; }
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+[ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null
@@ -88,10 +125,18 @@ check_those_before() {
 
 def job_script(run: str, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
+    return _head(run, directives) + _JOB + _TURN
+
+
+def array_script(run: str, chunk: int, directives: Sequence[str]) -> str:
+    """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
+    return f"{_head(run, directives)}chunk={chunk:d}{_ARRAY}{_TURN}"
+
+
+def _head(run: str, directives: Sequence[str]) -> str:
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
-    lines = ["#!/bin/sh", *directives, f"run={run}"]
-    return "\n".join(lines) + THOSE_BEFORE + _JOB
+    return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE
 
 
 def start_script(prologue: Sequence[str], start: str) -> str:

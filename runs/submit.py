@@ -2,67 +2,138 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from runs.scheduler import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
-from transfers.far import Far, Once
+from transfers.far import Far, Once, read_answer
 
-SETTLING_SECONDS = 10.0  # after this long a submission that left no trace has not happened
+# After this long a submission that left no trace has not happened: two minutes are all that a submission may last
+# (transfers), one is for what it may have left on its way to the controller, and for a name that a shared
+# filesystem shows late.
+SETTLING_SECONDS = 180.0
+_START_SECONDS = 10.0  # where there is no queue to look into, submitting is starting a process
+_WRITING_SECONDS = 5.0  # from a job's taking its turn to its saying which it is, and longer
 _ATTEMPTS = 1000
+_MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is to be submitted once: the run, its folder, the words for it, the date it was made, and how it is laid ready.
+
+    `begun` says that an earlier call had begun to submit it.
+    """
+
+    run: str
+    folder: bytes
+    words: tuple[str, ...]
+    since: str
+    put: Callable[[], None]
+    begun: bool = False
 
 
 def submit_once(
     far: Far,
     scheduler: Scheduler,
+    submission: Submission,
     *,
-    run: str,
-    folder: bytes,
-    words: tuple[str, ...],
-    since: str,
-    put: Callable[[], None],
     settling: float = SETTLING_SECONDS,
     tell: Listener = ignore,
-) -> str:
-    """The id of the one job of this run; `folder` is the run's, `put` lays everything ready there.
+) -> Submitted | NotSubmitted:
+    """The one job of this run, or why the scheduler refuses it.
 
     Each attempt has a marker of its own, and the next one is made only when the last certainly came to
-    nothing. The job's own exclusive mkdir guards execution beyond that. Raises what the scheduler refuses
-    with, or `TryLaterError` where it cannot be found out now.
+    nothing. The job's own exclusive mkdir guards execution beyond that. Raises `TryLaterError` where it cannot
+    be found out now.
     """
+    folder = submission.folder
+    if submission.begun and far.stat(_marker(folder, 1)) is None:
+        # the marker may never have been made, or have gone with the folder, and its job not
+        job = _find(far, scheduler, submission.run, folder, submission.since)
+        if job is not None:
+            return Submitted(job)
     guessed = False
     for attempt in range(1, _ATTEMPTS):
-        marker = folder + (b"/submit" if attempt == 1 else b"/submit-%d" % attempt)
+        marker = _marker(folder, attempt)
         if far.stat(marker) is None:  # from then on the job may be at work there
-            put()
-        once = far.run_once(marker, words, folder=folder)
+            submission.put()
+        once = far.run_once(marker, submission.words, folder=folder)
         answer: Answer | None = _read(scheduler, once)
         if isinstance(answer, Unclear):
-            tell(Noted(f"the answer to the submission is unclear ({answer.reason}); looking for the job"))
-            answer = _look_up(far, scheduler, run, folder, marker, words, since, settling)
+            answer = _look_up(far, scheduler, submission, marker, answer, settling, tell)
         if isinstance(answer, Submitted):
-            return answer.job
+            return answer
         if isinstance(answer, NotSubmitted):
             if once.fresh:
-                raise answer.error
+                return answer
         elif guessed:
             break
         else:
             guessed = True
-    raise TryLaterError(
-        "submission-unclear",
-        "it cannot be found out whether the scheduler took the job",
-        about=run,
-        hint="The same line again goes on from here.",
-    )
+    raise _unclear(submission)
+
+
+def find_submission(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
+    """What became of a submission that somebody began, as far as it can be known without submitting anything."""
+    numbers = _attempts(far, folder)
+    answer: Answer | None = None
+    if numbers:
+        content = far.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
+        said = read_answer(content) if content is not None else None
+        answer = scheduler.read_submit(said) if said is not None else None
+    if isinstance(answer, Submitted | NotSubmitted):
+        return answer
+    job = _find(far, scheduler, run, folder, since)
+    if job is not None:
+        return Submitted(job)
+    if numbers or has_started(far, folder):
+        return answer or Unclear("it was begun, and no job of it is to be seen")
+    return NotSubmitted(TryLaterError("not-submitted", "it was never submitted", about=run, transient=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The last submission that was begun: how many seconds ago by the site's clock, and whether it was answered."""
+
+    age: float
+    answered: bool
+
+
+def submitted_at(far: Far, folder: bytes) -> Begun:
+    """When a run's submission was last begun; where the site tells no time, it was now."""
+    numbers = _attempts(far, folder)
+    if not numbers:
+        return Begun(math.inf, answered=False)
+    marker = _marker(folder, max(numbers))
+    found = far.stat(marker)
+    clock = far.facts().get("clock", "")
+    age = float(clock) - found.mtime_ns / 1e9 if found is not None and clock else 0.0
+    return Begun(age, answered=far.stat(marker + b"/answer.json") is not None or has_started(far, folder))
 
 
 def find_job(far: Far, folder: bytes) -> str | None:
     """The job that took the run's one turn, as it wrote itself; None where none has started."""
     found = far.get(folder + b"/started/job", maximum=256)
     return check_job_id(found.decode("ascii", "replace").strip()) if found else None
+
+
+def has_started(far: Far, folder: bytes) -> bool:
+    """Whether the run's one turn is taken: then no other job of it will ever run the tool."""
+    return far.stat(folder + b"/started") is not None
+
+
+def _attempts(far: Far, folder: bytes) -> list[int]:
+    return [int(found[1] or 1) for name in far.names(folder) if (found := _MARKER.fullmatch(name))]
+
+
+def _marker(folder: bytes, attempt: int) -> bytes:
+    return folder + (b"/submit" if attempt == 1 else b"/submit-%d" % attempt)
 
 
 def _read(scheduler: Scheduler, once: Once) -> Answer:
@@ -74,31 +145,58 @@ def _read(scheduler: Scheduler, once: Once) -> Answer:
 def _look_up(
     far: Far,
     scheduler: Scheduler,
-    run: str,
-    folder: bytes,
+    submission: Submission,
     marker: bytes,
-    words: tuple[str, ...],
-    since: str,
+    unclear: Unclear,
     settling: float,
+    tell: Listener,
 ) -> Answer | None:
-    """Where the job is, or that it was refused after all; None when it certainly left no trace."""
-    intervals = growing_intervals(0.5, 5.0)
+    """Where the job is, or that it was refused after all; None when it certainly left no trace.
+
+    Raises `TryLaterError` where a job has begun that does not come to say which it is: then no other one is of any use.
+    """
+    patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
+    tell(
+        Noted(
+            f"the answer to the submission is unclear ({unclear.reason}); "
+            f"looking for the job, {patience:.0f} s from its submission at most"
+        )
+    )
+    intervals = growing_intervals(0.5, 20.0)
+    begun = 0.0
     while True:
-        once = far.run_once(marker, words, folder=folder)  # the answer may have come meanwhile
-        settled = once.age_seconds >= settling
+        # the answer may have come meanwhile
+        once = far.run_once(marker, submission.words, folder=submission.folder)
+        settled = once.age_seconds >= patience
         answer = _read(scheduler, once)
         if not isinstance(answer, Unclear):
             return answer
-        job = (
-            find_job(far, folder)
-            or _ask_queue(far, scheduler, run)
-            or _ask_accounts(far, scheduler, run, since)
-        )
+        job = _find(far, scheduler, submission.run, submission.folder, submission.since)
         if job is not None:
             return Submitted(job)
-        if settled:
+        if settled and not has_started(far, submission.folder):
             return None
-        pause(min(intervals.next_pause(), max(0.1, settling - once.age_seconds)))
+        if begun >= _WRITING_SECONDS:
+            raise _unclear(submission)
+        seconds = min(intervals.next_pause(), max(0.5, patience - once.age_seconds))
+        begun += seconds if settled else 0.0
+        pause(seconds)
+
+
+def _unclear(submission: Submission) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        "it cannot be found out whether the scheduler took the job",
+        about=submission.run,
+        hint="The same line again goes on from here.",
+    )
+
+
+def _find(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
+    """A job of this run, wherever there is a trace of one."""
+    return (
+        find_job(far, folder) or _ask_queue(far, scheduler, run) or _ask_accounts(far, scheduler, run, since)
+    )
 
 
 def _ask_queue(far: Far, scheduler: Scheduler, run: str) -> str | None:

@@ -11,6 +11,8 @@ from hibali.text import printable
 from runs.run import State
 from runs.scheduler import Phase, Status
 
+ASKED = "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
@@ -52,6 +54,8 @@ def judge(
     accounted: Status | None,
     *,
     cancelled: bool = False,
+    marked: bool = False,
+    told: bool | None = None,
     again: bool = False,
 ) -> Seen:
     """The state of a run, from its scheduler's word, its own exit record, and accounting; pure.
@@ -60,19 +64,25 @@ def judge(
     killed before it may go on without it and end with 0. Without a record, an end is FAILED or CANCELLED where the
     scheduler says why it ended the job, else LOST. `again` says that the job was started once more, and
     did nothing.
+
+    `cancelled` is our wish to end it, `marked` that the job could see it at the site before the scheduler heard of it, `told`
+    that the scheduler took it; where nobody knows, it did.
     """
+    told = cancelled if told is None else told
     best = (
         accounted
         if accounted is not None and not status.phase.queued and accounted.phase is not Phase.GONE
         else status
     )
+    if record is not None and record.signal in {"", ASKED}:
+        return _judge_undisturbed(best, record, cancelled=cancelled, marked=marked, told=told)
     if record is not None:
-        return _judge_record(best, record, cancelled=cancelled, again=again)
+        return _judge_stopped(best, record, cancelled=cancelled, again=again)
     if status.phase is Phase.WAITING:
         return Seen(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
         return Seen(State.RUNNING, status.native, status.reason)
-    if best.phase is Phase.CANCELLED or (cancelled and best.phase in {Phase.GONE, Phase.ENDED, Phase.KILLED}):
+    if best.phase is Phase.CANCELLED or (told and best.phase is Phase.GONE):
         return Seen(State.CANCELLED, best.native, best.reason)
     if best.phase is Phase.KILLED:
         return Seen(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
@@ -84,21 +94,44 @@ def judge(
     return Seen(State.LOST, best.native, best.reason or "the job is over and left no exit record")
 
 
-def _judge_record(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Seen:
-    if record.code == 0 and not record.signal:
-        return Seen(State.SUCCEEDED, best.native, "", record)
-    if cancelled or best.phase is Phase.CANCELLED:
+def _judge_undisturbed(
+    best: Status, record: ExitRecord, *, cancelled: bool, marked: bool, told: bool
+) -> Seen:
+    """A record of which the job's own script saw no signal: the tool ended, but maybe because of what a signal did to its child."""
+    if record.signal == ASKED:
+        if best.phase is Phase.RUNNING:
+            return Seen(State.RUNNING, best.native, best.reason)  # whether it was cancelled is not said yet
+        ended = best.phase is Phase.CANCELLED or (told and best.phase not in {Phase.ENDED, Phase.KILLED})
+    elif marked:
+        ended = False  # the tool had ended before the scheduler heard of the wish
+    else:
+        failed = cancelled and record.code != 0 and best.phase is not Phase.KILLED
+        ended = best.phase is Phase.CANCELLED or failed
+    if ended:
         return Seen(State.CANCELLED, best.native, best.reason, record)
-    if record.signal and best.phase is Phase.RUNNING:
+    if record.code == 0:
+        return Seen(State.SUCCEEDED, best.native, "", record)
+    return Seen(State.FAILED, best.native, _why(best), record)
+
+
+def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Seen:
+    """A record of a tool that was told to stop by a signal."""
+    if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
+        return Seen(State.CANCELLED, best.native, best.reason, record)
+    if best.phase is Phase.RUNNING:
         return Seen(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
-    if record.signal and (again or best.phase in {Phase.WAITING, Phase.BROKEN}):
+    if again or best.phase in {Phase.WAITING, Phase.BROKEN}:
         return Seen(State.LOST, best.native, "the scheduler stopped the tool and put the job back", record)
-    reason = f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
+    reason = _why(best)
     if record.code == 0:
         reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
     elif record.signal:
         reason = reason or f"it was told to stop ({record.signal})"
     return Seen(State.FAILED, best.native, reason, record)
+
+
+def _why(best: Status) -> str:
+    return f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
 
 
 def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:

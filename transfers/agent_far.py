@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hibali.errors import NotFoundError
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Entry
-from transfers.far import Finished, Once
+from transfers.far import Finished, Once, SmallFile
 from transfers.posix import one_entry
 
-_ONCE_SECONDS = 300.0
+_ONCE_SECONDS = 120.0  # whoever finds no answer waits for longer than that (runs.submit)
+_AT_ONCE_BYTES = 1024 * 1024  # of content in one question, which may take six times that as JSON
+_AT_ONCE = 400  # files in one question, or questions before an answer is taken
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -62,6 +64,35 @@ class AgentFar:
         answer = self._connection.ask("get", path=frames.text_of(path), maximum=maximum, offset=offset)
         with self._connection.understanding():
             return bytes(answer.body) if answer.header["found"] else None
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """See Far."""
+        for start in range(0, len(folders), _AT_ONCE):
+            made = [frames.text_of(path) for path in folders[start : start + _AT_ONCE]]
+            self._connection.ask("put_all", folders=made, files=[])
+        for some in _batches(files):
+            told = [[frames.text_of(f.path), frames.text_of(f.content), f.executable] for f in some]
+            self._connection.ask("put_all", folders=[], files=told)
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """See Far."""
+        found: list[bytes | None] = []
+        for start in range(0, len(paths), _AT_ONCE):
+            some = [frames.text_of(path) for path in paths[start : start + _AT_ONCE]]
+            answer = self._connection.ask("get_all", paths=some, maximum=maximum)
+            with self._connection.understanding():
+                found += _cut(answer.header["sizes"], bytes(answer.body), len(some))
+        return found
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """See Far."""
+        for start in range(0, len(pairs), _AT_ONCE):
+            self._connection.ask_all(
+                [
+                    ("copy", {"source": frames.text_of(source), "target": frames.text_of(target)})
+                    for source, target in pairs[start : start + _AT_ONCE]
+                ]
+            )
 
     def names(self, path: bytes) -> list[bytes]:
         """See Far."""
@@ -117,6 +148,31 @@ class AgentFar:
     def close(self) -> None:
         """See Far."""
         self._connection.close()
+
+
+def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+    some: list[SmallFile] = []
+    size = 0
+    for each in files:
+        if some and (len(some) == _AT_ONCE or size + len(each.content) > _AT_ONCE_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += len(each.content)
+    if some:
+        yield some
+
+
+def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
+    """The contents that were told one behind the other; raises `ValueError` where they do not add up."""
+    if len(sizes) != count or sum(max(size, 0) for size in sizes) != len(body):
+        raise ValueError
+    found: list[bytes | None] = []
+    start = 0
+    for size in sizes:
+        found.append(None if size < 0 else body[start : start + size])
+        start += max(size, 0)
+    return found
 
 
 def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import cast
 
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Listing, Noted
@@ -11,6 +12,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.backup import check_backup
 from transfers.call import Call
+from transfers.chosen import ChosenStore
 from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.direct import agent_store, check_direct, open_way
 from transfers.entry import Kind, Proof
@@ -168,6 +170,8 @@ class Ends(Call):
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
         source, target = self._request.source, self._request.target
         store, found = self._seeing.find(source)
+        if self._request.chosen is not None:
+            store = cast("Store", ChosenStore(store, self._request.chosen))
         self._take(store)
         if found is None:
             raise missing_source(source.text)

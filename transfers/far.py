@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from transfers.agent import frames
 from transfers.entry import Entry
 
 
@@ -31,6 +33,15 @@ class Once:
     age_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """A private file that is put somewhere; `path` is absolute."""
+
+    path: bytes
+    content: bytes
+    executable: bool = False
+
+
 class Far(Protocol):
     """One login at one site. All paths are absolute bytes there; every method may raise
     `TryLaterError` (unreachable), `AccessError` (denied), `NotFoundError`, `RefusedError`.
@@ -53,6 +64,15 @@ class Far(Protocol):
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
         """Up to `maximum` bytes of a regular file from `offset`, symlinks not followed; None when absent."""
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """Make these folders, those above come first, and write all the files as `put` does, in few round trips."""
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """The first `maximum` bytes of each, in few round trips; None where there is no regular file that can be read."""
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Each source copied to its target as `copy` does, without waiting for one after the other."""
 
     def names(self, path: bytes) -> list[bytes]:
         """The names in a folder, sorted; an absent folder has none."""
@@ -87,3 +107,14 @@ class Far(Protocol):
 
     def close(self) -> None:
         """Leave; safe to call twice."""
+
+
+def read_answer(content: bytes) -> Finished | None:
+    """The answer that `run_once` wrote into its marker as `answer.json`; None where it is none."""
+    try:
+        record = json.loads(content)
+        return Finished(
+            int(record["exit"]), frames.bytes_of(record["stdout"]), frames.bytes_of(record["stderr"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hibali.locations import Location
+from transfers.entry import Entry
 from transfers.plan_reader import SavedPlan
 from transfers.rules import Rules
 
@@ -29,7 +31,8 @@ class Request:
     What would be replaced or deleted is kept at `backup`, where that is given. `rate` is the most bytes a second,
     0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
     digests that decide count from the record, too. `direct` has the source's site send to the target's by itself. What comes into
-    a dataset becomes a commit there as `saving` says.
+    a dataset becomes a commit there as `saving` says. Of the source, only the files `chosen` are meant, each under the name it is to have,
+    where that is given.
     """
 
     operation: str
@@ -43,6 +46,7 @@ class Request:
     recorded: bool = False
     direct: bool = False
     saving: Saving = field(default_factory=Saving)
+    chosen: Mapping[bytes, Entry] | None = None
 
     @property
     def lowest_rate(self) -> int:

@@ -9,13 +9,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from hibali import shell
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+    UsageError,
+)
 from hibali.login import Login
 from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent import frames
 from transfers.entry import Entry, Kind
-from transfers.far import Finished, Once
+from transfers.far import Finished, Once, SmallFile, read_answer
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, entry_of, expand, kind_of, listed_names
@@ -141,6 +149,28 @@ class SftpFar:
             client.ask_close(handle)
         return bytes(content)
 
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """See Far: one after the other, for an SFTP server knows no more."""
+        for path in folders:
+            self.make_folder(path)
+        for each in files:
+            self.put(each.path, each.content, executable=each.executable)
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """See Far."""
+        return [self._get_one(path, maximum) for path in paths]
+
+    def _get_one(self, path: bytes, maximum: int) -> bytes | None:
+        try:
+            return self.get(path, maximum=maximum)
+        except (IncompleteError, AccessError):
+            return None
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """See Far."""
+        for source, target in pairs:
+            self.copy(source, target)
+
     def names(self, path: bytes) -> list[bytes]:
         """See Far."""
         try:
@@ -249,7 +279,7 @@ class SftpFar:
             return Once(fresh=True, finished=finished, age_seconds=0.0)
         known = self.get(answer_file)
         age = self._age(marker) - _ON_THE_WAY_SECONDS
-        return Once(fresh=False, finished=_finished(known) if known else None, age_seconds=max(0.0, age))
+        return Once(fresh=False, finished=read_answer(known) if known else None, age_seconds=max(0.0, age))
 
     def _age(self, marker: bytes) -> float:
         """How long ago it was made, by the far filesystem's clock: that of a file made now."""
@@ -295,13 +325,3 @@ def _record(finished: Finished) -> dict[str, Any]:
         "stdout": frames.text_of(finished.stdout),
         "stderr": frames.text_of(finished.stderr),
     }
-
-
-def _finished(content: bytes) -> Finished | None:
-    try:
-        record = json.loads(content)
-        return Finished(
-            int(record["exit"]), frames.bytes_of(record["stdout"]), frames.bytes_of(record["stderr"])
-        )
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hibali.errors import NotFoundError, RefusedError
+from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location, read_location
 from hibali.settings import Settings
@@ -26,7 +26,14 @@ from transfers.far import Far
 
 
 def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
-    """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now."""
+    """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
+    if run.sweep is not None:
+        raise UsageError(
+            "no-single-run",
+            "a bundle is of one run, and this is a sweep",
+            about=run.id,
+            hint="Run the task that is meant by itself, and bundle that run.",
+        )
     if pipeline.digest != run.pipeline_digest:
         raise RefusedError(
             "other-pipeline",

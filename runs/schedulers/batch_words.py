@@ -26,13 +26,15 @@ exit "$code"
 class Submitting:
     """How a system speaks of a submission: its program and name, and by what its errors are known.
 
-    `unclear` matches where the job may have been taken all the same, `later` where asking again may help.
+    `unclear` matches where the job may have been taken all the same, `later` where asking again may help; `stopped` are
+    exit codes of a program that somebody ended.
     """
 
     program: str
     system: str
     unclear: re.Pattern[bytes]
     later: re.Pattern[bytes]
+    stopped: frozenset[int] = frozenset()
 
     def read(self, finished: Finished, job: str | None) -> Answer:
         """What the answer amounts to, `job` being the id found in it."""
@@ -48,7 +50,8 @@ class Submitting:
                     hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
                 )
             )
-        if finished.exit_code <= 0 or job is not None or self.unclear.search(told):
+        stopped = finished.exit_code <= 0 or finished.exit_code in self.stopped
+        if stopped or job is not None or self.unclear.search(told):
             return Unclear(said or f"{self.program} gave no job id")
         if self.later.search(told):
             return NotSubmitted(

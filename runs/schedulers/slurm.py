@@ -55,19 +55,23 @@ _PHASES = {
 _SUBMITTING = Submitting(
     program="sbatch",
     system="Slurm",
-    # its question may have arrived although no answer came back
+    # Its question may have arrived although no answer came back, or none that it believes: of "unable to contact
+    # slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
     unclear=re.compile(
-        rb"timed out on send/recv|zero bytes were transmitted|connection reset|message receive failure",
+        rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
+        rb"|authentication error|insane message length|unexpected message|header lengths are longer",
         re.IGNORECASE,
     ),
     # nothing was asked, or the controller said no for now
     later=re.compile(
         rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
-        rb"|submit ?limit|submitjobs|job submit limit|protocol authentication error|connection refused"
+        rb"|submit ?limit|submitjobs|job submit limit|connection refused"
         rb"|slurm backup controller in standby",
         re.IGNORECASE,
     ),
+    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
 )
+_ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
@@ -106,6 +110,8 @@ class Slurm:
         """Options stand on the command line where SBATCH_* variables there must not override them."""
         folder = job.script.rpartition("/")[0]
         options = []
+        if job.comment:
+            options.append(f"--comment={job.comment}")
         if job.tasks:
             options.append(f"--array=1-{job.tasks:d}")
         if job.after:
@@ -213,6 +219,15 @@ class Slurm:
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
         return ("scancel", job)
+
+    def array_limit_words(self) -> tuple[str, ...]:
+        """See runs.sweeps.chunks.TellsArrayLimit."""
+        return ("scontrol", "show", "config")
+
+    def read_array_limit(self, finished: Finished) -> int | None:
+        """MaxArraySize is one more than the highest index (slurm.conf(5))."""
+        found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
+        return max(1, int(found[1]) - 1) if found else None
 
     def release_words(self, job: str) -> tuple[str, ...]:
         """Of a job that waits for nobody's permission, it changes nothing."""

@@ -337,7 +337,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
 
 
 def test_a_source_that_changes_while_it_is_read_is_a_problem(subject: Subject) -> None:
-    large = LARGE * 4  # more than what is asked ahead
+    large = LARGE * 8  # more than what is asked ahead
     subject.plant({b"large": large})
     store = subject.open()
     entry = store.stat(b"large")

@@ -18,8 +18,8 @@ from tests.support.transfers import Transfers
 from tests.support.trees import sha256
 
 MIB = 1 << 20
-LARGE = random.Random(11).randbytes(208 * MIB + 11)  # noqa: S311 - 27 parts of 8 MiB
-IN_FLIGHT = 32 * MIB  # what was under way at a kill, and what the kernel had taken of it
+LARGE = random.Random(11).randbytes(208 * MIB + 11)  # noqa: S311 - 14 parts of 16 MiB
+IN_FLIGHT = 64 * MIB  # what was under way at a kill, and what the kernel had taken of it
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def uploads(there: Transfers) -> list[str]:
 def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None:
     there, proxy = counted
     there.make({b"large": LARGE})
-    kills = (70 * MIB, 60 * MIB, 50 * MIB)
+    kills = (110 * MIB, 100 * MIB, 90 * MIB)
     for after in kills:
         push_and_kill(there, proxy, after)
         assert there.landed() == {}, "nothing is seen of it before it is whole"
@@ -74,18 +74,18 @@ def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None
 
 def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> None:
     there, proxy = counted
-    there.make({b"large": LARGE[: 64 * MIB]})
-    push_and_kill(there, proxy, 40 * MIB, signal.SIGTERM)
-    assert there.push().last["bytes_sent"] <= 64 * MIB - 40 * MIB + IN_FLIGHT
-    assert there.landed() == {b"large": LARGE[: 64 * MIB]}
+    there.make({b"large": LARGE[: 128 * MIB]})
+    push_and_kill(there, proxy, 110 * MIB, signal.SIGTERM)
+    assert there.push().last["bytes_sent"] <= 128 * MIB - 110 * MIB + IN_FLIGHT
+    assert there.landed() == {b"large": LARGE[: 128 * MIB]}
 
 
 @pytest.mark.parametrize("keep_times", [False, True])
 def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: bool) -> None:
     there, proxy = counted
-    content = LARGE[: 64 * MIB]
+    content = LARGE[: 128 * MIB]
     file = there.make({b"large": content}) / "large"
-    push_and_kill(there, proxy, 40 * MIB)
+    push_and_kill(there, proxy, 110 * MIB)
     status = file.stat()
     changed = bytes(reversed(content[:MIB])) + content[MIB:-MIB] + bytes(reversed(content[-MIB:]))
     file.write_bytes(changed)
@@ -102,10 +102,10 @@ def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(count
     there, proxy = counted
     content = LARGE[: 128 * MIB]
     there.make({b"large": content})
-    push_and_kill(there, proxy, 80 * MIB)  # more than what is under way at once: some parts have landed
+    push_and_kill(there, proxy, 110 * MIB)  # more than what is under way at once: some parts have landed
     client, bucket = there.place.bucket.client, there.place.bucket.name
     (upload,) = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
-    other = b"x" * (8 * MIB)
+    other = b"x" * (16 * MIB)
     client.upload_part(
         Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"], PartNumber=1, Body=other
     )

@@ -76,6 +76,13 @@ def test_the_page_says_what_was_met_what_was_not_and_what_was_not_measured() -> 
     assert "0.50 | not judged |" in quick
 
 
+def test_a_case_may_tell_a_table_of_its_own() -> None:
+    measured = case(hibali=[1.0])
+    measured.told = [["minute", "commands"], ["1", "2 squeue|x"]]
+    page = render([measured], [], {})
+    assert "| minute | commands |\n|---|---|\n| 1 | 2 squeue\\|x |\n" in page
+
+
 def test_the_longest_bar_of_the_picture_is_the_slowest_contender() -> None:
     picture = ET.fromstring(draw([case(hibali=[1.0], rsync=[4.0], scp=[2.0])]))  # noqa: S314 - our own words
     bars = [float(bar.attrib["width"]) for bar in picture.iter("{http://www.w3.org/2000/svg}rect")]

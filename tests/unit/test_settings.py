@@ -75,6 +75,7 @@ login_interval = "10s"
 bandwidth = "500M"
 lease = "5m"
 reconnect = "30m"
+settling = "5m"
 [sites.juwels.purge]
 root = "scratch"
 days = 90
@@ -131,7 +132,7 @@ def test_every_key_of_the_contract_is_read() -> None:
             "slurm", "brain", "batch", "01:00:00", ("--mail-type=NONE",), ("module load Apptainer",)
         ),
         container="apptainer",
-        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0),
+        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0, 300.0),
         purge=Purge("scratch", 90),
     )
     assert sites["bucket"].s3 == S3Settings(

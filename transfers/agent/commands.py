@@ -18,6 +18,7 @@ from transfers.agent.beneath import record_of
 from transfers.agent.folding import folds_case
 from transfers.agent.records import pack_record
 from transfers.agent.removing import remove_tree
+from transfers.agent.several import absolute_path, get_all, put_all, sync_folder
 
 Answer = Tuple[Dict[str, Any], frames.Body]
 
@@ -27,10 +28,7 @@ _VARIABLE = re.compile(r"\A\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?\Z", re.DOTALL)
 
 
 def _path(header: Dict[str, Any], key: str = "path") -> bytes:
-    path = frames.bytes_of(header[key])
-    if not path.startswith(b"/") or b"\0" in path:
-        raise OSError(errno.EINVAL, "not an absolute path")
-    return path
+    return absolute_path(header[key])
 
 
 def _expand(header: Dict[str, Any]) -> Answer:
@@ -102,7 +100,7 @@ def _make_folder(header: Dict[str, Any]) -> Answer:
         if not os.path.isdir(path):
             raise
         return {"made": False}, b""
-    _sync_folder(above)
+    sync_folder(above)
     return {"made": True}, b""
 
 
@@ -112,17 +110,6 @@ def _make_above(path: bytes) -> None:
         _make_above(os.path.dirname(path))
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-
-
-def _sync_folder(path: bytes) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _put_file(path: bytes, content: bytes, mode: int) -> None:
@@ -141,7 +128,7 @@ def _put_file(path: bytes, content: bytes, mode: int) -> None:
     except BaseException:
         os.unlink(partial)
         raise
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _put(header: Dict[str, Any]) -> Answer:
@@ -353,7 +340,9 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "stat": _stat,
     "make_folder": _make_folder,
     "put": _put,
+    "put_all": put_all,
     "get": _get,
+    "get_all": get_all,
     "names": _names,
     "copy": _copy,
     "remove_tree": _remove_tree,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 # Each layer that tries again multiplies what those above it do.
 _RETRIES: RetryConfig = {"max_retries": 0}
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
 
@@ -40,13 +40,19 @@ class Bulk:
         self._stores: dict[bool, Any] = {}
         self._opening = threading.Lock()
 
-    def put(self, key: bytes, content: Bytes, metadata: dict[str, str], *, checksum: bool) -> str:
-        """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`."""
-        if not is_plain(key):
+    def put(
+        self, key: bytes, content: Bytes, metadata: dict[str, str], *, sha256: str, checksum: bool
+    ) -> str:
+        """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`.
+
+        `sha256` is the content's. obstore would hash it once more for the signature, which takes longer than its
+        quicker requests save where the content is large.
+        """
+        if not is_plain(key) or len(content) > _LARGE_BYTES:
             headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
             if checksum:
-                headers[CHECKSUM] = checksum_of(hashlib.sha256(content).hexdigest())
-            return self._requests.ask("PUT", key, headers=headers, body=bytes(content)).etag
+                headers[CHECKSUM] = checksum_of(sha256)
+            return self._requests.ask("PUT", key, headers=headers, body=content, sha256=sha256).etag
         import obstore
 
         store = self._open(checksum=checksum)

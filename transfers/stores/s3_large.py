@@ -21,7 +21,7 @@ from transfers.stores.s3_requests import Bytes, Requests
 from transfers.stores.s3_uploads import Begun, Part, Uploads
 
 CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", again=True)
-_OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
+OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
 
 
 class Holder(Protocol):
@@ -80,7 +80,7 @@ class Large:
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
         if self.problem is None and unit.offset != self._taken:
-            self.problem = _OUT_OF_ORDER
+            self.problem = OUT_OF_ORDER
         self._taken = unit.offset + unit.length
         if self.problem is not None:
             return None

@@ -11,13 +11,29 @@ from transfers.entry import Kind, Proof
 from transfers.jobs import Jobs
 from transfers.store import Item, Landed, Payload, Problem
 from transfers.stores.s3_errors import problem_of
-from transfers.stores.s3_large import CORRUPT, Large, Place, known_from
+from transfers.stores.s3_large import CORRUPT, OUT_OF_ORDER, Large, Place, known_from
 from transfers.stores.s3_lines import Lines
 from transfers.stores.s3_manifest import Known, line_of, to_metadata
 from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _AT_ONCE = 32
+_WHOLE_BYTES = 32 * 1024 * 1024  # up to here one request beats several, and those around an upload
 _CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
+
+
+class _Whole:
+    """A file of a few segments, gathered to be put in one piece; once it has a `problem`, the rest is passed over."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.problem: Problem | None = None
+
+    def take(self, payload: Payload) -> None:
+        self.problem = self.problem or payload.problems.get(0)
+        if self.problem is None and payload.unit.offset != len(self.content):
+            self.problem = OUT_OF_ORDER
+        if self.problem is None:
+            self.content += payload.data
 
 
 class Writing:
@@ -28,6 +44,7 @@ class Writing:
         self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
+        self._whole: dict[int, _Whole] = {}
         self.landed = Lines()
         self.bytes = 0
         self.continued = False
@@ -74,7 +91,8 @@ class Writing:
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
         """One whole file: hashed in memory, then put."""
-        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
+        found = hashlib.sha256(content).hexdigest()
+        if found != digest or len(content) != item.entry.size:
             self._fail(item, CORRUPT)
             return
         known = known_from(item.entry, digest)
@@ -84,6 +102,7 @@ class Writing:
                 self._place.key_of(item.entry.path),
                 content,
                 to_metadata(known),
+                sha256=found,
                 checksum=self._place.checksum,
             )
         except HibaliError as problem:
@@ -124,6 +143,9 @@ class Writing:
                 len(payload.data), self._land, item, memoryview(payload.data), payload.digests[0]
             )
             return
+        if item.entry.size <= _WHOLE_BYTES:
+            self._gather(payload)
+            return
         large = self._large.get(item.number)
         if large is None:
             large = self._large[item.number] = Large(self._place, item, unit.length)
@@ -134,6 +156,19 @@ class Writing:
                 large.sent.append(sent)
         if unit.last:
             self._jobs.submit(0, self._complete, large, payload.digests[0])
+
+    def _gather(self, payload: Payload) -> None:
+        item = payload.unit.items[0]
+        whole = self._whole.setdefault(item.number, _Whole())
+        whole.take(payload)
+        if not payload.unit.last:
+            return
+        del self._whole[item.number]
+        if whole.problem is not None:
+            self._fail(item, whole.problem)
+            return
+        content = memoryview(whole.content)
+        self._jobs.submit(len(content), self._land, item, content, payload.digests[0])
 
     def _send(self, large: Large, number: int, content: Bytes) -> None:
         self._count(large.send(number, content))

@@ -35,13 +35,15 @@ def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
     login.ensure()
     try:
-        return Client(Channel(subsystem(login), site.name, login)), login.logins
+        client = Client(Channel(subsystem(login), site.name, login))
     except TryLaterError:
         if not login.shared:
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
-        return Client(Channel(subsystem(login), site.name, login)), login.logins
+        client = Client(Channel(subsystem(login), site.name, login))
+    login.answered()
+    return client, login.logins
 
 
 def subsystem(login: Login) -> list[str]:

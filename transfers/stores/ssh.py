@@ -60,13 +60,15 @@ def _start_agent(
     login.ensure()
     argv = remote_command(python)
     try:
-        return Connection(login.argv(argv), where, login, look_at=look_at)
+        connection = Connection(login.argv(argv), where, login, look_at=look_at)
     except TryLaterError:
         if not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
-        return Connection(login.argv(argv), where, login, look_at=look_at)
+        connection = Connection(login.argv(argv), where, login, look_at=look_at)
+    login.answered()
+    return connection
 
 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:

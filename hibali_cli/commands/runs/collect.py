@@ -13,6 +13,10 @@ from hibali_cli.options import Common
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
         (
+            "hibali runs collect 20260102-030405-0a1b2c3d results --table results/all.csv",
+            "Pull what the tasks of a sweep left into results/1/, results/2/ ..., and list it.",
+        ),
+        (
             "hibali runs collect 20260102-030405-0a1b2c3d --dataset study/derived",
             "The same into a dataset, with a record of the run.",
         ),
@@ -25,16 +29,26 @@ from hibali_cli.options import Common
     metavar="DIR",
     help="Collect into DIR in a DataLad dataset, and save with a record that `datalad rerun` repeats.",
 )
+@click.option(
+    "--table", metavar="FILE", help="A .csv, .jsonl or .parquet file of a sweep's tasks and outputs."
+)
 @click.option("--no-save", is_flag=True, help="Leave what comes into a dataset uncommitted.")
 def command(
-    common: Common, run_id: str, *, folder: str | None, dataset: str | None, no_save: bool
+    common: Common,
+    run_id: str,
+    *,
+    folder: str | None,
+    dataset: str | None,
+    table: str | None,
+    no_save: bool,
 ) -> int | None:
     """Pull every declared output of a run into DIR (default: ./ID), verified.
 
-    Exit 6 names a required output that is missing; a tool that failed is exit 7, whatever it left.
+    Exit 6 names a required output that is missing; a tool that failed is exit 7, whatever it left. Of a sweep all tasks that have
+    ended are collected, each into a folder with its number.
     """
     from hibali.errors import RunFailedError, UsageError
-    from hibali_cli.collecting import collect_outputs, saving_in, tell_collected
+    from hibali_cli.collecting import Into, collect_outputs, saving_in, tell_collected
     from hibali_cli.progress import listening
     from hibali_cli.run_record import find_failure
     from hibali_cli.run_site import update_runs
@@ -46,6 +60,12 @@ def command(
         raise UsageError("usage", "it says where outputs go, and that they are saved", about="--dataset")
     book = Book()
     run = book.load(run_id)
+    if run.sweep is not None:
+        from hibali_cli.sweeping import collect_sweep
+
+        return collect_sweep(common, book, run, Into(folder, dataset, no_save), table)
+    if table is not None:
+        raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
     with listening(common, f"collect {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell)
         saving = Saving(save=not no_save)

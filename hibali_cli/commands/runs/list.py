@@ -21,6 +21,7 @@ def command(common: Common, *, update: bool, site_name: str | None) -> int | Non
     """List runs, oldest first, as they were last heard of."""
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs
+    from hibali_cli.sweep_record import tasks_text
     from runs.book import Book
 
     book = Book()
@@ -33,6 +34,17 @@ def command(common: Common, *, update: bool, site_name: str | None) -> int | Non
             common.output.record("run", run.to_record())
         common.output.record("end", {"count": len(runs), "exit": 0})
         return None
-    rows = [(run.id, run.state, run.pipeline, run.site, run.name or None, len(run.collected)) for run in runs]
-    common.output.table(["run", "state", "pipeline", "site", "name", "collected"], rows)
+    rows = [
+        (
+            run.id,
+            run.state,
+            tasks_text(run.sweep) if run.sweep is not None else None,
+            run.pipeline,
+            run.site,
+            run.name or None,
+            len(run.collected),
+        )
+        for run in runs
+    ]
+    common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
     return None

@@ -14,6 +14,7 @@ from hibali_cli.options import Common
     "logs",
     examples=[
         ("hibali runs logs 20260102-030405-0a1b2c3d", "See what the tool printed."),
+        ("hibali runs logs ID --task 17", "See what one task of a sweep printed."),
         ("hibali runs logs ID --stderr >errors.txt", "Keep what it printed to stderr, byte for byte."),
     ],
 )
@@ -21,14 +22,16 @@ from hibali_cli.options import Common
 @click.option("--stderr", "stream", flag_value="stderr", help="What went to standard error.")
 @click.option("--stdout", "stream", flag_value="stdout", default=True, help="What went to standard output.")
 @click.option("--scheduler", "stream", flag_value="scheduler.log", help="What the job itself said.")
-def command(common: Common, run_id: str, stream: str) -> int | None:
+@click.option("--task", type=int, metavar="N", help="Of a sweep, the task of this number.")
+def command(common: Common, run_id: str, stream: str, task: int | None) -> int | None:
     """Print what the tool wrote; on a terminal control characters are escaped."""
     from hibali_cli.progress import listening
     from hibali_cli.run_site import opener, run_site
     from runs.book import Book
     from runs.logs import read_log
+    from runs.sweeps.sweep import choose_task
 
-    run = Book().load(run_id)
+    run = choose_task(Book().load(run_id), task, log_of_job=stream == "scheduler.log")
     with listening(common, f"logs {run.id}") as tell:
         far = opener(run_site(common, run.site), tell)()
         try:

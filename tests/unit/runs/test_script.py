@@ -134,6 +134,13 @@ def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
     assert (record["code"], record["signal"]) == (143, name)
 
 
+def test_a_wish_that_stood_there_before_the_end_is_recorded(tmp_path: Path) -> None:
+    folder = lay(tmp_path, "touch ../cancel")
+    assert execute(folder) == 0
+    record = json.loads((folder / "exit.json").read_text())
+    assert (record["code"], record["signal"]) == (0, "cancel")
+
+
 def test_nothing_but_the_identifier_and_directives_varies() -> None:
     one = job_script(RUN, ("#SBATCH --mem=1M",)).replace(RUN, "")
     other = job_script("20270102-030405-ffffffff", ()).replace("20270102-030405-ffffffff", "")

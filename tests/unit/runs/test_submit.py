@@ -9,11 +9,12 @@ import pytest
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.sites import local_site
-from runs.scheduler import Job
+from runs.scheduler import Job, NotSubmitted, Submitted, Unclear
 from runs.schedulers.direct import Direct
+from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
-from runs.submit import submit_once
-from transfers.far import Far
+from runs.submit import Submission, find_submission, submit_once, submitted_at
+from transfers.far import Far, Finished
 from transfers.places import open_far
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -41,18 +42,17 @@ class Place:
         (self.folder / "job.sh").write_text(job_script(RUN, ()))
         (self.folder / "start").write_text(start_script((), "echo x >>count; exec sleep 0.2"))
 
-    def submit(self, words: tuple[str, ...] | None = None) -> str:
+    def submit(self, words: tuple[str, ...] | None = None, *, begun: bool = False) -> str:
         scheduler = Direct()
-        return submit_once(
-            self.far,
-            scheduler,
-            run=RUN,
-            folder=bytes(self.folder),
-            words=words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh")),
-            since="2026-01-02",
-            put=self.put,
-            settling=0.5,
-        )
+        words = words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh"))
+        submission = Submission(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
+        answer = submit_once(self.far, scheduler, submission, settling=0.5)
+        if isinstance(answer, NotSubmitted):
+            raise answer.error
+        return answer.job
+
+    def find(self) -> object:
+        return find_submission(self.far, Direct(), RUN, bytes(self.folder), "2026-01-02")
 
     def markers(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("submit*"))
@@ -97,3 +97,67 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_call(place: Place
     assert place.markers() == ["submit"]
     assert place.submit().count(":") == 3
     assert (place.markers(), place.puts) == (["submit", "submit-2"], 2)
+
+
+def test_where_a_job_took_the_turn_no_other_is_submitted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began, and did not come to say which it is."""
+    monkeypatch.setattr("runs.submit._WRITING_SECONDS", 0.5)
+    (place.folder / "submit").mkdir()
+    (place.folder / "started").mkdir()
+    with pytest.raises(TryLaterError):
+        place.submit()
+    assert place.markers() == ["submit"]
+
+
+def test_a_submission_that_was_begun_elsewhere_is_looked_for_before_the_first_try(place: Place) -> None:
+    """The marker is gone with whatever removed the folder; the job has written itself down again."""
+    (place.folder / "started").mkdir()
+    (place.folder / "started" / "job").write_text("12:34:ab:host\n")
+    assert place.submit(begun=True) == "12:34:ab:host"
+    assert place.markers() == []
+
+
+def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place) -> None:
+    assert isinstance(place.find(), NotSubmitted)
+    (place.folder / "submit").mkdir()
+    assert isinstance(place.find(), Unclear)
+    assert place.submit().count(":") == 3
+    found = place.find()
+    assert isinstance(found, Submitted)
+    assert found.job == place.submit()
+    begun = submitted_at(place.far, bytes(place.folder))
+    assert begun.answered
+    assert -5 < begun.age < 600
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"),
+    [
+        (1, "Unable to contact slurm controller (receive failure)"),
+        (1, "Unable to contact slurm controller (send failure)"),
+        (1, "Batch job submission failed: Socket timed out on send/recv operation"),
+        (1, "Batch job submission failed: Zero Bytes were transmitted or received"),
+        (1, "Batch job submission failed: Protocol authentication error"),
+        (124, ""),
+        (137, ""),
+        (143, "Terminated"),
+        (0, "welcome"),
+    ],
+)
+def test_what_slurm_may_have_taken_is_looked_up(exit_code: int, said: str) -> None:
+    answer = Slurm().read_submit(Finished(exit_code, b"", f"sbatch: error: {said}\n".encode()))
+    assert isinstance(answer, Unclear)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+    ],
+)
+def test_what_slurm_certainly_refused_is_not(said: str) -> None:
+    answer = Slurm().read_submit(Finished(1, b"", f"sbatch: error: {said}\n".encode()))
+    assert isinstance(answer, NotSubmitted)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runs.run import State
 from runs.scheduler import Phase, Status
-from runs.verdict import ExitRecord, judge, read_exit_record
+from runs.verdict import ASKED, ExitRecord, judge, read_exit_record
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -28,8 +30,9 @@ def test_without_an_exit_record_nothing_ever_succeeded(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_an_exit_record_of_zero_is_a_success_whatever_the_scheduler_says(phase: Phase) -> None:
-    assert judge(status(phase), record(0), None).state is State.SUCCEEDED
+def test_an_exit_record_of_zero_is_a_success_unless_the_scheduler_cancelled_the_job(phase: Phase) -> None:
+    expected = State.CANCELLED if phase is Phase.CANCELLED else State.SUCCEEDED
+    assert judge(status(phase), record(0), None).state is expected
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -68,6 +71,83 @@ def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
     assert judge(status(Phase.GONE), None, None, cancelled=True).state is State.CANCELLED
     assert judge(status(Phase.ENDED), record(143, "TERM"), None, cancelled=True).state is State.CANCELLED
     assert judge(status(Phase.ENDED), record(0), None, cancelled=True).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phase, code: int) -> None:
+    """The job would have seen the wish at its end, so whatever the scheduler says came later."""
+    seen = judge(status(phase), record(code), None, cancelled=True, marked=True, told=True)
+    assert seen.state is (State.FAILED if code else State.SUCCEEDED)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(
+    ("phase", "told", "expected"),
+    [
+        (Phase.CANCELLED, True, State.CANCELLED),
+        (Phase.CANCELLED, False, State.CANCELLED),  # somebody else told the scheduler, or we died after it
+        (Phase.GONE, True, State.CANCELLED),
+        (Phase.RUNNING, True, State.RUNNING),  # the scheduler has not said yet how it ended
+        (Phase.RUNNING, False, State.RUNNING),
+        (Phase.ENDED, True, None),  # it ended by itself before the scheduler came to end it
+        (Phase.GONE, False, None),  # nobody told the scheduler
+        (Phase.ELSEWHERE, False, None),
+    ],
+)
+def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
+    code: int, phase: Phase, told: bool, expected: State | None
+) -> None:
+    """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
+    by_itself = State.FAILED if code else State.SUCCEEDED
+    seen = judge(status(phase), record(code, ASKED), None, cancelled=True, marked=True, told=told)
+    assert seen.state is (expected or by_itself)
+
+
+def test_a_wish_that_never_arrived_explains_nothing() -> None:
+    assert judge(status(Phase.GONE), None, None, cancelled=True, told=False).state is State.LOST
+    assert judge(status(Phase.ENDED), None, None, cancelled=True, told=True).state is State.LOST
+    assert judge(status(Phase.KILLED), None, None, cancelled=True, told=True).state is State.FAILED
+    limit = judge(status(Phase.KILLED), record(143, "TERM"), None, cancelled=True, told=True)
+    assert limit.state is State.FAILED
+
+
+@given(
+    st.sampled_from(list(Phase)),
+    st.none() | st.sampled_from(list(Phase)),
+    st.none() | st.tuples(st.sampled_from([0, 1, 143]), st.sampled_from(["", "TERM", ASKED])),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_success_and_cancelling_are_never_claimed_without_grounds(
+    phase: Phase,
+    accounted: Phase | None,
+    made: tuple[int, str] | None,
+    cancelled: bool,
+    marked: bool,
+    told: bool,
+    again: bool,
+) -> None:
+    marked, told = marked and cancelled, told and cancelled
+    found = judge(
+        status(phase),
+        record(*made) if made else None,
+        status(accounted) if accounted else None,
+        cancelled=cancelled,
+        marked=marked,
+        told=told,
+        again=again,
+    )
+    said_cancelled = Phase.CANCELLED in {phase, accounted}
+    if found.state is State.SUCCEEDED:
+        assert made is not None
+        assert made[0] == 0
+        assert made[1] != "TERM"
+        assert (marked and not made[1]) or phase is not Phase.CANCELLED
+    if found.state is State.CANCELLED:
+        assert cancelled or said_cancelled
 
 
 def test_a_job_that_was_stopped_and_put_back_is_lost() -> None:

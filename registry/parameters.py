@@ -1,0 +1,256 @@
+"""The tasks of a sweep: rows of a table and lists of values, typed by the pipeline's questions and checked all at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import NotFoundError, UsageError
+from hibali.ranges import write_ranges
+from hibali.strict_json import JsonProblemError, read_json
+from registry.invocation import Invocation, check_invocation, find_invocation_problems
+from registry.pipeline import Input, Pipeline
+from registry.problem import Problem, ProblemsError
+from registry.typed_answer import read_typed
+
+MOST_TASKS = 100_000
+_MOST_PROBLEMS = 100
+_MAXIMUM_BYTES = 64 * 1024 * 1024
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = frozenset({".jsonl", ".ndjson"})
+_ENTRIES = ";"  # between the entries of a list, where commas separate values or cells
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one task answers beside the answers of all; `line` is where in the table, 0 where it is in none."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    line: int = 0
+
+
+class SweepError(ProblemsError):
+    """A table, a parameter or the invocations they make are wrong."""
+
+    def __init__(self, problems: Sequence[Problem], *, about: str, hint: str = "") -> None:
+        shown = list(problems[:_MOST_PROBLEMS])
+        if len(problems) > len(shown):
+            shown.append(Problem("", f"and {len(problems) - len(shown)} more problems"))
+        super().__init__("invalid-sweep", shown, about=about, hint=hint)
+
+
+def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str]) -> list[Row]:
+    """One row a task: each row of the table with each combination of the parameters, of which the last varies fastest.
+
+    Raises `SweepError` with everything that is wrong, `NotFoundError` for a table that is not there.
+    """
+    rows = read_table(pipeline, table) if table is not None else [Row()]
+    lists = read_parameters(pipeline, parameters)
+    named = {identifier for row in rows for identifier in row.values}
+    twice = [Problem(each, "stands in the table and in --param") for each in lists if each in named]
+    if twice:
+        raise SweepError(twice, about="--param")
+    count = len(rows) * math.prod(len(values) for values in lists.values())
+    if not count or count > MOST_TASKS:
+        raise SweepError(
+            [Problem("", f"that makes {count} tasks, and a sweep has 1 to {MOST_TASKS}")],
+            about=str(table) if table is not None else "--param",
+        )
+    return [
+        Row({**row.values, **dict(zip(lists, chosen, strict=True))}, row.line)
+        for row in rows
+        for chosen in itertools.product(*lists.values())
+    ]
+
+
+def check_tasks(pipeline: Pipeline, answers: Any, rows: Sequence[Row]) -> list[Invocation]:
+    """The invocation of each row, which goes before `answers`, in order.
+
+    Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; the same problem of
+    several rows is named once, with their numbers.
+    """
+    if not isinstance(answers, Mapping):
+        check_invocation(pipeline, answers)
+    merged = [{**answers, **row.values} for row in rows]
+    found: dict[Problem, list[int]] = {}
+    for number, values in enumerate(merged, start=1):
+        for problem in find_invocation_problems(pipeline, values):
+            found.setdefault(problem, []).append(number)
+    if found:
+        problems = [_in_tasks(problem, numbers, rows) for problem, numbers in found.items()]
+        hint = f"`hibali pipelines show {pipeline.reference}` lists the inputs."
+        raise SweepError(problems, about=pipeline.reference, hint=hint)
+    return [check_invocation(pipeline, values) for values in merged]
+
+
+def _in_tasks(problem: Problem, numbers: Sequence[int], rows: Sequence[Row]) -> Problem:
+    tasks = f"task {numbers[0]}" if len(numbers) == 1 else f"tasks {write_ranges(numbers)}"
+    path = f"{tasks}, {problem.path}" if problem.path else tasks
+    return Problem(path, problem.message, problem.instead, rows[numbers[0] - 1].line)
+
+
+def read_table(pipeline: Pipeline, path: Path) -> list[Row]:
+    """The rows of a `.csv` or `.tsv` file, whose head names the inputs, or of a file of JSON objects, one a line.
+
+    An empty cell answers nothing. Raises `SweepError`, `NotFoundError`.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _SEPARATORS and suffix not in _LINES:
+        raise UsageError(
+            "unknown-table",
+            "a table of tasks is a .csv, .tsv or .jsonl file",
+            about=str(path),
+        )
+    text = _read_text(path)
+    if suffix in _LINES:
+        return _read_objects(text, path)
+    return _read_cells(pipeline, text, path, _SEPARATORS[suffix])
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAXIMUM_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+    except OSError as problem:
+        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=str(path)) from None
+    if len(content) > _MAXIMUM_BYTES:
+        raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], about=str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise SweepError([Problem("", f"not UTF-8 at byte {problem.start}")], about=str(path)) from None
+
+
+def _read_objects(text: str, path: Path) -> list[Row]:
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    # not splitlines: a string may hold U+2028
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = read_json(line.encode("utf-8"), str(path))
+        except JsonProblemError as problem:
+            problems.append(Problem("", problem.message, line=number))
+            continue
+        if isinstance(values, dict):
+            rows.append(Row(values, number))
+        else:
+            problems.append(Problem("", "must be a JSON object of input ids and values", line=number))
+    if problems:
+        raise SweepError(problems, about=str(path))
+    return rows
+
+
+def _read_cells(pipeline: Pipeline, text: str, path: Path, separator: str) -> list[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        lines = [(reader.line_num, cells) for cells in reader if cells]
+    except csv.Error as problem:
+        raise SweepError([Problem("", str(problem), line=reader.line_num)], about=str(path)) from None
+    if not lines:
+        raise SweepError([Problem("", "it is empty; its first line names the inputs")], about=str(path))
+    (_, head), *rest = lines
+    head = [each.strip() for each in head]
+    problems = [*_find_head_problems(pipeline, head), *_find_width_problems(head, rest)]
+    if problems:
+        raise SweepError(problems, about=str(path))
+    questions = [_question(pipeline, each) for each in head]
+    return [
+        Row(
+            {q.id: read_text(q, cell) for q, cell in zip(questions, cells, strict=True) if cell.strip()}, line
+        )
+        for line, cells in rest
+    ]
+
+
+def _find_head_problems(pipeline: Pipeline, head: Sequence[str]) -> Iterator[Problem]:
+    for identifier in dict.fromkeys(head):
+        if head.count(identifier) > 1:
+            yield Problem(identifier, "names two columns", line=1)
+        yield from _find_unknown(pipeline, identifier, line=1)
+
+
+def _find_width_problems(head: Sequence[str], rest: Sequence[tuple[int, list[str]]]) -> Iterator[Problem]:
+    for line, cells in rest:
+        if len(cells) != len(head):
+            yield Problem("", f"has {len(cells)} cells, and the head has {len(head)}", line=line)
+
+
+def _find_unknown(pipeline: Pipeline, identifier: str, *, line: int = 0) -> Iterator[Problem]:
+    known = [each.id for each in pipeline.inputs]
+    if identifier not in known:
+        near = get_close_matches(identifier[:100], known, n=1)
+        yield Problem(identifier, f"no such input; is it {near[0]}?" if near else "no such input", line=line)
+
+
+def _question(pipeline: Pipeline, identifier: str) -> Input:
+    found = pipeline.find_input(identifier)
+    assert found is not None
+    return found
+
+
+def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each `ID=VALUE,VALUE,...`, typed, in the order given. Raises `SweepError`."""
+    lists: dict[str, list[Any]] = {}
+    problems: list[Problem] = []
+    for text in parameters:
+        identifier, separator, values = text.partition("=")
+        wrong = [] if separator else [Problem(identifier[:200], "is written ID=VALUE,VALUE,...")]
+        wrong = wrong or list(_find_unknown(pipeline, identifier))
+        if identifier in lists:
+            wrong.append(Problem(identifier, "is given twice"))
+        if not wrong:
+            question = _question(pipeline, identifier)
+            lists[identifier] = [read_text(question, each) for each in split_values(values)]
+        problems += wrong
+    if problems:
+        raise SweepError(problems, about="--param")
+    return lists
+
+
+def split_values(text: str) -> list[str]:
+    """The parts between commas; one in a JSON string or list separates nothing."""
+    parts = [""]
+    depth = 0
+    quoted = escaped = False
+    for letter in text:
+        if letter == "," and not depth and not quoted:
+            parts.append("")
+            continue
+        if quoted:
+            quoted = escaped or letter != '"'
+            escaped = letter == "\\" and not escaped
+        elif letter == '"' and (depth or not parts[-1].strip()):
+            quoted = True
+        elif letter == "[" and (depth or not parts[-1].strip()):
+            depth += 1
+        elif letter == "]" and depth:
+            depth -= 1
+        parts[-1] += letter
+    return parts
+
+
+def read_text(question: Input, text: str) -> Any:
+    """The answer that a cell or a part of a parameter means; what is no such value stays text, for the rules to judge.
+
+    A list is a JSON list, or its entries with `;` between them.
+    """
+    if not question.is_list:
+        return read_typed(question, text)
+    if text.strip().startswith("["):
+        try:
+            found = read_json(text.encode("utf-8", "surrogateescape"), question.id)
+        except JsonProblemError:
+            return text
+        return found if isinstance(found, list) else text
+    return [read_typed(question, part) for part in text.split(_ENTRIES)]

@@ -1,0 +1,137 @@
+"""Removing the folders of runs that are over at their site: each one checked, taken out of the way whole, and then removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from hibali.errors import HibaliError, IncompleteError, RefusedError
+from hibali.locations import work_path
+from hibali.sites import Site
+from hibali.text import printable
+from runs.book import Book
+from runs.run import Run
+from transfers.far import Far
+
+
+class Fate(StrEnum):
+    """What becomes of a run's folder."""
+
+    REMOVED = "removed"
+    PLANNED = "planned"
+    KEPT = "kept"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which runs may go: all that ended, or only those whose outputs were collected; and how long ago at least, in seconds."""
+
+    all_ended: bool = False
+    older_than: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """One run and what became of its folder; `because` says why it was kept, or not removed."""
+
+    run: Run
+    fate: Fate
+    because: str = ""
+
+
+def why_kept(run: Run, wanted: Wanted, now: datetime) -> str:
+    """Why the folder of a run stays; "" where it may go. Pure."""
+    if run.cleaned:
+        return "it was removed before"
+    if not run.state.final:
+        return f"the run is not over: {run.state}"
+    if not run.folder:
+        return "it never had a folder"
+    if not run.collected and not wanted.all_ended:
+        return "its outputs were not collected"
+    if (now - _time_of(run.ended or run.created)).total_seconds() < wanted.older_than:
+        return "it ended too lately"
+    return ""
+
+
+def _time_of(text: str) -> datetime:
+    """A time of the ledger or of an exit record; one that is none was now."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def plan_cleaning(runs: Iterable[Run], wanted: Wanted) -> Iterator[Cleaned]:
+    """What would become of each; nothing is asked of any site."""
+    now = datetime.now(UTC)
+    for run in runs:
+        because = why_kept(run, wanted, now)
+        yield Cleaned(run, Fate.KEPT if because else Fate.PLANNED, because)
+
+
+def clean_run(far: Far, site: Site, book: Book, run: Run, wanted: Wanted) -> Cleaned:
+    """Remove the folder of a run, unless it may not go after all; a failure is told and left for the next call."""
+    try:
+        with book.claim(run.key):
+            run = book.load(run.id)
+            because = why_kept(run, wanted, datetime.now(UTC))
+            if because:
+                return Cleaned(run, Fate.KEPT, because)
+            _remove(far, site, run)
+            return Cleaned(book.note(run.id, "cleaned"), Fate.REMOVED)
+    except RefusedError as problem:
+        return Cleaned(run, Fate.KEPT, problem.message)
+    except IncompleteError as problem:
+        return Cleaned(run, Fate.FAILED, problem.message)
+
+
+def _remove(far: Far, site: Site, run: Run) -> None:
+    """Out of the way by one rename first: what is half removed must not look like a run that has not started."""
+    runs = far.expand(work_path(site)) + b"/runs"
+    name = run.id.encode("ascii")
+    if run.folder != runs + b"/" + name:
+        raise RefusedError(
+            "not-its-folder",
+            f"the site keeps runs elsewhere now: {printable(runs)}",
+            about=f"{site.name}:{printable(run.folder)}",
+        )
+    aside = runs + b"/.removed-" + name
+    if far.stat(aside) is not None:
+        _remove_tree(far, site, aside)
+    if far.stat(run.folder) is not None:
+        if not _is_of(far, run):
+            raise RefusedError(
+                "not-its-folder",
+                "what stands there does not say that it is of this run",
+                about=f"{site.name}:{printable(run.folder)}",
+            )
+        far.move(run.folder, aside)
+        if far.stat(run.folder) is not None:
+            raise IncompleteError("not-removed", "it could not be taken out of the way", about=run.id)
+        _remove_tree(far, site, aside)
+
+
+def _is_of(far: Far, run: Run) -> bool:
+    """Whether its job script is that of the run; one that was never made ready has only its card."""
+    script = far.get(run.folder + b"/job.sh", maximum=1 << 20)
+    told = b"\nrun=%s\n" % run.id.encode("ascii")
+    card = far.get(run.folder + b"/run.json", maximum=1 << 20)
+    return (script is not None and told in script) or (
+        card is not None and b'"id":"%s"' % run.id.encode("ascii") in card
+    )
+
+
+def _remove_tree(far: Far, site: Site, path: bytes) -> None:
+    try:
+        far.remove_tree(path)
+    except IncompleteError:
+        raise
+    except HibaliError as problem:
+        if int(problem.exit) in {4, 5}:
+            raise
+        raise IncompleteError(problem.code, problem.message, about=f"{site.name}:{printable(path)}") from None

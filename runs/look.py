@@ -1,0 +1,182 @@
+"""What is known now of runs and tasks at one site: one question to the scheduler, and their exit records read together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runs.courtesy import courteous
+from runs.run import Run, State
+from runs.scheduler import GONE, Phase, Scheduler, Status
+from runs.sweeps.sweep import Sweep, folder_of, task_word
+from runs.verdict import ASKED, ExitRecord, Seen, judge, read_exit_record
+from transfers.far import Far
+
+_RECORD_BYTES = 16384
+
+Key = tuple[str, int]  # a run's id, and the number of its task; 0 for a run that is no sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What has a folder and an exit record of its own: a run, or one task of a sweep.
+
+    `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
+    of it before. Of what is looked at `thorough`ly the record is read in any case.
+    """
+
+    key: Key
+    run: Run
+    folder: bytes
+    word: str
+    state: State
+    status: Status
+    jobs: tuple[str, ...]
+    accounts: tuple[str, ...]
+    thorough: bool = True
+
+    @property
+    def queued(self) -> bool:
+        """Whether the scheduler still has it where it can be seen."""
+        return self.status.phase in {Phase.WAITING, Phase.RUNNING}
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether it waits after it was running."""
+        return self.status.phase is Phase.WAITING and self.state is State.RUNNING
+
+
+def ask(
+    far: Far,
+    scheduler: Scheduler,
+    runs: Sequence[Run],
+    *,
+    thorough: bool = True,
+    others: Sequence[Run] = (),
+) -> dict[Key, Seen]:
+    """What is known now of these runs of one site and scheduler, each with a job; one question for all, tasks included.
+
+    Exit records are read, all together, of what has left the queue or fell back in it, with `thorough` of everything whose end
+    is not known. The `others` go along in the same question. Raises `TryLaterError` where the scheduler does not answer, or
+    refused too often to be asked now.
+    """
+    if not runs and not others:
+        return {}
+    with courteous(next(iter((*runs, *others))).site):
+        subjects = _find_subjects(far, scheduler, runs, others, thorough=thorough)
+    wanted = [each for each in subjects if each.thorough or not each.queued or each.fell_back]
+    contents = far.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
+    records: dict[Key, ExitRecord] = {}
+    for each, content in zip(wanted, contents, strict=True):
+        record = read_exit_record(content, each.word)
+        if record is not None:
+            records[each.key] = record
+    stopped = [each for each in wanted if each.key in records and records[each.key].signal not in {"", ASKED}]
+    started = far.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
+    again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
+    unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
+    accounted = _ask_accounts(far, scheduler, unclear)
+    return {
+        each.key: judge(
+            each.status,
+            records.get(each.key),
+            accounted.get(each.key),
+            cancelled=each.run.cancelled,
+            marked=each.run.marked,
+            told=each.run.told,
+            again=each.key in again,
+        )
+        for each in subjects
+    }
+
+
+def _find_subjects(
+    far: Far, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+) -> list[Subject]:
+    asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
+    single = [(run, closely) for run, closely in asked if run.sweep is None]
+    sweeps = [(run, run.sweep, closely) for run, closely in asked if run.sweep is not None]
+    jobs = {run.job for run, _ in single}
+    arrays = {job for _, sweep, closely in sweeps for job in _open_jobs(sweep, thorough=closely)}
+    if not jobs and not arrays:
+        return []
+    finished = far.run(scheduler.status_words(sorted(jobs | arrays)))
+    statuses = scheduler.read_status(finished, sorted(jobs)) if jobs else {}
+    told = scheduler.read_tasks(finished, sorted(arrays)) if arrays else {}
+    subjects = [
+        Subject(
+            (run.id, 0),
+            run,
+            run.folder,
+            run.id,
+            run.state,
+            statuses[run.job],
+            (run.job,),
+            (run.job,),
+            closely,
+        )
+        for run, closely in single
+    ]
+    for run, sweep, closely in sweeps:
+        subjects += _tasks_of(run, sweep, told, thorough=closely)
+    return subjects
+
+
+def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
+    """Whether a task is asked about: one that is LOST only now and then."""
+    state = sweep.tasks[number].state
+    return not (state.final if thorough else state.ended)
+
+
+def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
+    return [
+        job
+        for chunk in sweep.chunks
+        if any(_is_open(sweep, number, thorough=thorough) for number in chunk.tasks)
+        for job in chunk.jobs
+    ]
+
+
+def _tasks_of(
+    run: Run, sweep: Sweep, told: Mapping[str, Mapping[int, Status]], *, thorough: bool
+) -> list[Subject]:
+    found = []
+    for number, (chunk, index) in sweep.places().items():
+        if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
+            continue
+        status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
+        # as Slurm, PBS or LSF, and Grid Engine write it
+        accounts = tuple(
+            name
+            for job in chunk.jobs
+            for name in (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
+        )
+        state = sweep.tasks[number].state
+        word = task_word(run.id, number)
+        folder = folder_of(run, number)
+        found.append(
+            Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
+        )
+    return found
+
+
+def _best(statuses: Sequence[Status]) -> Status:
+    """Of several jobs with the same task, the one that still can do something, or was there at all."""
+    queued = [status for status in statuses if status.phase.queued]
+    known = [status for status in statuses if status.phase is not Phase.GONE]
+    return (queued or known or list(statuses))[0]
+
+
+def _is_unclear(subject: Subject) -> bool:
+    """Whether accounting may know more. Of a task it is asked only where the queue knows nothing: there are many."""
+    return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
+
+
+def _ask_accounts(far: Far, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
+    if not unclear:
+        return {}
+    since = min(each.run.created for each in unclear)[:10]
+    jobs = {job for each in unclear for job in each.jobs}
+    words = scheduler.accounting_words(sorted(jobs), "", since)
+    told = (scheduler.read_accounting(far.run(words)) or {}) if words else {}
+    return {each.key: told[name] for each in unclear for name in each.accounts if name in told}

@@ -1,0 +1,182 @@
+"""Collecting a sweep: the outputs of many tasks in one verified pull, each task's into a folder with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from hibali.errors import Exit, TryLaterError
+from hibali.events import Event, Failed, Listener, Moved, ignore
+from hibali.ledger import new_identifier
+from hibali.locations import Location
+from hibali.sites import Site
+from runs.book import Book
+from runs.collect import choose_outputs
+from runs.run import Output, Run, State
+from runs.sweeps.sweep import Sweep, sweep_of
+from transfers.entry import Entry
+from transfers.places import open_store
+from transfers.receipt import Receipt
+from transfers.request import Request, Saving
+from transfers.synchronise import synchronise
+
+_WORK = b"work"
+
+
+@dataclass(slots=True)
+class ChosenFiles:
+    """The output files of some tasks: each as its site listed it, under the name it is to have, with the output it belongs to."""
+
+    files: dict[bytes, Entry] = field(default_factory=dict)
+    owners: dict[bytes, str] = field(default_factory=dict)
+    problems: list[Failed] = field(default_factory=list)
+
+    def by_task(self) -> dict[int, list[tuple[str, bytes]]]:
+        """Of each task the outputs and the names of their files."""
+        found: dict[int, list[tuple[str, bytes]]] = {}
+        for name in sorted(self.files):
+            number = int(name.partition(b"/")[0])
+            found.setdefault(number, []).append((self.owners[name], name))
+        return found
+
+
+def choose_tasks(
+    entries: Iterable[Entry], outputs: Mapping[int, Sequence[Output]], well: Collection[int]
+) -> ChosenFiles:
+    """Judge a listing of the folder of all tasks; pure.
+
+    Of the tasks of `outputs`, `well` are those that succeeded: only there is an output missing that is not there.
+    """
+    chosen = ChosenFiles()
+    left = dict(outputs)
+    for first, below in groupby(entries, key=lambda entry: entry.path.partition(b"/")[0]):
+        number = int(first) if first.isdigit() else 0
+        if number in left:
+            _choose(chosen, number, left.pop(number), _in_work(below), told=number in well)
+    for number, some in left.items():
+        _choose(chosen, number, some, [], told=number in well)
+    return chosen
+
+
+def _in_work(entries: Iterable[Entry]) -> list[tuple[bytes, Entry]]:
+    """What lies in a task's work folder, by its path there."""
+    found = []
+    for entry in entries:
+        _, folder, *rest = [*entry.path.split(b"/", 2), b""][:3]
+        if folder == _WORK and rest[0]:
+            found.append((rest[0], entry))
+    return found
+
+
+def _choose(
+    chosen: ChosenFiles,
+    number: int,
+    outputs: Sequence[Output],
+    below: Sequence[tuple[bytes, Entry]],
+    *,
+    told: bool,
+) -> None:
+    known = dict(below)
+    found = choose_outputs(outputs, (entry._replace(path=path) for path, entry in below))
+    for path in found.files:
+        name = b"%d/%b" % (number, path)
+        chosen.files[name] = known[path]
+        chosen.owners[name] = found.owners[path]
+    for problem in found.problems if told else ():
+        chosen.problems.append(replace(problem, path=b"%d/%b" % (number, problem.path)))
+
+
+class TaskCollector:
+    """Brings the outputs of tasks to one place, as they finish or all at once, and remembers what it brought."""
+
+    def __init__(
+        self, book: Book, site: Site, target: Location, tell: Listener = ignore, saving: Saving | None = None
+    ) -> None:
+        self._book = book
+        self._site = site
+        self.target = target
+        self._tell = tell
+        self._saving = saving or Saving()
+        self._brought: set[int] = set()
+        self.digests: dict[bytes, str] = {}
+
+    def bring_new(self, run: Run) -> None:
+        """The tasks that succeeded since the last time; what went wrong is tried again, and told, by `bring`."""
+        numbers = [
+            number for number in sweep_of(run).in_state(State.SUCCEEDED) if number not in self._brought
+        ]
+        if not numbers:
+            return
+        receipt, chosen = self._pull(run, numbers, ignore)
+        if receipt.exit is Exit.DONE and not chosen.problems:
+            self._brought.update(numbers)
+
+    def bring(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
+        """These tasks, which have ended; the receipt's `exit` tells how it went.
+
+        RUN_FAILED where a task of the sweep failed, whatever was found; else INCOMPLETE where anything is missing, is no regular file
+        or did not arrive, or TRY_LATER where there are tasks that have not ended or are LOST.
+        """
+        sweep = sweep_of(run)
+        receipt, chosen = self._pull(run, numbers, self._tell)
+        whole = receipt.exit is Exit.DONE
+        for problem in chosen.problems:
+            receipt.take(problem)
+            self._tell(problem)
+        if whole and run.state.final and not chosen.problems:
+            self._book.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
+        receipt.exit = _exit_of(receipt.exit, sweep, incomplete=bool(chosen.problems))
+        return receipt, chosen
+
+    def _pull(self, run: Run, numbers: Sequence[int], tell: Listener) -> tuple[Receipt, ChosenFiles]:
+        folder = (run.folder + b"/tasks").decode("utf-8", "surrogateescape")
+        source = Location(self._site, folder, f"{self._site.name}:{folder}")
+        chosen = list_outputs(run, source, numbers)
+        if not chosen.files:
+            return Receipt(new_identifier(), "collect", source.text, self.target.text), chosen
+        request = Request("collect", source, self.target, saving=self._saving, chosen=chosen.files)
+        receipt = synchronise(request, lambda event: self._heard(event, tell))
+        if receipt.exit is Exit.DONE and receipt.files != len(chosen.files):
+            chosen.problems.append(
+                Failed(b"", "output-vanished", "not every output that was listed could be pulled")
+            )
+        return receipt, chosen
+
+    def _heard(self, event: Event, tell: Listener) -> None:
+        if isinstance(event, Moved) and event.digest is not None:
+            self.digests[event.path] = event.digest
+        tell(event)
+
+
+def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFiles:
+    """What these tasks left of what they should, as the site lists it now; `source` is the folder of all tasks."""
+    sweep = sweep_of(run)
+    outputs = sweep.outputs()
+    store = open_store(source)
+    try:
+        return choose_tasks(
+            store.list(), {number: outputs[number] for number in numbers}, sweep.in_state(State.SUCCEEDED)
+        )
+    finally:
+        store.close()
+
+
+def _exit_of(arrived: Exit, sweep: Sweep, *, incomplete: bool) -> Exit:
+    if sweep.in_state(State.FAILED, State.CANCELLED):
+        return Exit.RUN_FAILED
+    if arrived is Exit.DONE and incomplete:
+        return Exit.INCOMPLETE
+    if arrived is Exit.DONE and not all(task.state.final for task in sweep.tasks.values()):
+        return Exit.TRY_LATER
+    return arrived
+
+
+def ended_tasks(run: Run) -> tuple[int, ...]:
+    """The tasks whose outputs can be collected; raises `TryLaterError` where there are none yet."""
+    numbers = sweep_of(run).in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
+    if not numbers or not run.folder:
+        raise TryLaterError(
+            "not-ended", "no task of this sweep has ended", about=run.id, hint=f"hibali runs wait {run.id}"
+        )
+    return numbers

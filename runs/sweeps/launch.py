@@ -1,0 +1,132 @@
+"""Launching a sweep: what its tasks are is in the ledger first, then all of them are laid ready at the site together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hibali.locations import work_path
+from hibali.ranges import write_ranges
+from hibali.strict_json import canonical_digest
+from hibali.text import path_fields
+from registry.invocation import Invocation
+from runs.book import Book
+from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
+from runs.prepare import Input, Prepared, Started, list_inputs
+from runs.put import as_bytes
+from runs.run import Run
+from runs.scheduler import Job
+from runs.script import array_script
+from runs.site_images import Staged
+from runs.sweeps.chunks import TellsArrayLimit, split_tasks
+from runs.sweeps.put import put_tasks
+from runs.sweeps.sweep import chunk_name, sweep_fields, sweep_of
+from transfers.far import Far
+
+
+def sweep_key(request: Request, identities: Sequence[str]) -> str:
+    """What makes two lines the same sweep, or the same running again, as a sha256 (contracts.md, "The same line again")."""
+    tasks = [[task.number, dict(task.invocation.values)] for task in request.tasks]
+    return canonical_digest(
+        {
+            "pipeline": request.pipeline.digest,
+            "values": dict(request.invocation.values),
+            "tasks": tasks,
+            "inputs": list(identities),
+            "site": request.site.name,
+            "name": request.name,
+            "origin": request.origin,
+        }
+    )
+
+
+def inputs_of(invocation: Invocation, files: Mapping[str, Input]) -> list[Input]:
+    """The inputs of one task, in its own order and numbers; `files` has each by its text."""
+    return [replace(files[each.text], id=each.id, number=each.number) for each in list_inputs(invocation)]
+
+
+def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
+    """The fields of a sweep's first record; whatever cannot be prepared or submitted raises here, before there is one."""
+    request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
+    request = replace(request, inputs=tuple(placed))
+    prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
+    outputs = {number: each.outputs for number, each in prepared}
+    return {"sweep": sweep_fields({task.number: task.values for task in request.tasks}, outputs)}
+
+
+def stage_tasks(request: Request, run: Run, far: Far, book: Book, folder: str, image: Staged) -> Run:
+    """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
+
+    How the tasks are split into chunks is decided once: jobs may be on their way when this is done again.
+    """
+    if not sweep_of(run).chunks:
+        if image.id:
+            book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
+        numbers = [task.number for task in request.tasks]
+        limits = request.site.limits
+        chunks = split_tasks(
+            numbers,
+            array_size=limits.array_size,
+            queued_jobs=limits.queued_jobs,
+            limit=_array_limit(far, request, min(len(numbers), limits.array_size)),
+        )
+        where = path_fields(as_bytes(folder), "folder")
+        run = book.note(run.id, "staged", {**where, "chunks": [write_ranges(chunk) for chunk in chunks]})
+    put_tasks(far, run, lambda: _prepare_tasks(request, run.id, folder, image.started))
+    return run
+
+
+def _array_limit(far: Far, request: Request, wanted: int) -> int | None:
+    """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
+    if wanted < 2 or not isinstance(request.scheduler, TellsArrayLimit):
+        return None
+    return request.scheduler.read_array_limit(far.run(request.scheduler.array_limit_words()))
+
+
+def _prepare_tasks(
+    request: Request, run_id: str, folder: str, image: Started
+) -> Iterator[tuple[int, Prepared]]:
+    files = {each.text: each for each in request.inputs}
+    for task in request.tasks:
+        inputs = inputs_of(task.invocation, files)
+        alone = replace(request, invocation=task.invocation)
+        where = f"{folder}/tasks/{task.number}"
+        yield task.number, prepare_request(alone, inputs, run_id, where, image=image, number=task.number)
+
+
+def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
+    """The files that any of the tasks names, each once, for all of them together."""
+    texts = (each.text for task in tasks for each in list_inputs(task.invocation))
+    return [Input("", number, text) for number, text in enumerate(dict.fromkeys(texts))]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder."""
+
+    prepared: Prepared
+    files: Mapping[str, str]
+    chunks: int
+
+
+def show_tasks(request: Request, run_id: str) -> Shown:
+    """See `runs.launch.show_prepared`."""
+    first = request.tasks[0]
+    folder = f"{work_path(request.site)}/runs/{run_id}"
+    where = f"tasks/{first.number}"
+    alone = replace(request, inputs=tuple(shown_inputs(request)), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, shown_image(request))
+    limits = request.site.limits
+    numbers = [task.number for task in request.tasks]
+    chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
+    job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
+    files = {
+        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives),
+        "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
+        f"{where}/start": prepared.start,
+        f"{where}/command": prepared.command,
+    }
+    files |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
+    submit = request.scheduler.submit_words(job)
+    return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

@@ -1,0 +1,99 @@
+"""Submitting the chunks of a sweep, each once, as long as there is room in the queue; the rest waits with us."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hibali.errors import TryLaterError
+from hibali.events import Listener, Noted, ignore
+from hibali.sites import Limits
+from runs.book import Book
+from runs.courtesy import courteous
+from runs.put import as_text
+from runs.queued import Queued
+from runs.room import take_room
+from runs.run import Run
+from runs.scheduler import Job, NotSubmitted, Scheduler
+from runs.submit import Submission, submit_once
+from runs.sweeps.sweep import Chunk, chunk_folder, chunk_name, sweep_of
+from transfers.far import Far
+
+
+def send_chunks(
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    limits: Limits,
+    *,
+    tell: Listener = ignore,
+    look: bool = True,
+) -> Run:
+    """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
+
+    Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
+    """
+    for chunk in sweep_of(run).unsent():
+        run = book.load(run.id)
+        if run.cancelled:
+            break
+        begun = _holder(run, chunk) in Queued(run.site).held()  # an earlier call took its places
+        begin = partial(book.note, run.id, "submitting", {"chunk": chunk.number})
+        if not take_room(
+            far,
+            scheduler,
+            book,
+            run,
+            limits.queued_jobs,
+            chunk=chunk.number,
+            places=len(chunk.tasks),
+            note=begin,
+            look=look,
+        ):
+            break
+        try:
+            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell, begun=begun)
+        except TryLaterError as problem:
+            if problem.code != "scheduler-busy" or not run.job:
+                raise
+            tell(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
+            break
+    return run
+
+
+def _send_chunk(
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    chunk: Chunk,
+    limits: Limits,
+    tell: Listener,
+    *,
+    begun: bool,
+) -> Run:
+    """One more job array in the queue; its folder has a marker of its own, as a run's has."""
+    folder = chunk_folder(run, chunk)
+    name = chunk_name(run.id, chunk.number)
+    job = Job(name, f"{as_text(folder)}/job.sh", tasks=len(chunk.tasks))
+    words = scheduler.submit_words(job)
+    submission = Submission(name, folder, words, run.created[:10], _nothing, begun=begun)
+    with courteous(run.site):
+        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
+        if isinstance(answer, NotSubmitted):
+            Queued(run.site).keep(_holder(run, chunk), 0)
+            raise answer.error
+    return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
+
+
+def _holder(run: Run, chunk: Chunk) -> str:
+    """Who has the places of its tasks in the queue."""
+    return f"{run.id}.{chunk.number}"
+
+
+def _nothing() -> None:
+    """It was laid ready with the tasks."""
+
+
+def _waiting(run: Run) -> int:
+    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())

@@ -1,0 +1,319 @@
+"""A run of many tasks: what they answer, in which jobs they go, and what the ledger's records make of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hibali.errors import NotFoundError, UsageError
+from hibali.ranges import read_ranges, write_ranges
+from hibali.text import path_from_fields
+from runs.run import Output, Run, State
+from runs.verdict import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is known of one task; times are RFC 3339, "" while unknown."""
+
+    state: State = State.PREPARED
+    native: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    host: str = ""
+    started: str = ""
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tasks that are one job array, by their numbers, in the order of its indices.
+
+    There is more than one of `jobs` only where a submission was made twice, because the first had left no trace: each
+    task is then run by whichever came first.
+    """
+
+    number: int
+    tasks: tuple[int, ...]
+    jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The tasks of a run, by number.
+
+    `rows` have a value for each of `columns`, or None, in the order of `tasks`; `sets` are different sets of outputs, and
+    `set_of` says which one a task has.
+    """
+
+    tasks: Mapping[int, Task]
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
+    sets: tuple[tuple[Output, ...], ...] = ((),)
+    set_of: tuple[int, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+    def values(self, number: int) -> dict[str, Any]:
+        """What this task answers beside the answers of all."""
+        row = self.rows[self._position(number)]
+        return {name: value for name, value in zip(self.columns, row, strict=True) if value is not None}
+
+    def all_values(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The same of every task, in order."""
+        for number, row in zip(self.tasks, self.rows, strict=True):
+            yield (
+                number,
+                {name: each for name, each in zip(self.columns, row, strict=True) if each is not None},
+            )
+
+    def outputs(self) -> dict[int, tuple[Output, ...]]:
+        """What each task should leave."""
+        return {number: self.sets[chosen] for number, chosen in zip(self.tasks, self.set_of, strict=True)}
+
+    def _position(self, number: int) -> int:
+        return list(self.tasks).index(number)
+
+    def places(self) -> dict[int, tuple[Chunk, int]]:
+        """The chunk of each task, and its index there, from 1."""
+        return {
+            number: (chunk, index)
+            for chunk in self.chunks
+            for index, number in enumerate(chunk.tasks, start=1)
+        }
+
+    def unsent(self) -> tuple[Chunk, ...]:
+        """The chunks that are not submitted and still have something to do."""
+        return tuple(
+            chunk
+            for chunk in self.chunks
+            if not chunk.jobs and not all(self.tasks[number].state.ended for number in chunk.tasks)
+        )
+
+    def in_state(self, *states: State) -> tuple[int, ...]:
+        """The numbers of the tasks that are in one of these."""
+        return tuple(number for number, task in self.tasks.items() if task.state in states)
+
+    def counts(self) -> dict[State, int]:
+        """How many tasks there are in each state that some are in, in the order of states."""
+        counted = Counter(task.state for task in self.tasks.values())
+        return {state: counted[state] for state in State if counted[state]}
+
+
+UNDER_WAY = (State.SUBMITTED, State.WAITING, State.RUNNING)
+_BEFORE = (State.PREPARED, State.STAGED)
+NOT_WELL = (State.FAILED, State.CANCELLED, State.LOST)
+
+
+def state_of(tasks: Iterable[Task]) -> State:
+    """What a run of these tasks is: RUNNING from the first that began to the last that ends, then the worst of the ends.
+
+    LOST is the worst: it is no end that is known, and asked about again.
+    """
+    states = {task.state for task in tasks}
+    if all(state.ended for state in states):
+        ends = (State.LOST, State.FAILED, State.CANCELLED, State.SUCCEEDED)
+        return next(state for state in ends if state in states)
+    if State.RUNNING in states or any(state.ended for state in states):
+        return State.RUNNING
+    order = (State.WAITING, State.SUBMITTED, State.STAGED, State.PREPARED)
+    return next(state for state in order if state in states)
+
+
+def folder_of(run: Run, number: int) -> bytes:
+    """Where at its site a task has what a single run has in its own folder."""
+    return run.folder + b"/tasks/%d" % number
+
+
+def chunk_folder(run: Run, chunk: Chunk) -> bytes:
+    """Where the job array of a chunk has its script, its marker and its log."""
+    return run.folder + b"/chunks/%d" % chunk.number
+
+
+def task_word(run_id: str, number: int) -> str:
+    """How a task's own exit record calls it."""
+    return f"{run_id}/{number}"
+
+
+def chunk_name(run_id: str, number: int) -> str:
+    """The name of a chunk's job, which no other job has."""
+    return f"{run_id}-{number}"
+
+
+def sweep_of(run: Run) -> Sweep:
+    """The tasks of a run of many; raises `UsageError` for one that is no sweep."""
+    if run.sweep is None:
+        raise UsageError("no-sweep", "this run has no tasks: it is no sweep", about=run.id)
+    return run.sweep
+
+
+def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
+    """A task as a run by itself, for whoever reads what it left; `log_of_job` where that is the job's own, which its chunk has.
+
+    Raises `NotFoundError` where the sweep has no such task.
+    """
+    sweep = sweep_of(run)
+    task = sweep.tasks.get(number)
+    if task is None:
+        numbers = write_ranges(sweep.tasks)
+        raise NotFoundError(
+            "no-such-task", f"there is no task {number}", about=run.id, hint=f"There are: {numbers}"
+        )
+    found = sweep.places().get(number)
+    folder = folder_of(run, number) if run.folder else b""
+    if log_of_job and folder and found is not None:
+        folder = chunk_folder(run, found[0])
+    return replace(
+        run,
+        sweep=None,
+        folder=folder,
+        outputs=sweep.outputs()[number],
+        job=found[0].jobs[0] if found and found[0].jobs else "",
+        state=task.state,
+        native=task.native,
+        reason=task.reason,
+        exit_code=task.exit_code,
+        host=task.host,
+        started=task.started,
+        ended=task.ended,
+    )
+
+
+def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Run:
+    """The run itself, or of a sweep the task that was named, as `one_task` has it. Raises `UsageError` where that does not fit."""
+    if run.sweep is None and number is None:
+        return run
+    if number is None:
+        raise UsageError(
+            "usage",
+            "this is a sweep: which task?",
+            about=run.id,
+            hint=f"Add --task N, of {write_ranges(sweep_of(run).tasks)}.",
+        )
+    return one_task(run, number, log_of_job=log_of_job)
+
+
+def begin_sweep(record: Mapping[str, Any]) -> Sweep | None:
+    """The tasks that the first record of a run tells of; None where it is a single run."""
+    told = record.get("sweep")
+    if told is None:
+        return None
+    return Sweep(
+        tasks={number: Task() for number in read_ranges(told["tasks"])},
+        columns=tuple(told["columns"]),
+        rows=tuple(tuple(row) for row in told["rows"]),
+        sets=tuple(tuple(Output(**each) for each in outputs) for outputs in told["sets"]),
+        set_of=tuple(told["set_of"]),
+    )
+
+
+def sweep_fields(
+    values: Mapping[int, Mapping[str, Any]], outputs: Mapping[int, Sequence[Output]]
+) -> dict[str, Any]:
+    """What `begin_sweep` reads."""
+    numbers = sorted(values)
+    columns = list(dict.fromkeys(name for number in numbers for name in values[number]))
+    known: dict[tuple[Output, ...], int] = {}
+    set_of = [known.setdefault(tuple(outputs[number]), len(known)) for number in numbers]
+    return {
+        "tasks": write_ranges(numbers),
+        "columns": columns,
+        "rows": [[values[number].get(name) for name in columns] for number in numbers],
+        "sets": [
+            [
+                {
+                    "id": each.id,
+                    "path": each.path,
+                    "optional": each.optional,
+                    "is_list": each.is_list,
+                    "is_pattern": each.is_pattern,
+                }
+                for each in some
+            ]
+            for some in known
+        ],
+        "set_of": set_of,
+    }
+
+
+def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -> Run:
+    """The run after one more thing that happened to its tasks; a state never goes back behind an end that is known."""
+    match kind:
+        case "staged":
+            chunks = tuple(
+                Chunk(number, read_ranges(text)) for number, text in enumerate(record["chunks"], start=1)
+            )
+            run = replace(run, folder=path_from_fields(dict(record), "folder"))
+            tasks = _moved(sweep, sweep.tasks, State.STAGED)
+            return _with(run, replace(sweep, chunks=chunks, tasks=tasks))
+        case "chunk":
+            chunk = sweep.chunks[record["chunk"] - 1]
+            chunk = replace(chunk, jobs=tuple(dict.fromkeys((*chunk.jobs, record["job"]))))
+            chunks = tuple(chunk if each.number == chunk.number else each for each in sweep.chunks)
+            tasks = _moved(sweep, chunk.tasks, State.SUBMITTED)
+            return _with(replace(run, job=record["job"]), replace(sweep, chunks=chunks, tasks=tasks))
+        case "tasks":
+            return _with(run, replace(sweep, tasks=_changed(sweep, record)))
+        case _:
+            return run
+
+
+def _with(run: Run, sweep: Sweep) -> Run:
+    return replace(run, sweep=sweep, state=state_of(sweep.tasks.values()))
+
+
+def _moved(sweep: Sweep, numbers: Iterable[int], state: State) -> dict[int, Task]:
+    """These tasks a step further, but for those of which the scheduler has told more."""
+    tasks = dict(sweep.tasks)
+    for number in numbers:
+        if tasks[number].state in _BEFORE:
+            tasks[number] = replace(tasks[number], state=state)
+    return tasks
+
+
+def _changed(sweep: Sweep, record: Mapping[str, Any]) -> dict[int, Task]:
+    tasks = dict(sweep.tasks)
+    ends = {number: rest for number, *rest in record["ends"]}
+    for change in record["changes"]:
+        for number in read_ranges(change["tasks"]):
+            before = tasks[number]
+            if before.state.final:
+                continue
+            code, started, ended, host = ends.get(number, (None, "", "", ""))
+            tasks[number] = Task(
+                State(change["state"]),
+                change["native"],
+                change["reason"],
+                code,
+                host or before.host,
+                started or before.started,
+                ended or before.ended,
+            )
+    return tasks
+
+
+def change_fields(sweep: Sweep, seen: Mapping[int, Seen]) -> dict[str, Any] | None:
+    """The record of what changed since it was last noted, in few words: ranges of tasks for each state; None for nothing.
+
+    How a task ended is told once.
+    """
+    changes: dict[tuple[State, str, str], list[int]] = {}
+    ends: list[list[Any]] = []
+    for number, found in sorted(seen.items()):
+        task = sweep.tasks[number]
+        if task.state.final or (task.state, task.reason) == (found.state, found.reason):
+            continue
+        changes.setdefault((found.state, found.native, found.reason), []).append(number)
+        if found.record is not None and found.state.ended:
+            record = found.record
+            ends.append([number, record.code, record.started, record.ended, record.host])
+    if not changes:
+        return None
+    return {
+        "changes": [
+            {"state": state, "native": native, "reason": reason, "tasks": write_ranges(numbers)}
+            for (state, native, reason), numbers in changes.items()
+        ],
+        "ends": ends,
+    }

@@ -1,0 +1,288 @@
+"""Sweeps on a real Slurm, by ssh: job arrays, followed politely, each task once, and only what failed again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.ranges import read_ranges
+from tests.end_to_end.run_tools import DESCRIPTOR, Bench
+from tests.support.counted_slurm import CountedSlurm, counted_slurm
+
+TASKS = 1000
+FAILING = tuple(range(7, TASKS, 60))[:17]
+
+
+def descriptor_in(folder: Path) -> dict[str, Any]:
+    """A tool that notes each time it runs, and fails as told until somebody has mended what it needs."""
+    command = (
+        f"cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; echo [SAY] >>{folder}/ran; echo said; sleep [SLEEP];"
+        f" test -e {folder}/mended || exit [CODE]"
+    )
+    return {**DESCRIPTOR, "command-line": command}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ran(bench: Bench) -> list[str]:
+    """What the tools noted, sorted: one word each time one ran."""
+    path = bench.folder / "ran"
+    return sorted(path.read_text().split()) if path.exists() else []
+
+
+@pytest.fixture
+def bench(hibali: Any, slurm: Any) -> Bench:
+    made = Bench(hibali, descriptor_in(hibali.home.folder))
+    made.add_slurm_site(slurm)
+    return made
+
+
+def test_a_sweep_from_its_table_to_its_results_and_what_failed_again(bench: Bench) -> None:
+    bench.answers(more=["input.txt"])
+    (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
+    line = bench.line("answers.json", "--each", "table.csv", "--param", "sleep=0,0.1", "--wait")
+    ended = bench.hibali(*line, "--collect", "back", "--table", "all.csv", "--json", exit=7)
+    run, error = ended.lines[-2:]
+    assert error["code"] == "tasks-failed"
+    assert (run["state"], run["counts"]) == ("FAILED", {"SUCCEEDED": 2, "FAILED": 2})
+    assert [(task["number"], task["values"], task["exit_code"]) for task in run["tasks"]] == [
+        (1, {"say": "a", "code": 0, "sleep": 0}, 0),
+        (2, {"say": "a", "code": 0, "sleep": 0.1}, 0),
+        (3, {"say": "b", "code": 3, "sleep": 0}, 3),
+        (4, {"say": "b", "code": 3, "sleep": 0.1}, 3),
+    ]
+    assert ran(bench) == ["a", "a", "b", "b"]
+    assert (bench.folder / "back" / "2" / "out.txt").read_text() == "hello\nhello\na\n"
+    with (bench.folder / "all.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["task"], row["say"], row["exit_code"], bool(row["out_file.sha256"])) for row in rows] == [
+        ("1", "a", "0", True),
+        ("2", "a", "0", True),
+        ("3", "b", "3", False),
+        ("4", "b", "3", False),
+    ]
+    assert bench.hibali("runs", "logs", run["id"], "--task", "3", exit=0).out == b"said\n"
+    assert b"FAILED" in bench.hibali("runs", "show", run["id"], exit=0).out
+    assert b"4/4, 2 not well" in bench.hibali("runs", "list", exit=0).out
+
+    (bench.folder / "mended").touch()
+    words = ("runs", "rerun", run["id"], "--failed", "--wait", "--collect", "back", "--json")
+    again = bench.hibali(*words, exit=0).last
+    assert [(task["number"], task["state"]) for task in again["tasks"]] == [
+        (3, "SUCCEEDED"),
+        (4, "SUCCEEDED"),
+    ]
+    assert again["rerun_of"] == run["id"]
+    assert sorted(path.name for path in (bench.folder / "back").iterdir() if path.name.isdigit()) == list(
+        "1234"
+    )
+    assert ran(bench) == ["a", "a", "b", "b", "b", "b"]
+    assert bench.hibali("runs", "rerun", again["id"], "--failed", "--json", exit=0).last["id"] == again["id"]
+
+
+def test_what_is_wrong_with_any_task_is_told_before_anything_happens(bench: Bench) -> None:
+    bench.answers()
+    (bench.folder / "table.csv").write_text("in,code\ninput.txt,1\nnone.txt,x\n")
+    refused = bench.run("answers.json", "--each", "table.csv", exit=2).last
+    assert refused["code"] == "invalid-sweep"
+    assert refused["message"].startswith("line 3, task 2, code: must be a whole number")
+    (bench.folder / "table.csv").write_text("in\nnone.txt\nneither.txt\n")
+    missing = bench.run("answers.json", "--each", "table.csv", exit=3).last
+    assert "none.txt" in missing["message"]
+    assert "neither.txt" in missing["message"]
+    assert bench.run_ids() == []
+    shown = bench.run("answers.json", "--param", "say=a,b,c", "--dry-run", exit=0).last
+    assert "--array=1-3" in shown["submit"]
+    assert set(shown["files"]) == {"chunks/1/job.sh", "chunks/1/tasks", "tasks/1/start", "tasks/1/command"}
+    bench.run("answers.json", "--param", "say=a", "--wait", "--table", "all.xlsx", exit=2)
+    assert bench.run_ids() == []
+
+
+@pytest.mark.heavy
+def test_what_does_not_fit_the_queue_goes_in_as_room_appears(hibali: Any, slurm: Any, tmp_path: Path) -> None:
+    with counted_slurm(tmp_path, slurm) as node:
+        bench = Bench(hibali, descriptor_in(hibali.home.folder))
+        bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 4\npoll = "1s"'))
+        bench.answers(sleep=1)
+        run = bench.run("answers.json", "--param", "say=a,b,c,d,e,f,g", exit=0).last
+        assert run["counts"] == {"SUBMITTED": 4, "STAGED": 3}
+        assert bench.hibali("runs", "wait", run["id"], "--json", exit=0).last["counts"] == {"SUCCEEDED": 7}
+        assert ran(bench) == list("abcdefg")
+        assert sum(name == "sbatch" for _, name in node.commands()) == 4
+
+
+@pytest.mark.heavy
+def test_cancelling_a_sweep_ends_its_jobs_and_sends_no_more(bench: Bench) -> None:
+    config = bench.hibali.home.config
+    config.write_text(config.read_text().replace('poll = "1s"', 'poll = "1s"\nqueued_jobs = 4'))
+    bench.answers(sleep=60)
+    run = bench.run("answers.json", "--param", "say=a,b,c,d,e,f", exit=0).last
+    wait_until(lambda: len(ran(bench)) == 4)
+    bench.hibali("runs", "cancel", run["id"], exit=0)
+    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=7)
+    assert ended.lines[-2]["counts"] == {"CANCELLED": 6}
+    assert ran(bench) == list("abcd")
+    bench.hibali("runs", "collect", run["id"], "back", exit=7)
+
+
+@pytest.mark.heavy
+def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: Any, tmp_path: Path) -> None:
+    real = shutil.which("sbatch")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    wrapper = programs / "sbatch"
+    wrapper.write_text(
+        f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
+    )
+    wrapper.chmod(0o755)
+    hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
+    bench = Bench(hibali, descriptor_in(hibali.home.folder))
+    bench.add_site(
+        "here",
+        f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+        'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
+    )
+    bench.answers()
+    line = bench.line("answers.json", "--param", "say=a,b,c", "--wait")
+    bench.hibali(*line, exit=5)
+    bench.hibali(*line, exit=0)
+    [run_id] = bench.run_ids()
+    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 3)
+    assert ran(bench) == list("abc")
+
+
+@pytest.mark.heavy
+def test_a_requeued_task_runs_its_tool_once(bench: Bench, slurm: Any) -> None:
+    bench.answers(sleep=60)
+    run = bench.run("answers.json", "--param", "say=a,b", exit=0).last
+    wait_until(lambda: len(ran(bench)) == 2)
+    folder = bench.folder / "work-cluster" / "runs" / run["id"]
+    job = f"{(folder / 'chunks' / '1' / 'started' / 'job').read_text().strip()}_1"
+    environment = {**os.environ, **slurm.env}
+
+    def succeeds(*words: str) -> bool:
+        return subprocess.run(["scontrol", *words], env=environment, check=False).returncode == 0
+
+    assert succeeds("update", f"JobId={job}", "Requeue=1")
+    assert succeeds("requeue", job)
+    wait_until((folder / "tasks" / "1" / "exit.json").exists)
+    wait_until(lambda: succeeds("update", f"JobId={job}", "StartTime=now"))
+    wait_until((folder / "tasks" / "1" / "again").exists, 150.0)
+    bench.hibali("runs", "cancel", run["id"], exit=0)
+    bench.hibali("runs", "wait", run["id"], "--max-time", "60s")
+    assert ran(bench) == ["a", "b"]
+
+
+@pytest.fixture
+def node(slurm: Any, tmp_path: Path) -> Iterator[CountedSlurm]:
+    with counted_slurm(tmp_path, slurm) as counted:
+        yield counted
+
+
+class Followed:
+    """A line that is killed on its way: the memory it took at most, over all its lives."""
+
+    def __init__(self, bench: Bench, line: tuple[str, ...]) -> None:
+        self._bench = bench
+        self._line = line
+        self.peak_kilobytes = 0
+
+    def run(self, until: Callable[[], bool]) -> int | None:
+        """Start it and kill it when something is so; its exit code where it ended before."""
+        process = self._bench.hibali.start(*self._line)
+        while process.poll() is None:
+            self._look(process.pid)
+            if until():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return None
+            time.sleep(0.2)
+        return process.returncode
+
+    def _look(self, pid: int) -> None:
+        try:
+            told = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return
+        for line in told.splitlines():
+            if line.startswith("VmHWM:"):
+                self.peak_kilobytes = max(self.peak_kilobytes, int(line.split()[1]))
+
+
+def seconds_of(text: str) -> float:
+    layout = "%Y-%m-%dT%H:%M:%S.%fZ" if "." in text else "%Y-%m-%dT%H:%M:%SZ"
+    return datetime.strptime(text, layout).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_a_thousand_tasks_by_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
+    bench = Bench(hibali, descriptor_in(hibali.home.folder))
+    bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 2000\npoll = "10s"'))
+    bench.answers()
+    rows = [f"t{number},{3 if number in FAILING else 0}\n" for number in range(1, TASKS + 1)]
+    (bench.folder / "table.csv").write_text("say,code\n" + "".join(rows))
+    line = bench.line(
+        "answers.json", "--each", "table.csv", "--wait", "--collect", "back", "--table", "all.jsonl"
+    )
+
+    def noted(kind: str, word: str = "") -> bool:
+        ids = bench.run_ids()
+        found = list(bench.records(ids[0])) if ids else []
+        return any(record["kind"] == kind and word in json.dumps(record) for record in found)
+
+    followed = Followed(bench, line)
+    assert followed.run(lambda: noted("chunk")) is None
+    assert followed.run(lambda: noted("tasks", "SUCCEEDED")) is None
+    assert followed.run(lambda: False) == 7
+    commands = node.commands()
+    assert len(commands) <= 30, commands
+    assert node.logins == 1
+    assert followed.peak_kilobytes < 150 * 1024
+
+    [run_id] = bench.run_ids()
+    ends: dict[int, float] = {}
+    for record in bench.records(run_id):
+        if record["kind"] == "tasks":
+            for number, code, _, ended, _ in record["ends"]:
+                assert number not in ends
+                assert code == (3 if number in FAILING else 0)
+                ends[number] = seconds_of(record["at"]) - seconds_of(ended)
+    assert sorted(ends) == list(range(1, TASKS + 1))
+    assert max(ends.values()) < 120, max(ends.values())
+    expected = sorted(f"t{number}" for number in range(1, TASKS + 1))
+    assert ran(bench) == expected
+    outputs = {int(path.parent.name): path.read_text() for path in bench.folder.glob("back/*/out.txt")}
+    assert outputs == {n: f"hello\nt{n}\n" for n in range(1, TASKS + 1) if n not in FAILING}
+    table = [json.loads(text) for text in (bench.folder / "all.jsonl").read_text().splitlines()]
+    assert [row["task"] for row in table if row["exit_code"] == 3] == list(FAILING)
+    assert all(len(row["outputs"][0]["sha256"]) == 64 for row in table if row["state"] == "SUCCEEDED")
+    size = (hibali.home.state / "runs" / f"{run_id}.jsonl").stat().st_size
+    assert size < 400 * TASKS  # the ledger tells each task a few times in all, not each time it looks
+
+    (bench.folder / "mended").touch()
+    again = bench.hibali(
+        "runs", "rerun", run_id, "--failed", "--wait", "--collect", "back", "--json", exit=0, timeout=300
+    ).last
+    assert tuple(task["number"] for task in again["tasks"]) == FAILING
+    assert ran(bench) == sorted([*expected, *(f"t{number}" for number in FAILING)])
+    assert len(list(bench.folder.glob("back/*/out.txt"))) == TASKS
+    prepared = next(iter(bench.records(again["id"])))
+    assert read_ranges(prepared["sweep"]["tasks"]) == FAILING
+    assert node.logins == 1

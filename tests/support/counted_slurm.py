@@ -1,0 +1,73 @@
+"""A login node of one test alone, where every word to Slurm and every login is counted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.processes import SYSTEM_PATH, end_all
+from tests.services.slurm import Slurm
+from tests.services.sshd import SshServer, start_sshd
+
+_WORDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
+
+
+@dataclass(frozen=True)
+class CountedSlurm:
+    """An sshd whose commands of Slurm are wrappers around the real ones, which note when they were called."""
+
+    server: SshServer
+    called: Path
+    opened: Path
+
+    def commands(self) -> list[tuple[float, str]]:
+        """When each command was called (seconds since the epoch), and its name."""
+        return _read(self.called)
+
+    def sessions(self) -> list[tuple[float, str]]:
+        """When each session began, and over which connection."""
+        return _read(self.opened)
+
+    @property
+    def logins(self) -> int:
+        """How often somebody logged in."""
+        return sum("Accepted publickey" in line for line in self.server.log.read_text().splitlines())
+
+    def table(self, work: Path, limits: str) -> str:
+        """The site's table below its head, with its name left as `cluster`."""
+        words = ", ".join(f'"{word}"' for word in self.server.command)
+        return (
+            f'kind = "ssh"\nwork = "{work}"\n[sites.cluster.ssh]\nhost = "{self.server.host}"\ncommand = [{words}]\n'
+            f'[sites.cluster.scheduler]\nname = "slurm"\ndirectives = ["--mem=50"]\n[sites.cluster.limits]\n{limits}'
+        )
+
+
+def _read(path: Path) -> list[tuple[float, str]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    parts = (line.partition(" ") for line in lines)
+    return [(float(seconds), text) for seconds, _, text in parts]
+
+
+@contextmanager
+def counted_slurm(folder: Path, slurm: Slurm) -> Iterator[CountedSlurm]:
+    """The login node, below `folder`; it ends with all that it started, but for jobs."""
+    session = folder / "counted"
+    programs = session / "programs"
+    programs.mkdir(parents=True)
+    called, opened = session / "called", session / "opened"
+    for name in _WORDS:
+        real = shutil.which(name, path=SYSTEM_PATH)
+        wrapper = programs / name
+        wrapper.write_text(f'#!/bin/sh\necho "$(date +%s.%N) {name}" >>{called}\nexec {real} "$@"\n')
+        wrapper.chmod(0o755)
+    environment = {"SLURM_CONF": slurm.conf, "PATH": f"{programs}:{SYSTEM_PATH}"}
+    try:
+        server = start_sshd(session, session / "ssh", environment)
+        with (server.home / ".bashrc").open("a") as start_up:  # Debian's bash reads it under sshd
+            start_up.write(f'echo "$(date +%s.%N) $SSH_CONNECTION" >>{opened}\n')
+        yield CountedSlurm(server, called, opened)
+    finally:
+        end_all(session)

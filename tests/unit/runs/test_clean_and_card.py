@@ -1,0 +1,126 @@
+"""Which folders of runs may go, and what a card in one is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.sites import local_site
+from runs.adopt import Fate, Stray, adopt
+from runs.book import Book
+from runs.card import put_card, read_card
+from runs.clean import Wanted, why_kept
+from runs.queued import Queued
+from runs.run import Run, State
+from transfers.far import Far
+from transfers.places import open_far
+
+RUN = "20260102-030405-0a1b2c3d"
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+FIELDS: dict[str, Any] = {
+    "pipeline": "p@1",
+    "pipeline_digest": "d",
+    "site": "there",
+    "name": "",
+    "scheduler": "direct",
+    "container": "bare",
+    "invocation": {"value": "\ud800"},
+    "outputs": [{"id": "o", "path": "out", "optional": False, "is_list": False, "is_pattern": False}],
+}
+BARE = Run(RUN, "k" * 64, "p@1", "d", "here", "", "direct", "bare", created="2026-01-02T03:04:05Z")
+
+
+@given(
+    st.sampled_from(list(State)),
+    st.sampled_from([(), ("back",)]),
+    st.sampled_from([b"", b"/w/runs/x"]),
+    st.sampled_from(["", "2026-02-28T00:00:00Z", "yesterday", "2026-02-28"]),
+    st.booleans(),
+    st.sampled_from([0.0, 3600.0, 86400.0 * 365]),
+)
+def test_only_what_is_over_and_collected_goes(
+    state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
+) -> None:
+    run = replace(BARE, state=state, collected=collected, folder=folder, ended=ended)
+    because = why_kept(run, Wanted(all_ended=everything, older_than=older_than), NOW)
+    if not because:
+        assert state in {State.SUCCEEDED, State.FAILED, State.CANCELLED}
+        assert folder
+        assert collected or everything
+        assert older_than < 86400 * 365
+    assert why_kept(replace(run, cleaned="2026-02-28T00:00:00Z"), Wanted(all_ended=True), NOW)
+
+
+def test_younger_ones_stay() -> None:
+    ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    run = replace(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
+    assert why_kept(run, Wanted(older_than=3 * 86400.0), NOW)
+    assert not why_kept(run, Wanted(older_than=86400.0), NOW)
+
+
+@pytest.fixture
+def far(hibali_home: object) -> Iterator[Far]:
+    del hibali_home
+    opened = open_far(local_site())
+    yield opened
+    opened.close()
+
+
+def test_a_run_is_taken_up_from_its_card_once(far: Far, tmp_path: Path) -> None:
+    book = Book()
+    begun = book.begin(RUN, "a" * 64, FIELDS)
+    put_card(far, bytes(tmp_path), book, begun)
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+    card = read_card(far, bytes(tmp_path), RUN)
+    assert card is not None
+    assert card["ledger"]
+    (book._folder / f"{RUN}.jsonl").unlink()  # the ledger is lost
+    stray = Stray(RUN, "here", bytes(tmp_path), card, "17")
+    taken = adopt(book, stray)
+    assert (taken.site, taken.job, taken.state) == ("here", "17", State.SUBMITTED)
+    assert (taken.created, taken.outputs, taken.folder) == (begun.created, begun.outputs, bytes(tmp_path))
+    assert Queued("here").held() == {RUN: 1}
+    book.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
+    assert Queued("here").held() == {}
+    assert adopt(book, stray).state is State.SUCCEEDED
+    assert Queued("here").held() == {}
+    found = book.find_unreported("a" * 64)
+    assert found is not None
+    assert found.id == RUN
+    assert replace(stray, fate=Fate.ADOPTED).to_record()["fate"] == "adopted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "20260102-030405-ffffffff"},
+        {"key": "../x"},
+        {"key": 7},
+        {"at": "then"},
+        {"pipeline": ["p"]},
+        {"scheduler": None},
+        {"outputs": [{"id": "o"}]},
+        {"outputs": "none"},
+        *({"outputs": [{**FIELDS["outputs"][0], "path": path}]} for path in ("/etc", "../x", "a/../b", 7)),
+    ],
+)
+def test_what_is_no_card_of_the_run_is_none(far: Far, tmp_path: Path, change: dict[str, Any]) -> None:
+    good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
+    (tmp_path / "run.json").write_text(json.dumps(good))
+    assert read_card(far, bytes(tmp_path), RUN) is not None
+    (tmp_path / "run.json").write_text(json.dumps(good | change))
+    assert read_card(far, bytes(tmp_path), RUN) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"id":1,"id":2}', "null", "[" * 1000])
+def test_hostile_text_is_no_card(far: Far, tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    assert read_card(far, bytes(tmp_path), RUN) is None
