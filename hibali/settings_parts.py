@@ -7,10 +7,15 @@ from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SchedulerSettings, SshSettings
+from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SshSettings, Tier
 
-_WORD = r"[a-z][a-z0-9_-]*"
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
+# A job's shell puts it together: nothing in it can mean more than itself.
+_PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
+_TIER_PATH = rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)"
+_TIER_NAME = r"[a-z][a-z0-9_-]*"
+_TIER_MEANING = "an absolute path or $NAME/x of plain letters"
+_DIRECTIVE = r"#[A-Z][A-Z_]* [ -~]+"
 LONGEST_PERSIST = 24 * 3600.0  # a control master that outlives its user is bounded (S7)
 SHORTEST_LEASE, LONGEST_LEASE = (
     10,
@@ -167,35 +172,6 @@ def read_globus(table: Table | None) -> GlobusSettings | None:
     return found
 
 
-def read_scheduler(table: Table | None) -> SchedulerSettings | None:
-    """The scheduler and its defaults, where there is one."""
-    if table is None:
-        return None
-    if not table.has("name"):
-        table.note("needs name")
-    found = SchedulerSettings(
-        name=table.text("name", _WORD, "a scheduler's word") or "direct",
-        account=table.text("account", r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
-        partition=table.text("partition", r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
-        time=table.text("time", r"([0-9]+-)?[0-9]{1,4}(:[0-5][0-9]){1,2}", "a time such as 01:00:00"),
-        directives=table.texts("directives"),
-        prologue=table.texts("prologue"),
-    )
-    table.finish()
-    return found
-
-
-def read_container(table: Table | None) -> str:
-    """The container runtime's word."""
-    if table is None:
-        return "bare"
-    if not table.has("name"):
-        table.note("needs name")
-    name = table.text("name", _WORD, "a container runtime's word") or "bare"
-    table.finish()
-    return name
-
-
 def read_limits(table: Table | None) -> Limits:
     """The budgets of politeness."""
     if table is None:
@@ -221,6 +197,37 @@ def read_root(table: Table, key: str, roots: dict[str, str]) -> str | None:
     name = table.text(key)
     if name is not None and name not in roots:
         table.note(f"{name!r} is not one of the roots ({', '.join(sorted(roots)) or 'there are none'})", key)
+    return name
+
+
+def read_tiers(table: Table | None) -> dict[str, Tier]:
+    """The storage that jobs find on their nodes: `NAME = "PATH"`, or a table with `path` and `directive`."""
+    tiers: dict[str, Tier] = {}
+    for name in table.content if table is not None else ():
+        assert table is not None
+        if not re.fullmatch(_TIER_NAME, name):
+            table.note("a tier's name is lower-case letters, digits, - and _", name)
+        if isinstance(table.content[name], dict):
+            below = table.table(name)
+            assert below is not None
+            if not below.has("path"):
+                below.note("needs path")
+            path = below.text("path", _TIER_PATH, _TIER_MEANING)
+            directive = below.text("directive", _DIRECTIVE, "one line such as #BB create_persistent ...")
+            tiers[name] = Tier(path or "", directive)
+            below.finish()
+        else:
+            tiers[name] = Tier(table.text(name, _TIER_PATH, _TIER_MEANING) or "")
+    return tiers
+
+
+def read_fast(site: Table, tiers: dict[str, Tier]) -> str | None:
+    """The tier that runs use unless told otherwise."""
+    name = site.text("fast")
+    if name is not None and name not in tiers:
+        site.note(
+            f"{name!r} is not one of the tiers ({', '.join(sorted(tiers)) or 'there are none'})", "fast"
+        )
     return name
 
 

@@ -12,17 +12,18 @@ from hibali.settings_catalogue import (
     read_remotes,
 )
 from hibali.settings_parts import (
-    read_container,
+    read_fast,
     read_globus,
     read_limits,
     read_purge,
     read_reached,
     read_root,
     read_s3,
-    read_scheduler,
     read_ssh,
+    read_tiers,
     read_url,
 )
+from hibali.settings_runs import read_container, read_gpus, read_scheduler
 from hibali.settings_table import Table, Wrong
 from hibali.sites import KINDS, Kind, Reached, Site
 
@@ -43,7 +44,10 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
     "work": ("ssh", "local"),
     "scheduler": ("ssh", "local"),
     "container": ("ssh", "local"),
+    "gpus": ("ssh", "local"),
     "purge": ("ssh", "local"),
+    "tiers": ("ssh", "local"),
+    "fast": ("ssh", "local"),
 }
 
 
@@ -83,6 +87,7 @@ def _read_site(name: str, table: Table) -> Site:
         if kind not in kinds and table.has(key):
             table.note(f"does not belong to a site of kind {kind}", key)
     roots = _read_roots(table)
+    tiers = read_tiers(table.table("tiers"))
     site = Site(
         name=name,
         kind=kind,
@@ -100,8 +105,11 @@ def _read_site(name: str, table: Table) -> Site:
         globus=read_globus(table.table("globus")),
         scheduler=read_scheduler(table.table("scheduler")),
         container=read_container(table.table("container")),
+        gpus=read_gpus(table.table("gpus")),
         limits=read_limits(table.table("limits")),
         purge=read_purge(table.table("purge"), roots),
+        tiers=tiers,
+        fast=read_fast(table, tiers),
     )
     _check_roots_named(table, site)
     table.finish()

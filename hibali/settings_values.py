@@ -1,13 +1,15 @@
-"""Durations, sizes and commands as people write them in config.toml and in options."""
+"""Durations, sizes, times of jobs and commands as people write them in config.toml and in options."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+|[0-9]+(?:\.[0-9]+)?")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_JOB_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(iB|B)?", re.IGNORECASE)
 
 
@@ -18,6 +20,24 @@ def read_duration(text: str) -> float:
         raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
     parts = _PART.findall(written)
     return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(written)
+
+
+def read_job_time(text: str) -> int:
+    """Seconds of `[D-]HH:MM:SS`, or of a duration with its unit (`90m`, `2d`); raises ValueError.
+
+    `10:30` and a bare number are hours to some schedulers and minutes or seconds to others.
+    """
+    found = _JOB_TIME.fullmatch(text)
+    if found is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    elif _PART.match(text.lower()):
+        total = math.ceil(read_duration(text))
+    else:
+        raise ValueError(f"{text!r} is not a job's time such as 01:00:00, 2-00:00:00, 90m or 12h")
+    if total <= 0:
+        raise ValueError(f"{text!r} leaves a job no time")
+    return total
 
 
 def read_size(text: str) -> int:

@@ -57,7 +57,11 @@ class GlobusSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """The scheduler's word and the defaults of every job; `time` as HH:MM:SS."""
+    """The scheduler's word and the defaults of every job; `time` as written, such as 01:00:00 or 90m.
+
+    `tasks` are processes that the launcher `mpi` starts, `cores` those of each; `memory` (bytes) and `gpus` are those of a
+    node. `mpi` is () where the scheduler's own launcher serves.
+    """
 
     name: str = "direct"
     account: str | None = None
@@ -65,6 +69,25 @@ class SchedulerSettings:
     time: str | None = None
     directives: tuple[str, ...] = ()
     prologue: tuple[str, ...] = ()
+    nodes: int | None = None
+    tasks: int | None = None
+    cores: int | None = None
+    memory: int | None = None
+    gpus: int | None = None
+    reservation: str | None = None
+    mpi: tuple[str, ...] = ()
+
+
+GpuKind = Literal["nvidia", "amd"]
+GPU_KINDS: tuple[GpuKind, ...] = ("nvidia", "amd")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """What a site has of them: how many a node has, and whose they are, which decides how containers are shown them."""
+
+    per_node: int
+    kind: GpuKind = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +120,17 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Storage that jobs find on their node: an absolute path, or `$NAME/x` with a variable that the job has.
+
+    `directive` is the site's own line in the head of a job script that asks for it.
+    """
+
+    path: str
+    directive: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One table of config.toml, checked."""
 
@@ -115,8 +149,11 @@ class Site:
     globus: GlobusSettings | None = None
     scheduler: SchedulerSettings | None = None
     container: str = "bare"
+    gpus: Gpus | None = None
     limits: Limits = field(default_factory=Limits)
     purge: Purge | None = None
+    tiers: dict[str, Tier] = field(default_factory=dict)
+    fast: str | None = None  # the tier that all runs use unless told otherwise
 
 
 def local_site(name: str = "here") -> Site:

@@ -40,8 +40,11 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "name": options["scheduler"],
         "account": options["account"],
         "partition": options["partition"],
+        "time": options["time"],
+        "mpi": options["mpi"],
     }
     table["container"] = {"name": options["container"]}
+    table["gpus"] = {"per_node": options["gpus"]}
     return _given(table)
 
 

@@ -13,7 +13,14 @@ from hibali.ledger import new_identifier
 from hibali.locations import Location, read_location
 from hibali.strict_json import read_json_file
 from hibali_cli.collecting import Into, tell_collected
-from hibali_cli.commands.run import announce, make_request, require_consent, run_one, show_files
+from hibali_cli.commands.run import (
+    announce,
+    make_request,
+    require_consent,
+    run_one,
+    show_files,
+)
+from hibali_cli.job_options import wanted_again, with_wishes
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure, report_ends, state_text
@@ -82,6 +89,7 @@ def _read_again(common: Common, book: Book, run: Run, pipeline: Pipeline, number
     image = str(again.asked.get("image", ""))
     located = locate_files(again.files, common.settings(), site, known=again.known)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
+    request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
     return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
 
 
@@ -101,6 +109,7 @@ def run_sweep(
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
     request = _read_sweep(common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run)
+    request = with_wishes(common, request, asked["wanted"])
     if dry_run:
         _show_sweep(common, request)
         return None

@@ -13,6 +13,7 @@ from registry.condition import DEFAULT, read_condition
 from registry.environment import is_safe_variable
 from registry.problem import Problem
 from registry.sections import Part, Rule, Sections
+from registry.suggested import advise_on_ours
 
 _DIGEST = re.compile(r"(?:@sha256:|sha256:|^)[0-9a-f]{64}$")
 _KINDS = {"String": (str,), "File": (str,), "Number": (int, float), "Flag": (bool,)}
@@ -127,4 +128,5 @@ _CHECKS: tuple[Rule, ...] = (
     _variables_can_be_set,
     _shell_is_known,
     _keys_stand_out,
+    advise_on_ours,
 )

@@ -17,11 +17,11 @@ from registry.pipeline import (
     Input,
     OutputFile,
     Pipeline,
-    Resources,
     catalogue_name,
     catalogue_version,
 )
 from registry.problem import DescriptorError, Problem
+from registry.suggested import read_suggested
 
 _LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
 
@@ -116,7 +116,7 @@ def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = No
             EnvironmentVariable(each["name"], each["value"])
             for each in document.get("environment-variables", ())
         ),
-        resources=_make_resources(document.get("suggested-resources", {})),
+        resources=read_suggested(document),
         error_codes=tuple(
             ErrorCode(each["code"], each["description"]) for each in document.get("error-codes", ())
         ),
@@ -199,16 +199,6 @@ def _make_container(given: Mapping[str, Any]) -> Container:
         working_directory=given.get("working-directory", ""),
         entrypoint=given.get("entrypoint", False),
         options=tuple(given.get("container-opts", ())),
-    )
-
-
-def _make_resources(given: Mapping[str, Any]) -> Resources:
-    return Resources(
-        cpu_cores=given.get("cpu-cores"),
-        ram_gigabytes=given.get("ram"),
-        disk_gigabytes=given.get("disk-space"),
-        nodes=given.get("nodes"),
-        walltime_seconds=given.get("walltime-estimate"),
     )
 
 

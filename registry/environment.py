@@ -6,7 +6,10 @@ import re
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = re.compile(
-    r"LD_.*|BASH_ENV|ENV|PYTHON.*|SLURM_.*|APPTAINER.*|SINGULARITY.*|DOCKER_.*|HIBALI_.*", re.DOTALL
+    r"LD_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|IFS|PYTHON.*|HIBALI_.*"  # how programs and shells start
+    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN_.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*"  # what runtimes read
+    r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # what schedulers say and read
+    re.DOTALL,
 )
 
 

@@ -106,13 +106,18 @@ class EnvironmentVariable:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the author suggests: GB of memory and disk, seconds of walltime; None where nothing is said."""
+    """What the author suggests: GB of memory and disk, seconds of walltime; None where nothing is said.
+
+    The schema has no word for MPI `tasks` and for the `gpus` of a node: they stand below `custom` (registry.suggested).
+    """
 
     cpu_cores: int | None = None
     ram_gigabytes: float | None = None
     disk_gigabytes: float | None = None
     nodes: int | None = None
     walltime_seconds: float | None = None
+    tasks: int | None = None
+    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

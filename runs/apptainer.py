@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, SIF, KeepsNoImages, Task
-from runs.container_words import docker_name, mount_word, quoted, unsafe_path, without_network
+from runs.container_words import (
+    SHARED_MEMORY,
+    docker_name,
+    handed_on,
+    mount_word,
+    quoted,
+    unsafe_path,
+    without_network,
+)
 
 # Binds and variables of the site's or the user's own would reach into the image by these.
 _FORGET = r"""
@@ -17,6 +25,7 @@ for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1
 done
 """
 _OFFLINE = without_network("--net --network=none")
+_GPUS = {"": [], "nvidia": ["--nv"], "amd": ["--rocm"]}
 # The runtime sets HOME by itself; the tool's is its work folder.
 _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
@@ -25,11 +34,13 @@ class Apptainer(KeepsNoImages):
     """SIF files, started by their exact path; Docker and OCI archives are built into one."""
 
     isolates = True
+    confines = True
     binds_inputs = True
     place = ""
     form = "image.sif"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE, SIF})
     flattens = False
+    gpus = frozenset({"nvidia", "amd"})
 
     def __init__(self, name: str) -> None:
         """`name` is the command, and in capitals the beginning of its variables."""
@@ -50,17 +61,22 @@ class Apptainer(KeepsNoImages):
         variables = [f"{self.name.upper()}ENV_{name}={value}" for name, value in task.environment.items()]
         words = ["env", *variables, self.name, "exec" if task.words is None else "run"]
         words += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]
+        words += _GPUS[task.gpus]
         words.append(f"--pwd={task.sees_work}")
         words.append(mount_word(task.work, task.sees_work))
         if task.words is None:
             words.append(mount_word(task.command, task.command, "ro"))
         words += [mount_word(bind.source, bind.target, "ro") for bind in task.binds]
+        if task.tasks > 1:
+            words.append(mount_word(SHARED_MEMORY, SHARED_MEMORY))
         after = [task.image]
         if task.words is None:
             after += [task.shell, "-c", _AT_HOME, task.shell, task.sees_work, task.shell, task.command]
         else:
             after += task.words
-        return f'{_FORGET}{_OFFLINE}exec {quoted(words)} "$@" {quoted(after)}'
+        known = handed_on(task, f'export "{self.name.upper()}ENV_$name=$value"')
+        network = "set --\n" if task.tasks > 1 else _OFFLINE
+        return f'{_FORGET}{known}{network}exec {quoted(words)} "$@" {quoted(after)}'
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """A SIF is copied, an archive built without root; what is unpacked on the way lies beside the result."""

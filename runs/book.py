@@ -23,10 +23,11 @@ class Book:
         """Open the ledger; raises `RefusedError` where it cannot be written."""
         self._folder = ledger_folder("runs")
 
-    def begin(self, run_id: str, key: str, fields: Mapping[str, Any]) -> Run:
-        """A new run, on disk before anything else of it happens."""
-        with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
-            index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
+    def begin(self, run_id: str, key: str, fields: Mapping[str, Any], *, line: str = "") -> Run:
+        """A new run, on disk before anything else of it happens; it is found by its key, and by that of a `line` for many sites."""
+        for each in (key, line) if line else (key,):
+            with Journal(ledger_folder("runs", "keys", each) / "runs.jsonl") as index:
+                index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
         self.note(run_id, "prepared", {"id": run_id, "key": key, **fields})
         return self.load(run_id)
 

@@ -39,6 +39,8 @@ class Task:
     bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
     the file or folder it was converted to, "" without one. `words` is the command as words where the image's own entry
     point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
+    `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
+    of those that the tool is to see, "" for none.
     """
 
     run: str
@@ -54,6 +56,8 @@ class Task:
     words: tuple[str, ...] | None = None
     entrypoint: tuple[str, ...] = ()
     image_environment: Mapping[str, str] = field(default_factory=dict)
+    tasks: int = 1
+    gpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +71,23 @@ class Image:
 class Container(Protocol):
     """Text and values in, text and values out.
 
-    `isolates` says that the tool sees only what it is given, inputs read-only. Without it the tool runs as
-    the user, so consent to each pipeline is needed and inputs are copies; so are they where the runtime cannot bind
-    read-only (`binds_inputs`). `place` is the folder in the image below which all binds have to be; "" where they can be
+    `isolates` says that the tool runs in an image, and sees of the site what it is given, inputs read-only. Without it inputs are
+    copies; so are they where the runtime cannot bind read-only (`binds_inputs`). Where it `confines`, the tool can write nothing
+    else; where it does not, it has what the user has, so that consent to each pipeline is needed (S11). `place` is the folder in the image below which all binds have to be; "" where they can be
     anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
-    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead.
+    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead. `gpus` are
+    the kinds that it can show to a tool.
     """
 
     name: str
     isolates: bool
+    confines: bool
     binds_inputs: bool
     place: str
     form: str
     formats: frozenset[str]
     flattens: bool
+    gpus: frozenset[str]
 
     def image_name(self, wanted: Wanted | None) -> str:
         """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""

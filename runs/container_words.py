@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from hibali.errors import AccessError, RefusedError, TryLaterError, UsageError
 from hibali.text import printable
 from registry.pipeline import Container as Wanted
-from runs.container import Image, wrong_kind
+from runs.container import Image, Task, wrong_kind
 from transfers.far import Finished
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the node, where the tasks of one job find each other
 _ID = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}")
@@ -51,6 +52,64 @@ def unsafe_path(path: str, what: str) -> RefusedError:
         about=printable(path),
         hint="Rename it, or run at a site with another [container].",
     )
+
+
+# What a launcher tells each task: Slurm, PMI and PMIx, Open MPI and its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH. By name,
+# because SLURM_JWT is a credential.
+_LAUNCHED = (
+    "PMI_[A-Za-z0-9_]*",
+    "PMI2_[A-Za-z0-9_]*",
+    "PMIX_[A-Za-z0-9_]*",
+    "PRTE_[A-Za-z0-9_]*",
+    "OMPI_[A-Za-z0-9_]*",
+    "HYDI_[A-Za-z0-9_]*",
+    "MPI_LOCAL[A-Z]*",
+    "MV2_COMM_[A-Z_]*",
+    *(
+        f"SLURM_{name}"
+        for name in (
+            "PROCID",
+            "LOCALID",
+            "NODEID",
+            "NTASKS",
+            "NPROCS",
+            "NNODES",
+            "JOBID",
+            "JOB_ID",
+            "JOB_NODELIST",
+            "NODELIST",
+            "TASKS_PER_NODE",
+            "STEPID",
+            "STEP_[A-Z_]*",
+        )
+    ),
+)
+# Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
+_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+def handed_on(task: Task, each: str) -> str:
+    """Shell lines that hand on what only the job knows, each variable `$name` with its `$value` by `each`; "" where it is nothing.
+
+    A clean environment (S10) is without them, and then a task would not know which one it is, or which GPUs are its own.
+    """
+    wanted = (*(_LAUNCHED if task.tasks > 1 else ()), *(_GIVEN if task.gpus else ()))
+    if not wanted:
+        return ""
+    names = "\\|".join(wanted)
+    return f"""\
+for name in $(env | sed -n 's/^\\({names}\\)=.*/\\1/p'); do
+  value=$(printenv "$name") || continue
+  {each}
+done
+"""
+
+
+def alone_or_together(task: Task) -> tuple[str, ...]:
+    """For Docker and Podman: one container has a name of its own and no network; those of several tasks share the node's."""
+    if task.tasks == 1:
+        return (f"--name=hibali-{task.run}", "--network=none")
+    return ("--network=host", "--ipc=host")
 
 
 def without_network(options: str) -> str:

@@ -34,12 +34,16 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How a run was asked for here: in which folder, with which file of answers, and which local files it names."""
+    """How a run was asked for here: in which folder, with which file of answers, and which local files it names.
+
+    `options` are the words of the line that say what its job asks for.
+    """
 
     folder: str
     invocation: str
     inputs: tuple[str, ...] = ()
     image: str = ""
+    options: tuple[str, ...] = ()
 
     def to_fields(self) -> dict[str, Any]:
         """For the ledger."""
@@ -48,6 +52,7 @@ class Asked:
             "invocation": self.invocation,
             "inputs": list(self.inputs),
             "image": self.image,
+            "options": list(self.options),
         }
 
 
@@ -63,7 +68,8 @@ def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> Asked:
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
         raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
-    return Asked(fields["folder"], fields["invocation"], tuple(fields["inputs"]), fields["image"])
+    options = tuple(str(word) for word in fields.get("options", ()))
+    return Asked(fields["folder"], fields["invocation"], tuple(fields["inputs"]), fields["image"], options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
     words += [f"--name={run.name}"] if run.name else []
     words += [f"--image={dataset.asked.image}"] if dataset.asked.image else []
+    words += dataset.asked.options
     inside = [path for path in dataset.asked.inputs if _is_in(path, root)]
     outputs = [
         str(Path(dataset.folder, each.path if each.is_pattern else glob.escape(each.path)))

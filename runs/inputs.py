@@ -30,9 +30,11 @@ class Located:
 
 
 def locate_inputs(
-    invocation: Invocation, settings: Settings, site: Site, *, identify: bool = True
+    invocation: Invocation, settings: Settings, site: Site | None, *, identify: bool = True
 ) -> list[Located]:
-    """All inputs, located; without `identify` nothing is read or hashed.
+    """All inputs, located, as a run at `site` sees them; without `identify` nothing is read or hashed.
+
+    With no site yet all are looked at where they lie; `seen_from` makes them those of one.
 
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
     annexed content that cannot be got.
@@ -43,7 +45,7 @@ def locate_inputs(
 def locate_files(
     files: Sequence[Input],
     settings: Settings,
-    site: Site,
+    site: Site | None,
     *,
     identify: bool = True,
     known: Mapping[str, str] | None = None,
@@ -64,6 +66,14 @@ def locate_files(
     if missing:
         raise _all_of(missing)
     return found
+
+
+def seen_from(located: Sequence[Located], site: Site) -> list[Located]:
+    """Inputs that were located without a site, as a run there sees them: its own need not come."""
+    return [
+        replace(each, identity=None) if each.place.site == site and not each.place.typed_local else each
+        for each in located
+    ]
 
 
 def _identify(each: Input, place: Location) -> Located:

@@ -27,7 +27,8 @@ class Inside:
         """Where the tool sees it."""
         if self._place:
             return f"{self._place}/1/{each.number}/{each.name}"
-        return each.source if each.in_place else self._inside(each)
+        copied = self._container.isolates and not self._container.binds_inputs
+        return each.source if each.in_place and not copied else self._inside(each)
 
     def _inside(self, each: Input) -> str:
         return f"{self._inputs}/{each.number}/{each.name}"
@@ -37,7 +38,7 @@ class Inside:
         if not self._container.isolates:
             return ()
         if not self._container.binds_inputs:
-            return (Bind(self._inputs, f"{self._place}/1"),)
+            return (Bind(self._inputs, f"{self._place}/1"),) if self._place else ()
         return tuple(Bind(each.source, self.input(each)) for each in inputs)
 
     def copies(self, inputs: Sequence[Input]) -> tuple[Bind, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, work_path
@@ -14,16 +16,21 @@ from hibali.text import path_fields
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.cache_times import expected_wait
 from runs.card import put_card
 from runs.container import Container
+from runs.experience import runs_of
+from runs.fast import NOTHING_FAST, Fast
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, prepare, run_key
-from runs.put import as_text, put_files
+from runs.put import as_bytes, as_text, put_files
+from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output, Run, State, ignore_run
-from runs.scheduler import Scheduler
+from runs.same_line import take_wishes
+from runs.scheduler import Resources, Scheduler
 from runs.send import send
 from runs.site_images import SiteImages
-from runs.stage import Cache, Carrier, Identity, at_site, identify_at_site
+from runs.stage import Cache, Carrier, Identity, identify_at_site, open_cache
 from runs.unsubmitted import end_begun, end_unbegun
 from runs.work_folder import make_work_folder
 from transfers.far import Far
@@ -43,10 +50,11 @@ class Request:
     """What was asked for, checked: the pipeline, its answers, and where to run it.
 
     `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own.
-    `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset). With `tasks` it is a
-    sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not checked by itself. `origin` is the run
-    that is to be run again, all of it or these tasks.
+    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
+    `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
+    where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
+    With `tasks` it is a sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not
+    checked by itself. `origin` is the run that is to be run again, all of it or these tasks.
     """
 
     pipeline: Pipeline
@@ -61,7 +69,10 @@ class Request:
     image: str = ""
     pinned: Pinned | None = None
     new: bool = False
+    fast: Fast = NOTHING_FAST
+    line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
+    wanted: Resources = field(default_factory=Resources)
     tasks: tuple[TaskRequest, ...] = ()
     origin: str = ""
 
@@ -69,6 +80,13 @@ class Request:
     def settings(self) -> SchedulerSettings:
         """The site's defaults for jobs."""
         return self.site.scheduler or SchedulerSettings()
+
+    def ask(self) -> Asked:
+        """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
+        asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
+        check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
+        find_launcher(asked.resources, self.settings)
+        return asked
 
 
 def launch(
@@ -85,14 +103,20 @@ def launch(
     It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`).
     `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
+    wishes = request.ask().to_fields()
     placed, identities = _locate(request, far)
     texts = [identity.text for identity in identities]
     key = _key(request, texts)
-    with book.claim(key, tell=tell):
+    with ExitStack() as turns:
+        if request.line:
+            turns.enter_context(book.claim(request.line, tell=tell))
+            _check_line(request, book)
+        turns.enter_context(book.claim(key, tell=tell))
         run = None if request.new else book.find_unreported(key)
         if run is None:
             run = _begin(request, placed, identities, book, key)
         began(run)
+        take_wishes(book, run, wishes, tell)
         if _is_sent(run) or run.state.ended:
             return run
         if run.cancelled and run.sweep is None:
@@ -110,6 +134,25 @@ def _key(request: Request, identities: Sequence[str]) -> str:
 
         return sweep_key(request, identities)
     return run_key(request.pipeline, request.invocation, identities, request.site.name, request.name)
+
+
+def request_key(request: Request, far: Far) -> str:
+    """The key of a request at its site, which is asked only where inputs lie there."""
+    texts = [identity.text for identity in _locate(request, far)[1]]
+    return run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
+
+
+def _check_line(request: Request, book: Book) -> None:
+    """Between the choice of a site and now the same line may have been typed elsewhere, and another site chosen."""
+    run = None if request.new else book.find_unreported(request.line)
+    if run is not None and run.site != request.site.name:
+        raise TryLaterError(
+            "chosen-elsewhere",
+            f"the same line was started at {run.site} at this moment",
+            about=run.id,
+            hint="Type it again: it goes on there.",
+            transient=False,
+        )
 
 
 def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
@@ -153,6 +196,7 @@ def _begin(
             "container": request.container.name,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
+            "resources": request.ask().to_fields(),
             "inputs": [
                 # where it lay and what it was, for whoever asks later: an answer may be a relative path
                 {
@@ -176,6 +220,7 @@ def _begin(
             ],
             **more,
         },
+        line=request.line,
     )
 
 
@@ -193,8 +238,8 @@ def _send(
     far.make_folder(folder if request.tasks else folder + b"/work")
     if run.state is State.PREPARED:
         put_card(far, folder, book, run)
-    cache = Cache(far, request.site.name, work, at_site(request.site), carrier)
-    staged = _bring_inputs(request, identities, cache, tell)
+    cache = open_cache(far, request.site, work, carrier, tell)
+    staged = _bring_inputs(request, identities, cache, run.id, tell)
     images = SiteImages(far, request.site, request.container, work, cache, tell)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
     if request.tasks:
@@ -222,13 +267,18 @@ def _send(
 
 
 def _bring_inputs(
-    request: Request, identities: Sequence[Identity], cache: Cache, tell: Listener
+    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, tell: Listener
 ) -> list[Input]:
-    """The inputs with their absolute paths at the site, where they lie when this returns."""
+    """The inputs with their absolute paths at the site, where they lie when this returns, held there by the run."""
+    cache.hold(run_id, identities)
     staged = []
     for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
         source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, tell))
         staged.append(replace(each, source=source))
+    if request.site.purge is not None:
+        wait = expected_wait(runs_of(request.pipeline.digest), request.site.name)
+        paths = {f"the input {each.id} ({each.text})": as_bytes(each.source) for each in staged}
+        cache.warn_of_purge(paths, wait)
     return staged
 
 
@@ -247,6 +297,10 @@ def prepare_request(
         container=request.container,
         image=image,
         number=number,
+        fast=request.fast,
+        wanted=request.wanted,
+        gpus=request.site.gpus,
+        site=request.site.name,
     )
 
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import posixpath
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hibali.errors import UsageError
-from hibali.sites import SchedulerSettings
+from hibali.sites import Gpus, SchedulerSettings
 from hibali.strict_json import canonical_digest
 from registry.command_line import CommandLine, build_command_line
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from registry.pipeline import Resources as Suggested
 from runs.container import Bind, Container, Task, check_environment, read_options
+from runs.container_words import quoted
+from runs.fast import NOTHING_FAST, Fast, check_fast
 from runs.inside import Inside
+from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
 from runs.script import job_script, start_script
-
-_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-9]{1,2}):([0-9]{1,2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,8 @@ class Started:
 class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
-    `command_path` is where the text `command` goes, `directives` are what the job script says to the scheduler.
+    `command_path` is where the text `command` goes, `asked` what the job asks for, `directives` are how the job script says so to
+    the scheduler; `fast` is what copies inputs to fast storage in the job, "" for nothing.
     """
 
     run: str
@@ -66,10 +65,12 @@ class Prepared:
     start: str
     command: str
     command_path: str
+    fast: str
     configuration_files: Mapping[str, str]
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
     submit: tuple[str, ...]
+    asked: Asked
     directives: tuple[str, ...]
 
     @property
@@ -113,22 +114,32 @@ def prepare(
     scheduler: Scheduler,
     container: Container,
     image: Started | None = None,
+    wanted: Resources | None = None,
+    gpus: Gpus | None = None,
+    site: str = "",
     number: int = 0,
+    fast: Fast = NOTHING_FAST,
 ) -> Prepared:
     """Decide all of it.
 
-    `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. Raises
-    `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
+    `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
+    what the command line asks for, `gpus` what the site called `site` has of them. Raises `UsageError` or `RefusedError` for what
+    a descriptor or the configuration may not ask.
     """
     image = image or Started("")
-    work = f"{folder}/work"
+    asked = decide_resources(pipeline.resources, settings, wanted)
+    check_gpus(asked.resources, gpus, container, site)
+    if fast.is_used:
+        check_fast(container)
+    copying = fast.script(inputs)
+    work, inputs = fast.work_in(folder), fast.inputs_in(folder, inputs)
     inside = Inside(folder, container)
     sees_work = _seen_work(pipeline, inside.work) if container.isolates else work
     seen = {each.number: inside.input(each) for each in inputs}
     line = build_command_line(
         pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
     )
-    directives = scheduler.directives(job_resources(pipeline.resources, settings))
+    directives = (*scheduler.directives(asked.resources), *fast.lines(scheduler, asked.resources.seconds))
     task = Task(
         run=f"{run}-{number}" if number else run,
         command=inside.command,
@@ -141,6 +152,8 @@ def prepare(
         image=image.image,
         entrypoint=image.entrypoint,
         image_environment=image.environment,
+        tasks=asked.resources.tasks or 1,
+        gpus=gpus.kind if gpus is not None and asked.resources.gpus else "",
     )
     task = _with_image_options(pipeline, line, task) if container.isolates else task
     check_environment(task.environment)
@@ -148,46 +161,30 @@ def prepare(
         run=run,
         folder=folder,
         job_script=job_script(run, directives),
-        start=start_script(settings.prologue, container.start(task)),
+        start=start_script(
+            settings.prologue,
+            _launched(find_launcher(asked.resources, settings), container.start(task)),
+        ),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
+        fast=copying,
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=job_comment(run, settings))),
+        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=_comment(run, asked.resources))),
+        asked=asked,
         directives=directives,
     )
 
 
-def job_comment(run: str, settings: SchedulerSettings) -> str:
-    """The run's id once more, for whoever renames jobs; none where the site itself is told something there."""
-    return "" if any(text.startswith("--comment") for text in settings.directives) else run
+def _comment(run: str, resources: Resources) -> str:
+    """The run's id once more, for whoever renames jobs; none where the site or the line says something there."""
+    return "" if any(text.startswith("--comment") for text in resources.directives) else run
 
 
-def job_resources(suggested: Suggested, settings: SchedulerSettings) -> Resources:
-    """What a job asks for: the author's suggestions within the site's defaults; the longer of both times."""
-    times = [seconds for seconds in (suggested.walltime_seconds, read_time(settings.time)) if seconds]
-    memory = suggested.ram_gigabytes
-    return Resources(
-        cores=suggested.cpu_cores or None,
-        memory_megabytes=math.ceil(memory * 1024) if memory else None,
-        seconds=math.ceil(max(times)) if times else None,
-        nodes=suggested.nodes or None,
-        account=settings.account,
-        partition=settings.partition,
-        directives=settings.directives,
-    )
-
-
-def read_time(text: str | None) -> int | None:
-    """Seconds of `[D-]HH:MM:SS`; raises `UsageError`."""
-    if text is None:
-        return None
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise UsageError("bad-time", "a job's time is written [D-]HH:MM:SS", about=ascii(text))
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+def _launched(launcher: Sequence[str], start: str) -> str:
+    """The line that starts each of several tasks as `start` would start the only one."""
+    return f"exec {quoted([*launcher, '/bin/sh', '-c', start])}" if launcher else start
 
 
 def _paths(

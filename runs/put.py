@@ -21,6 +21,8 @@ def put_files(far: Far, prepared: Prepared) -> None:
     command = as_bytes(prepared.command_path)
     far.make_folder(command.rpartition(b"/")[0])
     far.put(command, as_bytes(prepared.command))
+    if prepared.fast:
+        far.put(folder + b"/fast.sh", as_bytes(prepared.fast))
     far.put(folder + b"/start", as_bytes(prepared.start))
     far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hibali.errors import HibaliError, UsageError
 from transfers.far import Finished
@@ -155,6 +156,25 @@ class Scheduler(Protocol):
         """Let go a job that was submitted with `hold`."""
 
 
+@runtime_checkable
+class Foretells(Protocol):
+    """A scheduler that can tell when a job would start, without taking it: asked where a run can go to several sites."""
+
+    def start_words(self) -> tuple[str, ...]:
+        """Ask when the job script on standard input would start; () where every job starts at once."""
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
+
+
+@runtime_checkable
+class Warns(Protocol):
+    """A scheduler that can tell a job some time before its limit to come to its end."""
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """Comment lines that have the job script, and nothing else, sent TERM so long before."""
+
+
 def load_scheduler(word: str) -> Scheduler:
     """The scheduler a site names; raises `UsageError` for an unknown word."""
     from hibali.plugins import load
@@ -180,7 +200,7 @@ def check_directive(text: str) -> str:
             "bad-directive",
             "a directive is one line of printable ASCII that starts with a dash",
             about=ascii(text),
-            hint="Correct `directives` in the site's [scheduler] table.",
+            hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
     return text
 
@@ -192,6 +212,6 @@ def check_plain(text: str, what: str) -> str:
             "bad-directive",
             f"this cannot be the name of a {what}",
             about=ascii(text),
-            hint=f"Correct `{what}` in the site's [scheduler] table.",
+            hint=f"Correct --{what}, or `{what}` in the site's [scheduler] table.",
         )
     return text

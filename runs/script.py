@@ -13,6 +13,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
+# What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
+# that does not end is ended, and signals to the whole group do not reach the copying.
 _JOB = r"""
 mask=$(umask)
 umask 077
@@ -69,16 +71,37 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught= tool=
-for name in TERM INT HUP USR1 USR2; do trap "caught=$name; kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
-(umask "$mask"; check_those_before && cd work && exec /bin/sh ../start) </dev/null >stdout 2>stderr &
-tool=$!
-[ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
-wait "$tool"
-code=$?
-while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do wait "$tool"; code=$?; done
-# a wait that a signal cut short tells of the signal, and a shell may have seen the tool's end meanwhile
-[ -z "$caught" ] || { wait "$tool"; last=$?; [ "$last" = 127 ] || code=$last; }
+caught= tool= hurry= code=0
+work=work folder=$PWD
+for name in TERM INT HUP USR1 USR2; do trap "caught=$name; [ -z \"\$tool\" ] || kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
+if [ -f fast.sh ]; then
+  . ./fast.sh
+  fast_in 2>stderr || code=75
+fi
+if [ "$code" = 0 ] && [ -z "$caught" ]; then
+  (umask "$mask"; check_those_before && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
+  tool=$!
+  [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
+  wait "$tool"
+  code=$?
+  while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
+    if [ "$work" != work ] && [ -z "$hurry" ]; then
+      (trap '' TERM; sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
+      hurry=$!
+    fi
+    wait "$tool"
+    code=$?
+  done
+  # a wait that a signal cut short tells of the signal, and a shell may have seen the tool's end meanwhile
+  [ -z "$caught" ] || { wait "$tool"; last=$?; [ "$last" = 127 ] || code=$last; }
+  [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
+elif [ "$code" = 0 ]; then
+  code=143
+fi
+if [ -f fast.sh ]; then
+  trap '' TERM INT HUP USR1 USR2
+  fast_out 2>>stderr || [ "$code" != 0 ] || code=74
+fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
@@ -152,7 +175,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     # `module` and its like are functions that login shells define
     head = (
         [
-            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l ../start; }""",
+            """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
             "unset HIBALI_LOGIN",
         ]
         if prologue

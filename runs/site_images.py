@@ -18,11 +18,12 @@ from hibali.locations import Location
 from hibali.sites import Site, local_site
 from hibali.strict_json import canonical_json, read_json
 from registry.image_record import ImageRecord
+from runs.cache_entry import IMAGE, Name
 from runs.container import Container, Image
 from runs.prepare import Started
 from runs.put import as_text
 from runs.site_commands import SiteCommands, not_staged
-from runs.stage import Cache, Carrier, at_site, identify_local
+from runs.stage import Cache, Carrier, identify_local, open_cache
 from runs.turn import Turn
 from runs.work_folder import make_work_folder
 from transfers.entry import Kind
@@ -218,6 +219,8 @@ class SiteImages:
         except (HibaliError, LookupError, TypeError):
             return None
         found = Staged(identifier, started, path=as_text(path), digest=digest)
+        archive = folder.rpartition(b"/")[2].decode("ascii", "replace")
+        self._cache.use(Name(IMAGE, archive, self._container.name))  # before it is looked at
         return found if self._cache.mark(path) == mark else None
 
     def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
@@ -243,7 +246,7 @@ def open_images(
 ) -> SiteImages:
     """The images of a site's runtime, in its work folder, which is made where it is not there."""
     work = make_work_folder(far, site, b"cache", b"images")
-    cache = Cache(far, site.name, work, at_site(site), carrier)
+    cache = open_cache(far, site, work, carrier, tell)
     return SiteImages(far, site, container, work, cache, tell)
 
 

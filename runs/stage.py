@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Event, Listener, Moved, ignore
-from hibali.ledger import Journal, ledger_folder, read_records
 from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.sites import Site
 from hibali.text import printable
-from transfers.datasets.contents import is_reserved, look_into
+from runs.cache_book import CacheBook
+from runs.cache_entry import CONTENT, ORIGIN, Name, read_name
+from runs.cache_lease import Hold
+from runs.cache_times import Times, oldest_ns, times_at
+from runs.local_content import LocalContent, unreadable
 from transfers.entry import Entry, Kind
 from transfers.far import Far
 
@@ -34,20 +35,23 @@ class Carrier(Protocol):
         """Everything below a folder, in order."""
 
 
-_FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What an input is: `text` goes into the run's key; `digest` names it in the cache, "" where it is used in place.
 
     `files` are the digests by relative path of what is to be staged (b"" for a single file), None where
-    they are not known before.
+    they are not known before. `size` is in bytes, None where nobody looked.
     """
 
     text: str
     digest: str = ""
     files: dict[bytes, str] | None = None
+    size: int | None = None
+
+    @property
+    def name(self) -> Name:
+        """Its entry in a cache."""
+        return Name(ORIGIN if self.files is None else CONTENT, self.digest)
 
 
 def identify_local(path: Path) -> Identity:
@@ -65,94 +69,15 @@ def identify_local(path: Path) -> Identity:
             hint="Relative paths in an invocation are taken from the current folder.",
         ) from None
     except OSError as problem:
-        raise _unreadable(os.fsencode(path), problem) from None
-    known = _known_digests()
+        raise unreadable(os.fsencode(path), problem) from None
+    content = LocalContent()
     if stat.S_ISREG(found.st_mode):
-        digest = _digest_of(os.fsencode(path), found, known)
-        return Identity(f"sha256:{digest}", digest, {b"": digest})
+        digest = content.of_file(os.fsencode(path), found)
+        return Identity(f"sha256:{digest}", digest, {b"": digest}, found.st_size)
     if stat.S_ISDIR(found.st_mode):
-        return _identify_tree(os.fsencode(path), known)
+        digest, files, size = content.of_tree(os.fsencode(path))
+        return Identity(f"tree:{digest}", digest, files, size)
     raise UsageError("bad-input", "an input is a file or a folder", about=printable(os.fsencode(path)))
-
-
-def _identify_tree(root: bytes, known: dict[str, str]) -> Identity:
-    """A folder is the digest of its sorted names, kinds and contents. In a dataset, annexed files are files."""
-    whole = hashlib.sha256()
-    files: dict[bytes, str] = {}
-    contents = look_into(root)
-    for path, looked in _walk(root, b""):
-        if contents is not None and is_reserved(path):
-            continue
-        content = contents.find(path) if contents is not None and stat.S_ISLNK(looked.st_mode) else None
-        name, found = content if content is not None else (root + b"/" + path, looked)
-        if stat.S_ISLNK(found.st_mode):
-            what = b"l " + os.fsencode(_path(root, path).readlink())
-        elif stat.S_ISDIR(found.st_mode):
-            what = b"d"
-        elif stat.S_ISREG(found.st_mode):
-            files[path] = _digest_of(name, found, known)
-            what = b"f " + files[path].encode("ascii")
-        else:
-            raise UsageError("bad-input", "a device, FIFO or socket cannot be staged", about=printable(path))
-        whole.update(b"%d:%b%b\n" % (len(path), path, what))
-    digest = whole.hexdigest()
-    return Identity(f"tree:{digest}", digest, files)
-
-
-def _walk(root: bytes, below: bytes) -> Iterable[tuple[bytes, os.stat_result]]:
-    try:
-        with os.scandir(root + b"/" + below) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-        for entry in entries:
-            path = below + b"/" + entry.name if below else entry.name
-            found = entry.stat(follow_symlinks=False)
-            yield path, found
-            if stat.S_ISDIR(found.st_mode):
-                yield from _walk(root, path)
-    except OSError as problem:
-        raise _unreadable(root + b"/" + below, problem) from None
-
-
-def _digest_of(path: bytes, found: os.stat_result, known: dict[str, str]) -> str:
-    """sha256 of a file here; remembered for as long as size, times, device and inode stay."""
-    mark = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
-    if mark in known:
-        return known[mark]
-    try:
-        with Path(os.fsdecode(path)).open("rb", buffering=0) as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            after = os.fstat(stream.fileno())
-    except OSError as problem:
-        raise _unreadable(path, problem) from None
-    if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
-        raise IncompleteError("input-changed", "the input changed while it was read", about=printable(path))
-    if time.time_ns() - found.st_ctime_ns > _FRESH_NS:
-        known[mark] = digest
-        with contextlib.closing(Journal(_digest_book())) as journal:
-            journal.append({"schema": 1, "kind": "digest", "mark": mark, "digest": digest})
-    return digest
-
-
-def _path(root: bytes, path: bytes) -> Path:
-    return Path(os.fsdecode(root + b"/" + path))
-
-
-def _known_digests() -> dict[str, str]:
-    return {
-        record["mark"]: record["digest"]
-        for record in read_records(_digest_book())
-        if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
-    }
-
-
-def _digest_book() -> Path:
-    return ledger_folder("runs", "cache") / "here.digests"
-
-
-def _unreadable(path: bytes, problem: OSError) -> UsageError:
-    return UsageError(
-        "unreadable-input", f"the input cannot be read: {problem.strerror}", about=printable(path)
-    )
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
@@ -161,7 +86,8 @@ def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
         raise NotFoundError("no-such-input", "there is no such input at that site", about=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
-    return Identity(text, hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest())
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return Identity(text, digest, size=found.size if found.kind is Kind.FILE else None)
 
 
 def identify_at_site(far: Far, location: Location) -> tuple[Identity, bytes]:
@@ -188,18 +114,40 @@ class Cache:
     """The content-addressed cache of a site, and what is remembered of it here (S5)."""
 
     def __init__(
-        self, far: Far, site: str, work: bytes, target: Callable[[bytes], Location], carrier: Carrier
+        self,
+        far: Far,
+        site: str,
+        work: bytes,
+        target: Callable[[bytes], Location],
+        carrier: Carrier,
+        times: Times | None = None,
     ) -> None:
-        """`work` is the site's work folder, absolute; `target` makes a location of an absolute path there."""
+        """`work` is the site's work folder, absolute; `target` makes a location of an absolute path there.
+
+        `times` are those of a site that deletes by itself.
+        """
         self._far = far
-        self._folder = work + b"/cache"
-        self._book = ledger_folder("runs", "cache") / f"{site}.entries"
+        self._work = work
+        self._book = CacheBook(site)
         self._target = target
         self._carrier = carrier
+        self._times = times
+        self._hold: Hold | None = None
 
     def location(self, path: bytes) -> Location:
         """A path at the site as others open it."""
         return self._target(path)
+
+    def hold(self, run: str, identities: Iterable[Identity]) -> None:
+        """From now on whatever is used here is held for that run, and these before anybody looks whether they are there."""
+        self._hold = Hold(self._far, self._work, run)
+        self._hold.take(*(each.name for each in identities if each.digest))
+
+    def use(self, name: Name) -> bytes:
+        """The absolute path of an entry, which is held by the run, if there is one."""
+        if self._hold is not None:
+            self._hold.take(name)
+        return self._work + b"/" + name.path
 
     def bring_patiently(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
         """The same, where somebody else may be at it: whoever comes second waits for the lease."""
@@ -212,27 +160,45 @@ class Cache:
 
         Raises `IncompleteError` when the input is no longer what was identified.
         """
-        digest = identity.digest
-        kind = b"origin" if identity.files is None else b"sha256"
-        path = self._folder + b"/%b/%b/%b" % (kind, digest[:2].encode("ascii"), digest.encode("ascii"))
+        known = self._content_of(identity)
+        if known is not None and self._stands(Name(CONTENT, known), known):
+            return self.use(Name(CONTENT, known))
         single = identity.files is not None and b"" in identity.files
-        mark = self.mark(path)
-        if mark is not None:
-            if self._remembered().get(_text(path)) == mark:
-                return path
-            if single and self._far.digest(path) == digest:
-                self._remember(path)
-                return path
+        if self._stands(identity.name, identity.digest if single else None):
+            return self.use(identity.name)
+        path = self.use(identity.name)
+        there = self.mark(path) is not None
+        if there and self._has_more(path, identity):
+            self._far.remove_tree(path)
+            there = False
         self._far.make_folder(path.rpartition(b"/")[0])
         moved = _MovedDigests(tell)
-        self._carrier.copy(source, self._target(path), moved, checksum=mark is not None)
+        self._carrier.copy(source, self._target(path), moved, checksum=there)
+        if self._times is not None and moved.digests:
+            below = [path + b"/" + each for each in moved.digests]
+            self._times.begin([path] if self._is_file(path) else below)
         if single:
-            if set(moved.digests.values()) != {digest} and self._far.digest(path) != digest:
+            if set(moved.digests.values()) != {identity.digest} and self._far.digest(path) != identity.digest:
                 raise _changed(source)
-        elif identity.files is not None and not moved.digests.items() <= identity.files.items():
-            raise _changed(source)
-        self._remember(path)
+        elif identity.files is not None:
+            if not moved.digests.items() <= identity.files.items():
+                raise _changed(source)
+        else:
+            path = self._file_by_content(identity, path, moved)
+        self._remember(path, source.text)
         return path
+
+    def size_there(self, identity: Identity) -> int:
+        """How many bytes of an input need not move, as far as this account's own book and a look at the site tell."""
+        known = self._content_of(identity)
+        name = identity.name if known is None else Name(CONTENT, known)
+        path = self._work + b"/" + name.path
+        found = self._far.stat(path)
+        if found is None:
+            return 0
+        if found.kind is Kind.FILE:
+            return found.size if identity.size in {None, found.size} else 0
+        return sum(each.size for each in self._carrier.entries(self._target(path)) if each.kind is Kind.FILE)
 
     def mark(self, path: bytes) -> str | None:
         """What would change if anybody touched a file or tree there; None where there is nothing."""
@@ -244,14 +210,95 @@ class Cache:
             whole.update(b"%d:%b%b\n" % (len(below.path), below.path, _mark(below).encode("ascii")))
         return whole.hexdigest()
 
-    def _remembered(self) -> dict[str, str]:
-        return {str(record.get("path")): str(record.get("mark")) for record in read_records(self._book)}
+    def warn_of_purge(self, paths: Mapping[str, bytes], wait_seconds: float) -> None:
+        """Tell which of these inputs, by what they are called, the site itself may delete before a run starts."""
+        if self._times is None:
+            return
+        for what, path in paths.items():
+            if self._times.covers(path):
+                self._times.warn(what, path, self._oldest(path), wait_seconds)
 
-    def _remember(self, path: bytes) -> None:
+    def _stands(self, name: Name, digest: str | None) -> bool:
+        """Whether an entry is there as it was after our own look, or is of that digest now."""
+        path, times = self.use(name), self._times
+        if times is not None and times.may_refresh(path) and times.is_due(self._oldest(path)):
+            times.refresh(path)  # and then it is looked at anew
+        mark = self.mark(path)
+        if mark is None or self._book.mark_of(path) == mark:
+            return mark is not None
+        if digest is None or not self._is_file(path) or self._far.digest(path) != digest:
+            return False
+        if self.mark(path) != mark:  # it changed while it was read
+            return False
+        self._book.note_mark(path, mark)
+        return True
+
+    def _is_file(self, path: bytes) -> bool:
+        found = self._far.stat(path)
+        return found is not None and found.kind is Kind.FILE
+
+    def _has_more(self, path: bytes, identity: Identity) -> bool:
+        """Whether something stands there that no copy would take away: of another kind, or more files than the input has."""
+        found = self._far.stat(path)
+        if found is None or identity.files is None:
+            return False
+        single = b"" in identity.files
+        if single or found.kind is not Kind.FOLDER:
+            return found.kind is not (Kind.FILE if single else Kind.FOLDER)
+        listed = self._carrier.entries(self._target(path))
+        return any(each.kind is Kind.FILE and each.path not in identity.files for each in listed)
+
+    def _content_of(self, identity: Identity) -> str | None:
+        """The content of a file from elsewhere, as it was when it was staged; None where nobody knows."""
+        if identity.files is not None:
+            return None
+        known = self._book.content_of(identity.digest)
+        if known is None:
+            said = (self._far.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
+            name = read_name(f"{CONTENT}:{said}")
+            known = name.digest if name is not None else None
+        return known
+
+    def _pointer(self, identity: Identity) -> bytes:
+        """Where the site keeps the content's digest of what came from elsewhere, for all who share the cache."""
+        digest = identity.digest.encode("ascii")
+        return self._work + b"/cache/names/" + digest[:2] + b"/" + digest
+
+    def _file_by_content(self, identity: Identity, path: bytes, moved: _MovedDigests) -> bytes:
+        """A file from elsewhere goes where everything of its content goes; a tree stays under its origin.
+
+        What is written first is of use only with what comes after it, so that this can end anywhere.
+        """
+        if not self._is_file(path):
+            return path
+        digests = set(moved.digests.values())
+        digest = digests.pop() if len(digests) == 1 else self._far.digest(path)
+        name = Name(CONTENT, digest)
+        final, pointer = self.use(name), self._pointer(identity)
+        self._far.make_folder(pointer.rpartition(b"/")[0])
+        self._far.put(pointer, digest.encode("ascii"))
+        if self._stands(name, digest):
+            self._far.remove_tree(path)
+        else:
+            self._far.make_folder(final.rpartition(b"/")[0])
+            self._far.remove_tree(final)
+            self._far.move(path, final)
+        if not self._is_file(final):
+            raise IncompleteError("not-staged", "the input could not be put in place", about=identity.text)
+        self._book.note_content(identity.digest, digest)
+        return final
+
+    def _oldest(self, path: bytes) -> int | None:
+        found = self._far.stat(path)
+        if found is None or self._times is None:
+            return None
+        one = found.kind is Kind.FILE
+        return oldest_ns(self._times.purge, [found] if one else self._carrier.entries(self._target(path)))
+
+    def _remember(self, path: bytes, source: str) -> None:
         mark = self.mark(path)
         if mark is not None:
-            with contextlib.closing(Journal(self._book)) as journal:
-                journal.append({"schema": 1, "kind": "cached", "path": _text(path), "mark": mark})
+            self._book.note_mark(path, mark, source)
 
 
 class _MovedDigests:
@@ -275,8 +322,9 @@ def _mark(entry: Entry) -> str:
     return ":".join(str(part) for part in parts)
 
 
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
+def open_cache(far: Far, site: Site, work: bytes, carrier: Carrier, tell: Listener = ignore) -> Cache:
+    """The cache in a site's work folder, which is there and ours alone."""
+    return Cache(far, site.name, work, at_site(site), carrier, times_at(far, site, tell))
 
 
 def _changed(source: Location) -> IncompleteError:

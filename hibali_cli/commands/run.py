@@ -12,6 +12,7 @@ import click
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
 from hibali_cli.command import command as as_command
+from hibali_cli.job_options import add_job_options, say_asked, wanted_of, with_wishes
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from registry.invocation import Invocation
     from registry.pipeline import Pipeline
     from runs.container import Container
+    from runs.fast import Marks
     from runs.inputs import Located
     from runs.launch import Request
     from runs.prepare import Prepared
@@ -35,8 +37,16 @@ if TYPE_CHECKING:
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
         (
+            "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
+            "Ask for more than the author suggests and the site gives by default.",
+        ),
+        (
             "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
             "Run it once for each row and threshold, as job arrays.",
+        ),
+        (
+            "hibali run conform answers.json --site auto --explain",
+            "Run it where the least has to move, and see why there.",
         ),
         (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
@@ -46,7 +56,15 @@ if TYPE_CHECKING:
 )
 @click.argument("pipeline")
 @click.argument("invocation", metavar="[INVOCATION.json]", required=False)
-@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
+@click.option(
+    "--site",
+    "site_names",
+    required=True,
+    multiple=True,
+    metavar="SITE|auto",
+    help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+)
+@click.option("--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that.")
 @click.option("--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file.")
 @click.option(
     "--param",
@@ -60,6 +78,21 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
 @click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@click.option(
+    "--fast",
+    "fast_inputs",
+    multiple=True,
+    metavar="INPUT[=TIER]",
+    help="In the job, copy this input to the site's fast storage first.",
+)
+@click.option(
+    "--fast-work",
+    default="",
+    metavar="TIER",
+    help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+)
+@click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says.")
+@add_job_options
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -75,7 +108,8 @@ def command(
     *,
     pipeline: str,
     invocation: str | None,
-    site_name: str,
+    site_names: tuple[str, ...],
+    explain: bool,
     each: str | None,
     parameters: tuple[str, ...],
     wait: bool,
@@ -83,18 +117,25 @@ def command(
     name: str,
     new: bool,
     image: str,
+    fast_inputs: tuple[str, ...],
+    fast_work: str,
+    no_fast: bool,
     folder: str | None,
     dataset: str | None,
     table: str | None,
     no_save: bool,
+    **job: Any,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
     new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
-    each row and each combination of values, which go before the answers of the file.
+    each row and each combination of values, which go before the answers of the file. What a job asks for is the author's
+    suggestion, unless the site's table says something else, unless the line does.
     """
+    from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
+    from runs.fast import Marks
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
@@ -105,14 +146,26 @@ def command(
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
+    if no_fast and (fast_inputs or fast_work):
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+    marks = Marks(fast_inputs, fast_work, no_fast)
+    wanted = wanted_of(job)
+    choosing = Asked(site_names, image, name, new, explain, marks, wanted)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.sweeping import SweepLine, run_sweep
 
+        if is_choice(choosing, common.settings()) or fast_inputs or fast_work:
+            raise UsageError(
+                "usage",
+                "a sweep is at one named site, and nothing of it on fast storage",
+                about="--each, --param",
+                hint="Name one --site, and leave out --explain and --fast; of a site's own `fast` a sweep takes nothing.",
+            )
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
-        asked = {"name": name, "new": new, "image": image}
+        asked = {"name": name, "new": new, "image": image, "wanted": wanted}
         return run_sweep(
-            common, catalogue, found, answers, tasks, site_name, asked, into, wait=wait, dry_run=dry_run
+            common, catalogue, found, answers, tasks, site_names[0], asked, into, wait=wait, dry_run=dry_run
         )
     if table is not None:
         raise UsageError("usage", "it is for --each and --param", about="--table")
@@ -123,7 +176,15 @@ def command(
             about="INVOCATION.json",
             hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
         )
-    request = read_request(common, found, answers, site_name, image, identify=not dry_run)
+    if is_choice(choosing, common.settings()):
+        request = choose_request(common, found, answers, choosing)
+        if explain and dry_run:
+            return None
+    else:
+        request = read_request(
+            common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
+        )
+    request = with_wishes(common, request, wanted)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 
@@ -136,22 +197,36 @@ def command(
 
 
 def read_request(
-    common: Common, pipeline: Pipeline, answers: Path, site_name: str, image: str, *, identify: bool
+    common: Common,
+    pipeline: Pipeline,
+    answers: Path,
+    site_name: str,
+    image: str,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+    marks: Marks | None = None,
 ) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything."""
+    """Everything that can be checked here is checked before the site is asked anything.
+
+    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
+    """
     from hibali.strict_json import read_json_file
     from hibali_cli.run_site import run_site
     from registry.invocation import check_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
-    from runs.inputs import locate_inputs
+    from runs.fast import NO_MARKS
+    from runs.inputs import locate_inputs, seen_from
 
     site = run_site(common, site_name)
     invocation = check_invocation(pipeline, read_json_file(answers))
     load_container(site.container).image_name(pipeline.container)
-    located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    if located is None:
+        located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    located = seen_from(located, site)
     asked = asked_here(answers, located, image).to_fields()
-    return make_request(pipeline, invocation, located, site, image, asked)
+    return make_request(pipeline, invocation, located, site, image, asked, marks or NO_MARKS)
 
 
 def make_request(
@@ -161,43 +236,52 @@ def make_request(
     site: Site,
     image: str,
     asked: Mapping[str, Any],
+    marks: Marks | None = None,
 ) -> Request:
-    """The request of these answers at a site, with its inputs located."""
+    """The request of these answers at a site, with its inputs located; without `marks` nothing goes to fast storage."""
     from hibali_cli.catalogue import pinned_image
     from registry.catalogue import Catalogue
     from runs.container import load_container
+    from runs.fast import NOTHING_FAST, read_fast
     from runs.launch import Request
     from runs.scheduler import load_scheduler
 
     container = load_container(site.container)
+    inputs = tuple(each.input for each in located)
+    in_place = [each.identity is None for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
+    takes_pinned = container.isolates and bool(container.formats) and not names_archive
     return Request(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=tuple(each.input for each in located),
+        inputs=inputs,
         places=tuple(each.place for each in located),
         identities=tuple(each.identity for each in located),
         site=site,
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
-        pinned=pinned_image(Catalogue(), pipeline) if container.isolates and not names_archive else None,
+        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
+        fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
         asked=asked,
     )
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Without a container the tool is its author's code with all of the user's rights (S11)."""
-    if container.isolates or catalogue.is_trusted(pipeline.digest):
+    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
+    if container.confines or catalogue.is_trusted(pipeline.digest):
         return
-    asked = (
-        f"{pipeline.reference} runs without a container at this site: as you, on all your files. Trust it?"
+    how = (
+        f"in {container.name}, which shows it the site's folders"
+        if container.isolates
+        else "without a container"
     )
+    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        "without a container this pipeline's code runs as you, and nobody has consented to that",
+        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
         about=pipeline.reference,
         hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
     )
@@ -253,6 +337,8 @@ def _show(common: Common, request: Request) -> None:
 
     prepared = show_prepared(request, new_identifier())
     files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
+    if prepared.fast:
+        files["fast.sh"] = prepared.fast
     files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
     show_files(common, request, prepared, files)
 
@@ -266,12 +352,14 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
             {
                 "pipeline": request.pipeline.reference,
                 "site": request.site.name,
+                "resources": prepared.asked.to_fields(),
                 "submit": list(prepared.submit),
                 "files": dict(files),
                 "outputs": outputs,
             },
         )
         return
+    say_asked(common.output, prepared.asked)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():

@@ -13,11 +13,13 @@ class Bare(KeepsNoImages):
 
     name = "bare"
     isolates = False
+    confines = False
     binds_inputs = False
     place = ""
     form = ""
     formats: frozenset[str] = frozenset()
     flattens = False
+    gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
         """Never one."""

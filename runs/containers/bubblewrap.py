@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
-from runs.container_words import docker_name, quoted, without_network
+from runs.container_words import SHARED_MEMORY, docker_name, handed_on, quoted, without_network
 
 _OFFLINE = without_network("--unshare-net")
+
+# To whoever is root, files of the kernel that can be written without any capability; podman's list of the same.
+_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
 
 
 class Bubblewrap(KeepsNoImages):
@@ -14,11 +17,13 @@ class Bubblewrap(KeepsNoImages):
 
     name = "bubblewrap"
     isolates = True
+    confines = True
     binds_inputs = True
     place = "/mnt"  # the image is read-only, and only below this folder can anything be bound
     form = "image"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = True
+    gpus = frozenset({"amd"})  # of NVIDIA's the driver's libraries would have to be the host's
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images."""
@@ -28,7 +33,8 @@ class Bubblewrap(KeepsNoImages):
         """One long line."""
         words = [
             "bwrap",
-            *(f"--unshare-{each}" for each in ("user-try", "ipc", "pid", "uts", "cgroup-try")),
+            *(f"--unshare-{each}" for each in ("user-try", "pid", "uts", "cgroup-try")),
+            *(("--unshare-ipc",) if task.tasks == 1 else ()),
             "--die-with-parent",
             "--new-session",
             "--cap-drop",
@@ -36,7 +42,9 @@ class Bubblewrap(KeepsNoImages):
             "--clearenv",
             *("--ro-bind", task.image, "/"),
             *("--dev", "/dev"),
+            *_devices(task),
             *("--proc", "/proc"),
+            *(word for path in _KERNEL for word in ("--ro-bind-try", path, path)),
             *("--tmpfs", "/tmp"),  # noqa: S108 - the tool's own
             *("--tmpfs", f"{self.place}/1"),
         ]
@@ -50,13 +58,25 @@ class Bubblewrap(KeepsNoImages):
             words += ["--setenv", name, value]
         words += ["--chdir", task.sees_work]
         after = [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
-        return f'{_OFFLINE}exec {quoted(words)} "$@" -- {quoted(after)}'
+        known = handed_on(task, 'set -- "$@" --setenv "$name" "$value"')
+        network = "set --\n" if task.tasks > 1 else _OFFLINE
+        return f'{network}{known}exec {quoted(words)} "$@" -- {quoted(after)}'
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """The flat tar is unpacked as the user's own files; tar(1) follows no symlinks that it made."""
         del kind, image
         unpack = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")
         return (("mkdir", result), (*unpack, f"--file={archive}", f"--directory={result}"))
+
+
+def _devices(task: Task) -> tuple[str, ...]:
+    """The GPUs as ROCm's own guide for containers lists their devices, and what several tasks share."""
+    found: tuple[str, ...] = ()
+    if task.gpus:
+        found += ("--dev-bind", "/dev/kfd", "/dev/kfd", "--dev-bind", "/dev/dri", "/dev/dri")
+    if task.tasks > 1:
+        found += ("--bind", SHARED_MEMORY, SHARED_MEMORY)
+    return found
 
 
 CONTAINER = Bubblewrap()

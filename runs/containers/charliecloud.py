@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
-from runs.container_words import docker_name, quoted, unsafe_path
+from runs.container_words import docker_name, handed_on, quoted, unsafe_path
+
+_USER = "USER=${USER:-$(id -un)}\nexport USER\n"
 
 
 class Charliecloud(KeepsNoImages):
@@ -12,11 +14,15 @@ class Charliecloud(KeepsNoImages):
 
     name = "charliecloud"
     isolates = True
+    confines = True
     binds_inputs = False
     place = "/mnt"  # ch-convert(1) makes /mnt/0 to /mnt/9 in every image
     form = "image.sqfs"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = True
+    gpus = frozenset(
+        {"amd"}
+    )  # it shows the host's devices; ch-fromhost(1) puts NVIDIA's libraries into images that can be written
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images."""
@@ -29,9 +35,11 @@ class Charliecloud(KeepsNoImages):
         words += [_bind(bind.source, bind.target) for bind in task.binds]
         environment = {"PATH": PATH, **task.image_environment, "HOME": task.sees_work, **task.environment}
         words += [f"--set-env={name}='{value}'" for name, value in environment.items()]
-        words += [f"--cd={task.sees_work}", task.image, "--"]
-        words += [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
-        return f"USER=${{USER:-$(id -un)}}\nexport USER\nexec {quoted(words)}"
+        words.append(f"--cd={task.sees_work}")
+        after = [task.image, "--"]
+        after += [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
+        known = handed_on(task, """set -- "$@" "--set-env=$name='$value'\"""")
+        return f'{_USER}set --\n{known}exec {quoted(words)} "$@" {quoted(after)}'
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """From the flat tar by ch-convert(1), which wants the names it knows formats by."""

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, Image, Task
-from runs.container_words import docker_name, mount_word, quoted, read_inspected
+from runs.container_words import alone_or_together, docker_name, handed_on, mount_word, quoted, read_inspected
 from transfers.far import Finished
 
 _PRIVATE = "bind-propagation=rprivate"
+# docker-run(1) for NVIDIA's toolkit; the devices as ROCm's own guide for containers lists them.
+_GPUS = {
+    "": [],
+    "nvidia": ["--gpus=all"],
+    "amd": ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"],
+}
 
 
 class Docker:
@@ -15,11 +21,13 @@ class Docker:
 
     name = "docker"
     isolates = True
+    confines = True
     binds_inputs = True
     place = ""
     form = ""
     formats = frozenset({DOCKER_ARCHIVE})
     flattens = False
+    gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images."""
@@ -31,9 +39,8 @@ class Docker:
             "docker",
             "run",
             "--rm",
-            f"--name=hibali-{task.run}",
+            *alone_or_together(task),
             "--pull=never",
-            "--network=none",
             "--cap-drop=all",
             "--security-opt=no-new-privileges",
             "--log-driver=none",
@@ -46,12 +53,14 @@ class Docker:
             words.append(mount_word(task.command, task.command, _PRIVATE, "readonly"))
             words.append(f"--entrypoint={task.shell}")
         words += [mount_word(bind.source, bind.target, _PRIVATE, "readonly") for bind in task.binds]
-        if task.memory:
+        if task.memory and task.tasks == 1:
             words.append(f"--shm-size={task.memory}")
+        words += _GPUS[task.gpus]
         environment = {"HOME": task.sees_work, **task.environment}
         words += [f"--env={name}={value}" for name, value in environment.items()]
         after = [f"sha256:{task.image}", *((task.command,) if task.words is None else task.words)]
-        return f'exec {quoted(words)} --user="$(id -u):$(id -g)" {quoted(after)}'
+        known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
+        return f'set --\n{known}exec {quoted(words)} --user="$(id -u):$(id -g)" "$@" {quoted(after)}'
 
     def image_words(self, name: str) -> tuple[str, ...]:
         """`inspect` looks at what is stored there and pulls nothing."""

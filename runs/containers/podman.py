@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, Image, Task
-from runs.container_words import docker_name, mount_word, quoted, read_inspected
+from runs.container_words import alone_or_together, docker_name, handed_on, mount_word, quoted, read_inspected
 from transfers.far import Finished
 
 # Rootless, the user keeps the own number inside; root has no such mapping and is root without capabilities.
@@ -12,6 +12,12 @@ _OWN_USER = """\
 if [ "$(id -u)" = 0 ]; then set -- --user=0:0; else set -- --userns=keep-id; fi
 """
 _PRIVATE = "bind-propagation=rprivate"
+# By the Container Device Interface; AMD's devices are the account's by its groups, which crun keeps (podman-run(1)).
+_GPUS = {
+    "": [],
+    "nvidia": ["--device=nvidia.com/gpu=all"],
+    "amd": ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"],
+}
 
 
 class Podman:
@@ -19,11 +25,13 @@ class Podman:
 
     name = "podman"
     isolates = True
+    confines = True
     binds_inputs = True
     place = ""
     form = ""
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = False
+    gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images."""
@@ -35,9 +43,8 @@ class Podman:
             "podman",
             "run",
             "--rm",
-            f"--name=hibali-{task.run}",
+            *alone_or_together(task),
             "--pull=never",
-            "--network=none",
             "--cap-drop=all",
             "--security-opt=no-new-privileges",
             "--http-proxy=false",
@@ -49,12 +56,14 @@ class Podman:
             words.append(mount_word(task.command, task.command, _PRIVATE, "ro=true"))
             words.append(f"--entrypoint={task.shell}")
         words += [mount_word(bind.source, bind.target, _PRIVATE, "ro=true") for bind in task.binds]
-        if task.memory:
+        if task.memory and task.tasks == 1:
             words.append(f"--shm-size={task.memory}")
+        words += _GPUS[task.gpus]
         environment = {"HOME": task.sees_work, **task.environment}
         words += [f"--env={name}={value}" for name, value in environment.items()]
         after = [task.image, *((task.command,) if task.words is None else task.words)]
-        return f'{_OWN_USER}exec {quoted(words)} "$@" {quoted(after)}'
+        known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
+        return f'{_OWN_USER}{known}exec {quoted(words)} "$@" {quoted(after)}'
 
     def image_words(self, name: str) -> tuple[str, ...]:
         """`inspect` looks at what is stored there and pulls nothing."""

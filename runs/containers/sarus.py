@@ -6,7 +6,7 @@ import re
 
 from registry.pipeline import Container as Wanted
 from runs.container import DOCKER_ARCHIVE, Image, Task
-from runs.container_words import check_answered, docker_name, quoted, unsafe_path
+from runs.container_words import check_answered, docker_name, handed_on, quoted, unsafe_path
 from transfers.far import Finished
 
 _OURS = re.compile(r"load/library/hibali-([0-9a-f]{64})")
@@ -24,18 +24,23 @@ class Sarus:
 
     name = "sarus"
     isolates = True
+    confines = False  # what the site mounts into every container stays there, and can be written
     binds_inputs = True
     place = ""
     form = ""
     formats = frozenset({DOCKER_ARCHIVE})
     flattens = False
+    gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """Sarus hands the whole environment on, so that it gets none but what finds it."""
+        """Sarus hands the whole environment on, so that it gets none but what finds it.
+
+        Its hooks show the GPUs that these variables name (its user guide, "NVIDIA GPU support", "AMD GPU support").
+        """
         words = ["sarus", "run", "--pid=private", f"--workdir={task.sees_work}"]
         words.append(_mount(task.work, task.sees_work))
         if task.words is None:
@@ -45,7 +50,8 @@ class Sarus:
         words += [f"--env={name}={value}" for name, value in environment.items()]
         words += [f"load/library/hibali-{task.image}:latest"]
         words += [task.command] if task.words is None else task.words
-        return f'exec env -i PATH="$PATH" HOME="$HOME" {quoted(words)}'
+        known = handed_on(task, 'set -- "$@" "$name=$value"')
+        return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(words)}'
 
     def image_words(self, name: str) -> tuple[str, ...]:
         """It lists all it has."""

@@ -7,6 +7,7 @@ head of the boot id, so that neither a reused pid nor a reboot nor another login
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
@@ -100,6 +101,15 @@ class Direct:
                         Status(Phase.ENDED, "over") if over else Status(Phase.RUNNING, "running")
                     )
         return found
+
+    def start_words(self) -> tuple[str, ...]:
+        """Nothing waits."""
+        return ()
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """Never asked."""
+        del finished, now
+        return 0.0
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Nobody to ask: what the job wrote into `started` is all there is."""

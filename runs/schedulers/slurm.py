@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
+from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.scheduler import (
     GONE,
@@ -74,6 +76,8 @@ _SUBMITTING = Submitting(
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
+_STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
+_REFUSED = re.compile(rb"(?:allocation failure|sbatch: error): *([^\n]+)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
 
 
@@ -176,6 +180,31 @@ class Slurm:
                 word, _, reason = rest.partition(":")
                 found[job][int(number)] = _status(word, reason, queued=True)
         return found
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
+        return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
+
+    def start_words(self) -> tuple[str, ...]:
+        """Sbatch takes the script from standard input, and submits nothing."""
+        return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """`sbatch: Job 12 to start at 2026-11-22T10:00:00 using 1 processors on nodes n1 in partition main`."""
+        found = _STARTS.search(finished.stderr + finished.stdout)
+        if found is not None:
+            try:
+                start = datetime.fromisoformat(found[1].decode("ascii")).replace(tzinfo=UTC)
+            except ValueError:
+                return None
+            return max(0.0, (start - now).total_seconds())
+        refused = _REFUSED.search(finished.stderr)
+        if refused is None or finished.exit_code == 0:
+            return None
+        said = printable(refused[1])
+        if _SUBMITTING.later.search(finished.stderr) or _SUBMITTING.unclear.search(finished.stderr):
+            raise TryLaterError("scheduler-silent", f"Slurm gave no answer: {said}")
+        raise UsageError("submission-rejected", f"Slurm would refuse the job: {said}")
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Of an array too, the first number is the job's."""

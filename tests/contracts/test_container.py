@@ -27,7 +27,18 @@ RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"
 PROGRAMS = {"bare": "env", "bubblewrap": "bwrap", "charliecloud": "ch-run"}
 # what each cannot write in a path, so that such a path is refused (8) before anything starts
-REFUSES = {"charliecloud": ":", "sarus": ',="\\\n'}
+REFUSES = {"charliecloud": ":", "sarus": ',="\\\n', "shifter": " ,'\":\n$();é*=\\"}
+# what of the site's own environment no tool may see, and what a launcher and a scheduler tell one task
+NOISE = {
+    "APPTAINER_BIND": "/",
+    "SINGULARITYENV_LD_PRELOAD": "/x",
+    "APPTAINERENV_A": "1",
+    "SHIFTER_VOLUME": "/:/x",
+    "SLURM_JWT": "secret",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+}
+RANK = {"SLURM_PROCID": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"}
+DEVICES = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "2,3"}
 
 
 @pytest.fixture(params=built_in_words("runs.containers"))
@@ -37,6 +48,12 @@ def container(request: pytest.FixtureRequest) -> Container:
 
 def isolating() -> list[str]:
     return [word for word in built_in_words("runs.containers") if load_container(word).isolates]
+
+
+def binding() -> list[str]:
+    """Those that are told what to bind: Shifter shows what the site shows everywhere."""
+    found = [load_container(word) for word in isolating()]
+    return [each.name for each in found if each.binds_inputs or each.place]
 
 
 def task(folder: str, **more: object) -> Task:
@@ -54,15 +71,14 @@ def task(folder: str, **more: object) -> Task:
 
 
 def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
-    """The words that reach the runtime when a shell reads the start line, and then its environment as NAME=VALUE."""
+    """The words that reach the runtime when a shell reads the start line, `=env=`, and then its environment as NAME=VALUE."""
     program = tmp_path / "programs" / PROGRAMS.get(runtime, runtime)
     program.parent.mkdir(exist_ok=True)
-    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\nexec /usr/bin/env -0\n')
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" =env=\nexec /usr/bin/env -0\n')
     program.chmod(0o755)
-    noise = {"APPTAINER_BIND": "/", "SINGULARITYENV_LD_PRELOAD": "/x", "APPTAINERENV_A": "1"}
     ended = subprocess.run(
         ["/bin/sh", "-c", start],
-        env={"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": "/h", **noise},
+        env={"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": "/h", **NOISE, **RANK, **DEVICES},
         capture_output=True,
         check=True,
         cwd=tmp_path,
@@ -83,6 +99,27 @@ def is_passed(words: list[str], name: str, value: str) -> bool:
     return bool(whole & set(words)) or ["--setenv", name, value] in [
         words[at : at + 3] for at in range(len(words))
     ]
+
+
+def seen_environment(runtime: str, words: list[str]) -> dict[str, str]:
+    """What the tool finds of variables, apart from the runtime's own."""
+    at = words.index("=env=")
+    given, around = words[:at], [each.partition("=")[::2] for each in words[at + 1 :]]
+    if runtime in {"bare", "sarus", "shifter"}:
+        found = dict(around)
+    else:
+        prefix = f"{runtime.upper()}ENV_"
+        found = {name.removeprefix(prefix): value for name, value in around if name.startswith(prefix)}
+    for number, word in enumerate(given):
+        if word.startswith("--env="):
+            name, _, value = word.removeprefix("--env=").partition("=")
+            found[name] = value
+        elif word.startswith("--set-env="):
+            name, _, value = word.removeprefix("--set-env=").partition("=")
+            found[name] = value[1:-1]
+        elif word == "--setenv":
+            found[given[number + 1]] = given[number + 2]
+    return found
 
 
 def mounts_of(container: Container, words: list[str]) -> list[tuple[str, str, bool]]:
@@ -116,6 +153,7 @@ def test_every_word_reaches_the_runtime_as_it_is(container: Container, tmp_path:
     assert not (tmp_path / "pwned").exists()
     if container.isolates:
         assert is_passed(words, "HOME", f"{folder}/work") or "HOME=$1" in str(words)
+    if container.name in binding():
         mounts = mounts_of(container, words)
         assert (f"/cache/{hostile}", inside, container.binds_inputs) in mounts
         assert (f"{folder}/work", f"{folder}/work", False) in mounts
@@ -134,6 +172,108 @@ def test_a_path_that_cannot_be_written_is_refused(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", isolating())
+def test_the_environment_is_the_tool_s_own(word: str, tmp_path: Path) -> None:
+    """S10: what the site, a launcher or a scheduler has in its environment reaches the tool only where it is needed."""
+    container = load_container(word)
+    seen = seen_environment(word, words_of(container.start(task("/w")), tmp_path, word))
+    assert seen["NAME"] == HOSTILE
+    assert not seen.keys() & {*NOISE, *RANK, *DEVICES}
+    together = seen_environment(word, words_of(container.start(task("/w", tasks=2)), tmp_path, word))
+    assert together.items() >= RANK.items()
+    assert not together.keys() & {*NOISE, *DEVICES}
+
+
+@pytest.mark.parametrize("word", isolating())
+def test_tasks_of_one_job_share_a_network_and_memory_but_no_name(word: str, tmp_path: Path) -> None:
+    container = load_container(word)
+    words = words_of(container.start(task("/w", tasks=2)), tmp_path, word)
+    granted = " ".join(words[: words.index("=env=")])
+    assert "network=none" not in granted
+    assert "--unshare-net" not in granted
+    assert f"--name=hibali-{RUN}" not in granted
+    shared = ("/dev/shm", "--ipc=host")
+    own = word in {"charliecloud", "sarus", "shifter"}  # these share the node's anyway
+    assert any(each in granted for each in shared) != own
+    kept = {"bubblewrap": "--unshare-pid", "apptainer": "--containall", "singularity": "--containall"}
+    assert (
+        kept.get(word, "") in granted
+    )  # by another process's /proc/PID/root all of its user's files can be reached
+
+
+# As their manuals say: docker-run(1), podman-run(1) and the Container Device Interface, apptainer-exec(1), shifter's modules.rst;
+# Charliecloud and bubblewrap by the devices alone, Sarus by its hooks, which look at the variables.
+OF_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
+SHOWN = {
+    ("docker", "nvidia"): ("--gpus=all",),
+    ("docker", "amd"): OF_AMD,
+    ("podman", "nvidia"): ("--device=nvidia.com/gpu=all",),
+    ("podman", "amd"): OF_AMD,
+    ("apptainer", "nvidia"): ("--nv",),
+    ("apptainer", "amd"): ("--rocm",),
+    ("singularity", "nvidia"): ("--nv",),
+    ("singularity", "amd"): ("--rocm",),
+    ("bubblewrap", "amd"): ("--dev-bind", "/dev/kfd", "/dev/dri"),
+    ("charliecloud", "amd"): (),
+    ("sarus", "nvidia"): (),
+    ("sarus", "amd"): (),
+    ("shifter", "nvidia"): ("--module=gpu",),
+    ("shifter", "amd"): ("--module=gpu",),
+    ("bare", "nvidia"): (),
+    ("bare", "amd"): (),
+}
+
+
+def test_gpus_are_shown_where_they_were_asked_for(container: Container, tmp_path: Path) -> None:
+    assert container.gpus == {kind for word, kind in SHOWN if word == container.name}
+    everything = {word for words in SHOWN.values() for word in words}
+    plain = words_of(container.start(task("/w")), tmp_path, container.name)
+    assert not everything & set(plain)
+    for kind in container.gpus:
+        words = words_of(container.start(task("/w", gpus=kind)), tmp_path, container.name)
+        assert set(SHOWN[container.name, kind]) <= set(words)
+        assert seen_environment(container.name, words).items() >= DEVICES.items()
+
+
+def test_shifter_is_told_its_image_and_finds_nothing_of_the_site_s(tmp_path: Path) -> None:
+    """shifter.c of 18.03: options, then `--`, then the command; all of the environment is handed on."""
+    shifter = load_container("shifter")
+    given = task("/w", environment={"NAME": "x", "PATH": "."})
+    words = words_of(shifter.start(given), tmp_path, "shifter")
+    at = words.index("=env=")
+    assert words[:at] == [
+        f"--image=id:{'0' * 64}",
+        "--workdir=/w/work",
+        "--module=none",
+        "--",
+        "sh",
+        "/w/command",
+    ]
+    assert {word.partition("=")[0] for word in words[at + 1 :]} - {"PWD", "_"} == {"PATH", "HOME", "NAME"}
+    with pytest.raises(UsageError):
+        shifter.start(task("/w", sees_work="/data"))
+
+
+def test_shifter_s_gateway_knows_images_by_name_and_by_id() -> None:
+    """`shifterimg lookup` prints the id, and nothing where there is none."""
+    shifter = load_container("shifter")
+    assert shifter.image_words("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
+    assert shifter.image_words(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
+    found = shifter.read_image(Finished(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
+    assert found is not None
+    assert found.id == "a" * 64
+    for said in (b"", b"ERROR: failed to contact the image gateway.\n"):
+        assert shifter.read_image(Finished(1, said, b""), "lab/tool:1") is None
+    with pytest.raises(UsageError):
+        shifter.read_image(Finished(127, b"", b""), "lab/tool:1")
+
+
+def test_what_does_not_confine_a_tool_says_so(container: Container) -> None:
+    """S11: those need one consent per pipeline. Sarus and Shifter show it folders of the site's, to be written."""
+    leaks = {"bare", "sarus", "shifter"}
+    assert container.confines == (container.name not in leaks)
+
+
+@pytest.mark.parametrize("word", binding())
 def test_one_that_isolates_grants_nothing(word: str, tmp_path: Path) -> None:
     container = load_container(word)
     inside = f"{container.place}/1/0/x" if container.place else "/w/inputs/0/x"
@@ -148,9 +288,6 @@ def test_one_that_isolates_grants_nothing(word: str, tmp_path: Path) -> None:
     assert ("/w/work", "/w/work", False) in writable
     assert len(writable) == (1 if container.binds_inputs else 2)
     assert {source for source, _, _ in mounts} <= {"/w/work", "/w/command", "/cache/x"}
-    assert not any(noise in granted for noise in ("APPTAINER_BIND", "LD_PRELOAD", "APPTAINERENV_A=")) or (
-        word not in {"apptainer", "singularity", "sarus"}
-    )
     with pytest.raises(UsageError):
         container.image_name(None)
 
@@ -170,6 +307,8 @@ HARDENING = {
         "--clearenv",
         "--die-with-parent",
         "--remount-ro",
+        "--ro-bind-try /proc/sys /proc/sys",
+        "--ro-bind-try /proc/sysrq-trigger /proc/sysrq-trigger",
     ),
     "charliecloud": ("--unset-env=*", "--private-tmp", "--env-no-expand"),
     "sarus": ("--pid=private",),
@@ -210,6 +349,15 @@ def test_what_is_taken_from_an_archive_becomes_a_file_or_is_in_the_runtime_s_sto
         "SINGULARITY_B",
         "DOCKER_HOST",
         "HIBALI_STATE",
+        "SHIFTER_VOLUME",
+        "SARUS_X",
+        "CH_X",
+        "PODMAN_X",
+        "CONTAINERS_CONF",
+        "PBS_X",
+        "SHELLOPTS",
+        "PS4",
+        "IFS",
         "1A",
         "A=B",
         "A B",

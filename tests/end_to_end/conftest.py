@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.image_tools import Tool, make_tool
 from tests.support.lacking import lacks
 from tests.support.places import Place, add_site, make_place
 from tests.support.transfers import STORES, Transfers
@@ -77,3 +78,9 @@ def as_nobody(local_there: Transfers) -> Any:
             return local_there.hibali(*words, exit=exit)
 
     return run
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    """A container image that no other test has."""
+    return make_tool(tmp_path)

@@ -233,7 +233,7 @@ def test_an_input_of_another_site_is_cached_once_and_damage_there_is_mended(benc
         before = set(operations.glob("*")) if operations.exists() else set()
         bench.run("there.json", "--wait", exit=0)
         assert len(set(operations.glob("*")) - before) == moved
-    [cached] = [path for path in (bench.folder / "work-here").rglob("origin/*/*") if path.is_file()]
+    [cached] = [path for path in (bench.folder / "work-here").rglob("sha256/*/*") if path.is_file()]
     times = (cached.stat().st_atime_ns, cached.stat().st_mtime_ns)
     cached.write_text("FIRST\n")
     os.utime(cached, ns=times)

@@ -5,36 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.end_to_end.image_tools import Tool, catalogued, ready
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.podman import write_tools
-from tests.services.processes import MissingPackageError, program
-from tests.support.lacking import lacks
+from tests.services.processes import program
 from tests.support.small_filesystem import small_filesystem
 from tests.support.waiting import wait_for
 
-NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", "charliecloud")}
 LOOKS = (
     "cat [IN] [MORE] >[OUT]; echo more >>[IN]; echo $NOTE; echo $HOME; pwd; ls /root /home; touch /x;"
     " touch $HOME/kept; cat /proc/net/dev; env; exit [CODE]"
 )
-
-
-@dataclass(frozen=True)
-class Tool:
-    """An image that no other test has, in an archive."""
-
-    archive: Path
-    name: str
 
 
 def boxed(command: str, tool: Tool) -> dict[str, Any]:
@@ -43,33 +32,6 @@ def boxed(command: str, tool: Tool) -> dict[str, Any]:
         "container-image": {"type": "docker", "image": tool.name},
         "environment-variables": [{"name": "NOTE", "value": "'it''s $(id) [SAY]'"}],
     }
-
-
-@pytest.fixture
-def tool(tmp_path: Path) -> Tool:
-    made = Tool(tmp_path / "tool.tar", f"localhost/hibali-{secrets.token_hex(6)}:1")
-    try:
-        write_tools(made.archive, made.name, {"mark": made.name.encode()})
-    except MissingPackageError as problem:
-        lacks(str(problem))
-    return made
-
-
-def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
-    """The runtime is there, or the test says what is missing."""
-    if word in NEEDS:
-        try:
-            program(*NEEDS[word])
-        except MissingPackageError as problem:
-            lacks(str(problem))
-    else:
-        hibali.env |= request.getfixturevalue(word).env
-
-
-def catalogued(bench: Bench, tool: Tool) -> str:
-    """The archive is the image of the bench's pipeline from now on; its id."""
-    line = ("pipelines", "image", "add", bench.reference, "--archive", tool.archive, "--json")
-    return str(bench.hibali(*line, exit=0).last["id"])
 
 
 def converted(work: Path, word: str) -> list[Path]:

@@ -19,9 +19,10 @@ from hibali.settings import (
     require_built,
     require_built_for_runs,
 )
-from hibali.settings_values import read_duration, read_size, read_words
+from hibali.settings_values import read_duration, read_job_time, read_size, read_words
 from hibali.sites import (
     GlobusSettings,
+    Gpus,
     Limits,
     Purge,
     Reached,
@@ -65,8 +66,18 @@ partition = "batch"
 time = "01:00:00"
 directives = ["--mail-type=NONE"]
 prologue = ["module load Apptainer"]
+nodes = 2
+tasks = 8
+cores = 4
+memory = "16G"
+gpus = 1
+reservation = "course"
+mpi = "srun --mpi=pmix"
 [sites.juwels.container]
 name = "apptainer"
+[sites.juwels.gpus]
+per_node = 4
+kind = "amd"
 [sites.juwels.limits]
 queued_jobs = 100
 array_size = 1000
@@ -129,9 +140,22 @@ def test_every_key_of_the_contract_is_read() -> None:
         },
         globus=GlobusSettings("a0a0a0a0-1111-2222-3333-444444444444", {"/p/scratch": "/scratch"}),
         scheduler=SchedulerSettings(
-            "slurm", "brain", "batch", "01:00:00", ("--mail-type=NONE",), ("module load Apptainer",)
+            "slurm",
+            "brain",
+            "batch",
+            "01:00:00",
+            ("--mail-type=NONE",),
+            ("module load Apptainer",),
+            nodes=2,
+            tasks=8,
+            cores=4,
+            memory=16 * 1024**3,
+            gpus=1,
+            reservation="course",
+            mpi=("srun", "--mpi=pmix"),
         ),
         container="apptainer",
+        gpus=Gpus(4, "amd"),
         limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0, 300.0),
         purge=Purge("scratch", 90),
     )
@@ -257,12 +281,71 @@ hots = "a"
         'prologue = ["a\\nb"]',
         'time = "soon"',
         'partition = "-x"',
+        'time = "10:30"',
+        'time = "60"',
+        'time = "00:00:00"',
+        'reservation = "a b"',
+        "nodes = 0",
+        "tasks = -1",
+        "cores = 1.5",
+        "gpus = true",
+        "memory = 16",
+        'memory = "much"',
+        'mpi = "srun \'"',
+        "mpi = []",
+        "mpi = 3",
         'name = "Slurm!"',
     ],
 )
 def test_scheduler_values_are_single_words_and_lines(line: str) -> None:
     start = "" if line.startswith("name") else 'name = "slurm"\n'
     assert problems_of(f'[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\n{start}{line}\n')
+
+
+def test_a_launcher_is_a_line_or_words() -> None:
+    start = '[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\nname = "slurm"\n'
+    for line in ('mpi = "mpirun --bind-to none"', 'mpi = ["mpirun", "--bind-to", "none"]'):
+        found = parse(f"{start}{line}\n")["xx"].scheduler
+        assert found is not None
+        assert found.mpi == ("mpirun", "--bind-to", "none")
+
+
+def test_what_a_site_has_of_gpus_is_named_by_line() -> None:
+    start = '[sites.xx]\nkind = "local"\n[sites.xx.gpus]\n'
+    assert parse(f"{start}per_node = 2\n")["xx"].gpus == Gpus(2, "nvidia")
+    assert problems_of(f'{start}kind = "matrox"\nper_nod = 2\n') == [
+        (3, "sites.xx.gpus"),
+        (4, "sites.xx.gpus.kind"),
+        (5, "sites.xx.gpus.per_nod"),
+    ]
+    assert problems_of(f"{start}per_node = 0\n") == [(4, "sites.xx.gpus.per_node")]
+    store = '[sites.xx]\nkind = "s3"\n[sites.xx.s3]\nendpoint = "aws"\n[sites.xx.gpus]\nper_node = 1\n'
+    assert problems_of(store) == [(5, "sites.xx.gpus")]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("00:00:01", 1),
+        ("100:00:00", 360000),
+        ("1-00:00:00", 86400),
+        ("1:2:3", 3723),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        ("2D", 172800),
+        ("0.5s", 1),
+    ],
+)
+def test_times_of_jobs_are_read(text: str, seconds: int) -> None:
+    assert read_job_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1:2", "90", "a:b:c", "-1:00:00", "1:2:3:4", "٣:00:00", "1:60:00", "0s", "soon"]
+)
+def test_what_is_no_time_of_a_job_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_job_time(text)
 
 
 def test_tables_of_another_kind_do_not_belong() -> None:

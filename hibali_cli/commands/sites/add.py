@@ -43,7 +43,12 @@ _EXAMPLES = [
 @click.option("--scheduler", metavar="WORD", help="slurm, direct, ...")
 @click.option("--account", metavar="A", help="The account that jobs are charged to.")
 @click.option("--partition", metavar="P", help="The partition that jobs go to.")
+@click.option("--time", metavar="TIME", help="The limit of jobs that ask for none: 01:00:00, or such as 90m.")
+@click.option("--mpi", metavar="WORDS", help="What starts several tasks: srun, mpirun, ...")
 @click.option("--container", metavar="WORD", help="bare, podman, apptainer, ...")
+@click.option(
+    "--gpus", type=int, metavar="N", help="How many GPUs a node has; NVIDIA's unless the file says."
+)
 @click.option("--globus", metavar="UUID", help="The Globus collection of this site.")
 @click.option(
     "--globus-path", multiple=True, metavar="THERE=IN_COLLECTION", help="How its paths map; repeatable."

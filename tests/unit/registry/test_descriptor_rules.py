@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from registry.descriptor import find_advice, find_problems, place_problems
 from registry.descriptor_rules import find_rule_problems
 from registry.reference import find_refusals, find_shape_problems
+from registry.suggested import read_suggested
 from tests.properties.descriptors import make_document, question
 
 FLAG = {
@@ -173,10 +174,37 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
             "refused to run",
         ),
         ({**make_document("x [A]", question("a")), "shell": "/bin/zsh"}, "shell", "refused to run"),
+        (
+            make_document("x [A]", question("a"), custom={"hibali": {"tasks": "4"}}),
+            "custom.hibali.tasks",
+            "passed over",
+        ),
+        (
+            make_document("x [A]", question("a"), custom={"hibali": {"task": 4}}),
+            "custom.hibali.task",
+            "says nothing",
+        ),
     ],
 )
 def test_advice_has_its_place(document: dict[str, Any], path: str, message: str) -> None:
     assert [words for place, words in advice_on(document) if place == path and message in words]
+
+
+@pytest.mark.parametrize(
+    ("custom", "tasks", "gpus"),
+    [
+        ({"hibali": {"tasks": 4, "gpus": 1}}, 4, 1),
+        ({"hibali": {"tasks": "4", "gpus": True}}, None, None),
+        ({"hibali": {"tasks": 0, "gpus": 10**400}}, None, None),
+        ({"hibali": [4]}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_tasks_and_gpus_stand_below_custom(
+    custom: dict[str, Any], tasks: int | None, gpus: int | None
+) -> None:
+    found = read_suggested(make_document("x [A]", question("a"), custom=custom))
+    assert (found.tasks, found.gpus) == (tasks, gpus)
 
 
 def test_a_pinned_image_needs_no_advice() -> None:

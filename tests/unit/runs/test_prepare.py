@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from hibali.errors import UsageError
-from hibali.sites import SchedulerSettings
+from hibali.errors import RefusedError, UsageError
+from hibali.plugins import built_in_words
+from hibali.sites import Gpus, SchedulerSettings
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
-from registry.pipeline import Resources as Suggested
 from runs.containers.bare import CONTAINER as BARE
 from runs.containers.podman import CONTAINER as PODMAN
-from runs.prepare import Input, Prepared, Started, job_resources, list_inputs, prepare, read_time, run_key
+from runs.containers.shifter import CONTAINER as SHIFTER
+from runs.prepare import Input, Prepared, Started, list_inputs, prepare, run_key
+from runs.scheduler import Resources, load_scheduler
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from runs.script import job_script
 from tests.end_to_end.run_tools import DESCRIPTOR
@@ -26,7 +29,14 @@ FOLDER = f"/w/runs/{RUN}"
 BOXED = {**DESCRIPTOR, "container-image": {"type": "docker", "image": "a/b"}}
 
 
-def prepared(values: dict[str, Any], container: Any = BARE, **settings: Any) -> Prepared:
+def prepared(
+    values: dict[str, Any],
+    container: Any = BARE,
+    scheduler: Any = SLURM,
+    wanted: Resources | None = None,
+    gpus: Gpus | None = None,
+    **settings: Any,
+) -> Prepared:
     document = BOXED if container.isolates else DESCRIPTOR
     pipeline = read_descriptor(json.dumps(document).encode(), "tool.json")
     invocation = check_invocation(pipeline, {"in": "x", **values})
@@ -39,10 +49,12 @@ def prepared(values: dict[str, Any], container: Any = BARE, **settings: Any) -> 
         inputs,
         run=RUN,
         folder=FOLDER,
-        settings=SchedulerSettings(name="slurm", **settings),
-        scheduler=SLURM,
+        settings=SchedulerSettings(name=scheduler.name, **settings),
+        scheduler=scheduler,
         container=container,
         image=Started("e" * 64),
+        wanted=wanted,
+        gpus=gpus,
     )
 
 
@@ -54,6 +66,17 @@ def test_no_value_reaches_the_job_script(value: str) -> None:
         found = prepared({"say": f"v{value}"}, container)
         assert found.job_script == job_script(RUN, ())
         assert all(len(value) < 3 or value not in word for word in found.submit)
+
+
+@pytest.mark.parametrize("word", built_in_words("runs.schedulers"))
+def test_a_line_that_looks_like_a_directive_stays_a_value(word: str) -> None:
+    scheduler = load_scheduler(word)
+    lines = "\n".join(f"{mark} -N evil" for mark in ("#SBATCH", "#OAR", "#$", "#PBS", "#BSUB", "#DW"))
+    found, plain = prepared({"say": f"\n{lines}\n"}, PODMAN, scheduler), prepared({}, PODMAN, scheduler)
+    assert found.job_script == plain.job_script
+    assert found.submit == plain.submit
+    assert "evil" not in found.job_script + "".join(found.submit)
+    assert "evil" in found.command
 
 
 def test_a_bare_tool_gets_copies_and_a_container_gets_binds() -> None:
@@ -76,24 +99,36 @@ def test_what_a_job_asks_for_is_the_site_s_and_the_author_s() -> None:
         "#SBATCH --qos=x",
         f"run={RUN}",
     ]
-    settings = SchedulerSettings(name="slurm", time="00:10:00")
-    assert job_resources(Suggested(walltime_seconds=7200), settings).seconds == 7200
-    assert job_resources(Suggested(walltime_seconds=5), settings).seconds == 600
-    asked = job_resources(Suggested(cpu_cores=2, ram_gigabytes=1.5, nodes=1), settings)
-    assert (asked.cores, asked.memory_megabytes, asked.nodes) == (2, 1536, 1)
-    none = job_resources(Suggested(cpu_cores=0, ram_gigabytes=0, walltime_seconds=0), SchedulerSettings())
-    assert (none.cores, none.memory_megabytes, none.seconds) == (None, None, None)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("00:00:01", 1), ("100:00:00", 360000), ("1-00:00:00", 86400)])
-def test_times_are_read(text: str, seconds: int) -> None:
-    assert read_time(text) == seconds
+def test_several_tasks_are_started_by_the_site_s_launcher() -> None:
+    """Each by the very line that would start the only one."""
+    alone = prepared({}).start.splitlines()[-1]
+    four = prepared({}, wanted=Resources(tasks=4, cores=2))
+    words = shlex.split(four.start.splitlines()[-1])
+    assert words[:5] == ["exec", "srun", "--ntasks=4", "--cpus-per-task=2", "--kill-on-bad-exit=1"]
+    assert words[5:] == ["/bin/sh", "-c", alone]
+    assert "#SBATCH --ntasks=4\n" in four.job_script
+    own = prepared({}, PODMAN, wanted=Resources(tasks=2), mpi=("ibrun", "-np", "{tasks}"))
+    assert own.start.splitlines()[1].startswith("exec ibrun -np 2 /bin/sh -c ")
+    assert "--network=host" in own.start
 
 
-@pytest.mark.parametrize("text", ["", "1:2", "1h", "a:b:c", "-1:00:00", "1:2:3:4", "٣:00:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        read_time(text)
+def test_gpus_that_a_job_asks_for_are_shown_to_its_tool() -> None:
+    found = prepared({}, PODMAN, wanted=Resources(gpus=2), gpus=Gpus(4))
+    assert "#SBATCH --gres=gpu:2\n" in found.job_script
+    assert "--device=nvidia.com/gpu=all" in found.start
+    assert "nvidia" not in prepared({}, PODMAN, gpus=Gpus(4)).start
+    with pytest.raises(RefusedError):
+        prepared({}, PODMAN, wanted=Resources(gpus=1))
+
+
+def test_shifter_s_tools_get_copies_beside_the_run() -> None:
+    """It binds nothing read-only: what lies at the site must not be what the tool is given."""
+    found = prepared({"more": ["y", "z"]}, SHIFTER)
+    assert [copy.target for copy in found.copies] == [f"{FOLDER}/inputs/{n}/name" for n in range(3)]
+    assert f"cat {FOLDER}/inputs/0/name" in found.command
+    assert "/c/0" not in found.command + found.start
 
 
 def test_a_key_knows_everything_that_makes_a_run() -> None:

@@ -1,0 +1,178 @@
+"""What `sites cache` shows of a site's cache, and what it says of entries that go."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hibali.errors import Exit, NotFoundError, UsageError
+from hibali.settings import require_built
+from hibali.settings_values import read_duration, read_size
+from hibali.sites import Site
+from hibali.text import path_fields
+from hibali_cli.options import Common
+from hibali_cli.output import Cell
+from hibali_cli.progress import listening
+from runs.book import Book
+from runs.cache_book import CacheBook
+from runs.cache_evict import Evicted, Fate, choose_entries, evict
+from runs.cache_survey import Kept, Survey, look
+from runs.cache_times import times_at
+from runs.carry import Synchroniser
+from runs.run import Run
+from runs.stage import at_site
+from runs.work_folder import make_work_folder
+from transfers.far import Far
+from transfers.places import open_far
+
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+")
+_DAY_NS = 86_400 * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A site's cache, opened and looked at."""
+
+    site: Site
+    far: Far
+    work: bytes
+    survey: Survey
+    book: CacheBook
+    is_purged: bool
+
+    def fields(self, kept: Kept) -> dict[str, Any]:
+        """The JSON fields of an entry."""
+        path = self.work + b"/" + kept.name.path
+        return {
+            "site": self.site.name,
+            "entry": kept.name.text,
+            "type": "image" if kept.name.runtime else "input",
+            **path_fields(path),
+            "source": self.book.source_of(path) or None,
+            "files": kept.files,
+            "bytes": kept.bytes,
+            "used": _moment(kept.used_ns),
+            "held_by": list(kept.held_by),
+            "purged": self.purged(kept),
+        }
+
+    def purged(self, kept: Kept) -> str | None:
+        """When the site itself deletes the first of it, where it says that it does."""
+        purge = self.site.purge
+        if purge is None or kept.oldest_ns is None or not self.is_purged:
+            return None
+        return _moment(kept.oldest_ns + purge.days * _DAY_NS)
+
+
+def list_cache(common: Common, name: str) -> int:
+    """Show every entry."""
+    with _opened(common, name, f"cache {name}") as place:
+        kept = place.survey.kept
+        if common.json:
+            for each in kept:
+                common.output.record("cached", place.fields(each))
+            common.output.record("end", {"count": len(kept), "exit": 0})
+            return int(Exit.DONE)
+        headings = ["entry", "bytes", "files", "used", "held by", "from"]
+        rows: list[list[Cell]] = [
+            [
+                each.name.text[:-52],
+                each.bytes,
+                each.files,
+                _moment(each.used_ns),
+                " ".join(each.held_by) or None,
+                place.book.source_of(place.work + b"/" + each.name.path) or None,
+            ]
+            for each in kept
+        ]
+        if place.is_purged:
+            headings.insert(4, "purged")
+            for row, each in zip(rows, kept, strict=True):
+                row.insert(4, place.purged(each))
+        common.output.table(headings, rows)
+        held = sum(bool(each.held_by) for each in kept)
+        total = sum(each.bytes for each in kept)
+        common.output.say(f"{name}: {len(kept)} entries, {total} bytes; runs hold {held} of them.")
+        return int(Exit.DONE)
+
+
+def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> int:
+    """Take entries out, or only show them; exit 6 where one could not go."""
+    limits = _read_keep(keep)
+    with _opened(common, name, f"evict {name}") as place:
+        chosen = choose_entries(place.survey, **limits)
+        done: list[Evicted] = []
+
+        def tell(each: Evicted) -> None:
+            done.append(each)
+            fate = {"fate": str(each.fate), "because": each.because}
+            if common.json:
+                common.output.record("evicted", {**place.fields(each.kept), **fate}, flush=True)
+            else:
+                words = f"{each.fate:<8}{each.kept.name.text}  {each.kept.bytes} bytes"
+                common.output.line(f"{words}  ({each.because})" if each.because else words)
+
+        if dry:
+            for kept in chosen:
+                tell(Evicted(kept, Fate.PLANNED))
+        else:
+            evict(place.far, place.work, place.survey, chosen, tell)
+        code = Exit.INCOMPLETE if any(each.fate is Fate.FAILED for each in done) else Exit.DONE
+        if common.json:
+            common.output.record("end", {"count": len(done), "exit": int(code)})
+            return int(code)
+        gone = [each.kept for each in done if each.fate in {Fate.EVICTED, Fate.PLANNED}]
+        verb = "would be taken out" if dry else "were taken out"
+        total = sum(each.bytes for each in gone)
+        common.output.say(f"{name}: {len(gone)} of {len(place.survey.kept)} entries, {total} bytes, {verb}.")
+        return int(code)
+
+
+@contextmanager
+def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
+    site = common.settings().site(name)
+    require_built(site)
+    with listening(common, title) as tell:
+        far = open_far(site, tell=tell)
+        try:
+            work = make_work_folder(far, site, b"cache")
+            survey = look(far, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
+            times = times_at(far, site)
+            is_purged = times is not None and times.covers(work)
+            yield _Place(site, far, work, survey, CacheBook(name), is_purged)
+        finally:
+            far.close()
+
+
+def _finder() -> Callable[[str], Run | None]:
+    book = Book()
+
+    def find(run_id: str) -> Run | None:
+        with suppress(NotFoundError, KeyError, ValueError):
+            return book.load(run_id)
+        return None
+
+    return find
+
+
+def _read_keep(text: str | None) -> dict[str, Any]:
+    """`--keep`: a duration in lower case, else a size; raises `UsageError`."""
+    if text is None:
+        return {}
+    try:
+        if _DURATION.fullmatch(text):
+            return {"keep_seconds": read_duration(text)}
+        return {"keep_bytes": read_size(text)}
+    except ValueError:
+        raise UsageError(
+            "bad-keep", f"{text!r} is neither a size such as 500G nor a duration such as 30d", about="--keep"
+        ) from None
+
+
+def _moment(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

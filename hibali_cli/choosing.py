@@ -1,0 +1,175 @@
+"""Choosing a site for a run where several were named, or `auto`, and telling why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hibali.errors import HibaliError, UsageError
+from hibali.settings import Settings
+from hibali.strict_json import read_json_file
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_cli.run_site import opener
+from registry.catalogue import Catalogue
+from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
+from runs.book import Book
+from runs.candidates import Sizes, can_choose, look_at
+from runs.choose import Candidate, Choice, choose
+from runs.fast import NO_MARKS, Marks
+from runs.inputs import locate_inputs
+from runs.launch import Request
+from runs.prepare import run_key
+from runs.scheduler import Resources
+
+AUTO = "auto"
+NOTHING_WANTED = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How `hibali run` was asked: the sites as typed, and the options that tell runs apart."""
+
+    sites: tuple[str, ...]
+    image: str = ""
+    name: str = ""
+    new: bool = False
+    explain: bool = False
+    marks: Marks = NO_MARKS
+    wanted: Resources = NOTHING_WANTED
+
+
+def is_choice(asked: Asked, settings: Settings) -> bool:
+    """Whether there is anything to choose, or to explain; a site that is called `auto` is that site."""
+    word_alone = asked.sites == (AUTO,) and AUTO not in settings.sites
+    return asked.explain or word_alone or len(set(asked.sites)) > 1
+
+
+def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Asked) -> Request:
+    """The request at the best site. A run of this very line that is under way stays where it is, and nobody else is asked.
+
+    Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
+    """
+    from hibali_cli.commands.run import read_request
+
+    settings = common.settings()
+    invocation = check_invocation(pipeline, read_json_file(answers))
+    located = locate_inputs(invocation, settings, None)
+    typed = "|".join(sorted(set(asked.sites)))  # no site's name holds a bar
+    texts = [each.identity.text if each.identity is not None else "" for each in located]
+    line = run_key(pipeline, invocation, texts, typed, asked.name)
+    requests: dict[str, Request] = {}
+    unable: list[Candidate] = []
+    for name in _names(asked, settings):
+        try:
+            request = read_request(
+                common,
+                pipeline,
+                answers,
+                name,
+                asked.image,
+                identify=True,
+                located=located,
+                marks=asked.marks,
+            )
+            request = replace(request, wanted=asked.wanted)
+            request.ask()
+            _check_consent(request)
+        except HibaliError as problem:
+            unable.append(Candidate(name, why_not=" ".join(problem.message.split())))
+        else:
+            requests[name] = replace(request, name=asked.name, new=asked.new, image=asked.image, line=line)
+    choice = _choose(common, requests, unable, line, asked)
+    _tell(common, choice, explain=asked.explain)
+    return requests[choice.site]
+
+
+def _choose(
+    common: Common, requests: dict[str, Request], unable: list[Candidate], line: str, asked: Asked
+) -> Choice:
+    book = Book()
+    run = None if asked.new else book.find_unreported(line)
+    if run is not None:
+        if run.site not in requests:
+            raise UsageError(
+                "run-elsewhere",
+                f"a run of this line is under way at {run.site}, which cannot be asked any more",
+                about=run.id,
+                hint="Put that site back into config.toml, or start another run with --new.",
+            )
+        return Choice(run.site, f"run {run.id} of this line is under way there")
+    candidates = list(unable)
+    sizes = Sizes()
+    with listening(common, "choosing a site") as tell:
+        for request in requests.values():
+            looked = look_at(request, opener(request.site, tell), sizes, book, tell)
+            if looked.run is not None:
+                return Choice(looked.run.site, f"run {looked.run.id} of this line is under way there")
+            candidates.append(looked.candidate)
+    return choose(candidates)
+
+
+def _names(asked: Asked, settings: Settings) -> list[str]:
+    """The candidates, each once; raises `UsageError` for a site that is not configured."""
+    names: list[str] = []
+    for name in asked.sites:
+        if name == AUTO and AUTO not in settings.sites:
+            names += sorted(each for each, site in settings.sites.items() if can_choose(site))
+        else:
+            names.append(settings.site(name).name)
+    return list(dict.fromkeys(names))
+
+
+def _check_consent(request: Request) -> None:
+    """Nobody is asked while sites are compared: what has no consent yet cannot be without a container (S11)."""
+    if not request.container.isolates and not Catalogue().is_trusted(request.pipeline.digest):
+        raise UsageError(
+            "not-trusted",
+            "it would run without a container, and nobody has consented to that"
+            f" (hibali pipelines trust {request.pipeline.reference})",
+        )
+
+
+def _tell(common: Common, choice: Choice, *, explain: bool) -> None:
+    if explain and common.json:
+        common.output.record(
+            "choice",
+            {
+                "site": choice.site,
+                "because": choice.because,
+                "candidates": [each.to_record() for each in choice.candidates],
+            },
+        )
+    elif explain:
+        for text in _table(choice.candidates):
+            common.output.say(text)
+    common.output.say(f"{choice.site}: {choice.because}")
+    for each in choice.candidates if not explain else ():
+        if each.later:
+            common.output.warn(f"{each.site} was not considered: {each.why_not}")
+        elif each.why_not:
+            common.output.detail(f"not {each.site}: {each.why_not}")
+
+
+def _table(candidates: Sequence[Candidate]) -> list[str]:
+    """Aligned lines for people."""
+    rows = [("SITE", "BYTES TO MOVE", "WAITING", "WHY NOT")]
+    for each in candidates:
+        moving = "-" if each.bytes_to_move is None else str(each.bytes_to_move)
+        rows.append((each.site, moving, _waiting(each), each.why_not))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        f"{site:<{widths[0]}}  {moving:>{widths[1]}}  {waiting:>{widths[2]}}  {why}".rstrip()
+        for site, moving, waiting, why in rows
+    ]
+
+
+def _waiting(candidate: Candidate) -> str:
+    if candidate.why_not:
+        return "-"
+    if candidate.waiting is None:
+        return "unknown"
+    minutes = int(candidate.waiting // 60)
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes else "none"

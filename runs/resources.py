@@ -1,0 +1,224 @@
+"""What a job asks for: the author's suggestions, the site's defaults, the command line; the last to speak counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any
+
+from hibali.errors import RefusedError, UsageError
+from hibali.settings_values import read_job_time
+from hibali.sites import Gpus, SchedulerSettings
+from hibali.text import printable
+from registry.pipeline import Resources as Suggested
+from runs.container import Container
+from runs.scheduler import Resources
+
+_MIB = 1024**2
+_MOST = 1_000_000_000  # of anything: what is larger is a mistake, and no number for a scheduler
+_NAMES = tuple(each.name for each in fields(Resources) if each.name != "directives")
+# What a launcher is told after the site's own words, unless these name {tasks} themselves: srun(1) (which does not take over
+# the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
+_OPTIONS = {
+    "srun": ("--ntasks={tasks}", "--cpus-per-task={cores}", "--kill-on-bad-exit=1"),
+    "mpirun": ("-n", "{tasks}"),
+    "mpiexec": ("-n", "{tasks}"),
+}
+
+
+class Origin(StrEnum):
+    """Who asked for it, the later ones in the place of the earlier."""
+
+    DESCRIPTOR = "descriptor"
+    SITE = "site"
+    COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a job asks for, and who said so: `origins` has the fields of `resources` that say something.
+
+    The first `site_directives` of its directives are the site's, the others the command line's.
+    `suggested` is what the author said, whatever became of it.
+    """
+
+    resources: Resources = field(default_factory=Resources)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    site_directives: int = 0
+    suggested: Resources = field(default_factory=Resources)
+
+    def to_fields(self) -> list[dict[str, Any]]:
+        """For programs: `name`, `value` (memory in bytes, time in seconds) and `from`, directives one by one."""
+        found: list[dict[str, Any]] = []
+        for name, origin in self.origins.items():
+            value = getattr(self.resources, name)
+            shown = {"memory_megabytes": "memory", "seconds": "time"}.get(name, name)
+            found.append(
+                {"name": shown, "value": value * _MIB if shown == "memory" else value, "from": str(origin)}
+            )
+        for number, text in enumerate(self.resources.directives):
+            origin = Origin.SITE if number < self.site_directives else Origin.COMMAND_LINE
+            found.append({"name": "directive", "value": text, "from": str(origin)})
+        return found
+
+    def shortfalls(self) -> list[str]:
+        """What the author suggested more of than the job asks for, where that ends jobs: time and memory. For people."""
+        found = []
+        for name, what in (("seconds", "time"), ("memory_megabytes", "memory")):
+            mine, authors = getattr(self.resources, name), getattr(self.suggested, name)
+            if mine is not None and authors is not None and mine < authors:
+                shown = [
+                    show_value(what, each * (_MIB if what == "memory" else 1)) for each in (authors, mine)
+                ]
+                origin = "the site's default" if self.origins[name] is Origin.SITE else "the command line"
+                found.append(f"the author suggests {what} {shown[0]}, {origin} says {shown[1]}")
+        return found
+
+
+def decide_resources(
+    suggested: Suggested, settings: SchedulerSettings, wanted: Resources | None = None
+) -> Asked:
+    """All of it, pure; `wanted` is what the command line said. Directives are added up, the site's first.
+
+    Of `gpus`, 0 on the command line takes away what others ask for. An author's cores are those of the whole tool, and shared
+    among its tasks. Raises `UsageError` for numbers that cannot be meant.
+    """
+    wanted = wanted or Resources()
+    authors = _suggested_resources(suggested)
+    chosen: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    layers = (
+        (Origin.DESCRIPTOR, authors),
+        (Origin.SITE, _site_resources(settings)),
+        (Origin.COMMAND_LINE, wanted),
+    )
+    for name in _NAMES:
+        for origin, layer in layers:
+            value = getattr(layer, name)
+            if value is not None:
+                chosen[name], origins[name] = value, origin
+    if chosen.get("gpus") == 0:
+        del chosen["gpus"], origins["gpus"]
+    if origins.get("cores") is Origin.DESCRIPTOR:
+        chosen["cores"] = math.ceil(chosen["cores"] / chosen.get("tasks", 1))
+    directives = (*settings.directives, *wanted.directives)
+    return Asked(
+        Resources(**chosen, directives=directives), origins, len(settings.directives), suggested=authors
+    )
+
+
+def find_launcher(asked: Resources, settings: SchedulerSettings) -> tuple[str, ...]:
+    """The words that start each of several tasks; () for a tool that is one process. Raises `UsageError` without a launcher."""
+    if asked.tasks is None or asked.tasks < 2:
+        return ()
+    words = settings.mpi or (("srun",) if settings.name == "slurm" else ())
+    if not words:
+        raise UsageError(
+            "no-launcher",
+            f"the job asks for {asked.tasks} tasks, and the site names nothing that starts them",
+            about="tasks",
+            hint='Add mpi = "mpirun", or what starts MPI programs there, to the site\'s [scheduler] table.',
+        )
+    if not any("{tasks}" in word for word in words):
+        words += _OPTIONS.get(PurePosixPath(words[0]).name, ())
+    if asked.cores is None:
+        words = tuple(word for word in words if word != "--cpus-per-task={cores}")
+    values = {"{tasks}": asked.tasks, "{cores}": asked.cores or 1, "{nodes}": asked.nodes or 1}
+    return tuple(_filled(word, values) for word in words)
+
+
+def check_gpus(asked: Resources, gpus: Gpus | None, container: Container, site: str) -> None:
+    """Raise `RefusedError` for GPUs that the site has not, has not enough of, or cannot show to what runs in its containers."""
+    if asked.gpus is None:
+        return
+    if gpus is None:
+        raise RefusedError(
+            "no-gpus",
+            f"the job asks for {asked.gpus} GPUs of a node, and the site has none",
+            about=site,
+            hint=f"Choose another site; or say what it has: per_node in [sites.{site}.gpus]. --gpus 0 asks for none.",
+        )
+    if asked.gpus > gpus.per_node:
+        raise RefusedError(
+            "too-many-gpus",
+            f"the job asks for {asked.gpus} GPUs of a node, and a node of the site has {gpus.per_node}",
+            about=site,
+            hint="Ask for fewer: --gpus N, and --nodes for more nodes.",
+        )
+    if gpus.kind not in container.gpus:
+        raise RefusedError(
+            "gpus-not-shown",
+            f"{container.name} cannot show GPUs of the kind {gpus.kind} to what runs in it",
+            about=site,
+            hint="Run it at a site with another [container], or ask for none: --gpus 0.",
+        )
+
+
+def show_value(name: str, value: Any) -> str:
+    """A value of `to_fields` for people: memory and time with their units."""
+    if name == "time":
+        minutes, seconds = divmod(int(value), 60)
+        hours, minutes = divmod(minutes, 60)
+        days, hours = divmod(hours, 24)
+        return (
+            f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+            if days
+            else f"{hours:02}:{minutes:02}:{seconds:02}"
+        )
+    if name == "memory":
+        megabytes = int(value) // _MIB
+        return f"{megabytes // 1024}G" if megabytes % 1024 == 0 else f"{megabytes}M"
+    return str(value)
+
+
+def _suggested_resources(suggested: Suggested) -> Resources:
+    memory = suggested.ram_gigabytes
+    return Resources(
+        cores=_whole(suggested.cpu_cores, "cpu-cores"),
+        memory_megabytes=_whole(memory * 1024 if memory else None, "ram"),
+        seconds=_whole(suggested.walltime_seconds, "walltime-estimate"),
+        nodes=_whole(suggested.nodes, "nodes"),
+        tasks=_whole(suggested.tasks, "tasks"),
+        gpus=_whole(suggested.gpus, "gpus"),
+    )
+
+
+def _site_resources(settings: SchedulerSettings) -> Resources:
+    try:
+        seconds = None if settings.time is None else read_job_time(settings.time)
+    except ValueError as problem:
+        raise UsageError("bad-time", str(problem), about="time") from None
+    return Resources(
+        cores=settings.cores,
+        memory_megabytes=None if settings.memory is None else settings.memory // _MIB,
+        seconds=seconds,
+        nodes=settings.nodes,
+        tasks=settings.tasks,
+        gpus=settings.gpus,
+        account=settings.account,
+        partition=settings.partition,
+        reservation=settings.reservation,
+    )
+
+
+def _whole(value: float | None, what: str) -> int | None:
+    """A JSON number as a count: `2.0` is an integer to the schema, and numbers have no end there. Nothing is no wish."""
+    if not value:
+        return None
+    if not 0 < value <= _MOST:
+        raise UsageError(
+            "bad-resources",
+            f"the descriptor suggests a {what} of {printable(str(value)[:40])}",
+            about=what,
+            hint="Correct `suggested-resources` in the descriptor.",
+        )
+    return math.ceil(value)
+
+
+def _filled(word: str, values: Mapping[str, int]) -> str:
+    for key, value in values.items():
+        word = word.replace(key, str(value))
+    return word

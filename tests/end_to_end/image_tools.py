@@ -1,0 +1,52 @@
+"""Images for the tests of runs: one that no other test has, the runtimes that start it, and its place in the catalogue."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.services.podman import write_tools
+from tests.services.processes import MissingPackageError, program
+from tests.support.lacking import lacks
+
+_NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", "charliecloud")}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An image that no other test has, in an archive."""
+
+    archive: Path
+    name: str
+
+
+def make_tool(folder: Path) -> Tool:
+    """Written there; without what it is made of the test says so."""
+    made = Tool(folder / "tool.tar", f"localhost/hibali-{secrets.token_hex(6)}:1")
+    try:
+        write_tools(made.archive, made.name, {"mark": made.name.encode()})
+    except MissingPackageError as problem:
+        lacks(str(problem))
+    return made
+
+
+def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
+    """The runtime is there, or the test says what is missing."""
+    if word in _NEEDS:
+        try:
+            program(*_NEEDS[word])
+        except MissingPackageError as problem:
+            lacks(str(problem))
+    else:
+        hibali.env |= request.getfixturevalue(word).env
+
+
+def catalogued(bench: Bench, tool: Tool) -> str:
+    """The archive is the image of the bench's pipeline from now on; its id."""
+    line = ("pipelines", "image", "add", bench.reference, "--archive", tool.archive, "--json")
+    return str(bench.hibali(*line, exit=0).last["id"])

@@ -1,0 +1,336 @@
+"""Data that stays where it is: moved to a site once, noticed when it was touched, and not harmed by any tool."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.podman import write_tools
+from tests.services.processes import MissingPackageError, program
+from tests.support.lacking import lacks
+
+pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a machine that others use
+WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
+
+
+def moved(bench: Bench) -> int:
+    """How many bytes all operations of this test moved to any place."""
+    folder = bench.hibali.home.state / "operations"
+    records = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sum(record["bytes_moved"] for record in records if record.get("kind") == "receipt")
+
+
+def cached(work: Path) -> Path:
+    """The one entry of a cache."""
+    [path] = [each for each in (work / "cache" / "sha256").glob("*/*") if len(each.name) == 64]
+    return path
+
+
+def fill(path: Path, size: int) -> Path:
+    """A file of that size, written in pieces."""
+    piece = os.urandom(min(size, 1 << 20))
+    with path.open("wb") as stream:
+        while stream.tell() < size:
+            stream.write(piece[: size - stream.tell()])
+    return path
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change_in_place(path: Path) -> None:
+    """One byte, and then the times as they were."""
+    found = path.stat()
+    with path.open("r+b") as stream:
+        byte = stream.read(1)
+        stream.seek(0)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+def add_ssh_site(bench: Bench, server: Any) -> Path:
+    """A site behind an sshd; its work folder."""
+    words = ", ".join(f'"{word}"' for word in server.command)
+    bench.add_site(
+        "login",
+        f'kind = "ssh"\nwork = "{bench.folder}/far"\n[sites.login.ssh]\nhost = "{server.host}"\n'
+        f'command = [{words}]\n[sites.login.limits]\npoll = "1s"',
+    )
+    return bench.folder / "far"
+
+
+def runs_move(bench: Bench) -> int:
+    """How many bytes one more run moves; its own copy of the input is taken away, since there may not be room for many."""
+    before = moved(bench)
+    run = bench.hibali(*bench.line("answers.json", "--wait"), "--json", exit=0, timeout=600).last
+    shutil.rmtree(Path(run["folder"]) / "inputs")
+    return moved(bench) - before
+
+
+def test_a_second_run_moves_nothing_and_damage_is_noticed(hibali: Any) -> None:
+    bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
+    work = bench.add_local_site()
+    size = 3 << 20
+    there = fill(bench.folder / "large", size)
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"here:{there}"]}))
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    for damage in (cut, change_in_place):
+        damage(cached(work))
+        assert runs_move(bench) == size
+        assert cached(work).stat().st_size == size
+
+
+@pytest.mark.heavy
+def test_a_gibibyte_moves_once_and_is_mended_over_ssh(hibali: Any, ssh_server: Any) -> None:
+    bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
+    work = add_ssh_site(bench, ssh_server)
+    size = 1 << 30
+    there = fill(bench.folder / "large", size)
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"login:{there}"]}))
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    for damage in (cut, change_in_place):
+        damage(cached(work))
+        assert runs_move(bench) == size
+    cached(work).unlink()
+    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+
+
+def boxed(name: str) -> dict[str, Any]:
+    return {**doing(WRITES), "container-image": {"type": "docker", "image": name}}
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "bare",
+        pytest.param("bubblewrap", marks=pytest.mark.heavy),
+        pytest.param("podman", marks=pytest.mark.heavy),
+        pytest.param("docker", marks=pytest.mark.heavy),
+        pytest.param("charliecloud", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_tool_that_writes_its_input_harms_no_cache(
+    word: str, request: pytest.FixtureRequest, hibali: Any, tmp_path: Path
+) -> None:
+    image = "localhost/hibali-writes:1"
+    archive = tmp_path / "tool.tar"
+    more: tuple[str, ...] = ()
+    if word != "bare":
+        try:
+            write_tools(archive, image, {"mark": word.encode()})
+            needs = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-run", "charliecloud")}
+            if word in needs:
+                program(*needs[word])
+            else:
+                hibali.env |= request.getfixturevalue(word).env
+        except MissingPackageError as problem:
+            lacks(str(problem))
+        more = ("--image", str(archive))
+    bench = Bench(hibali, doing(WRITES) if word == "bare" else boxed(image))
+    work = bench.add_local_site("box", word)
+    answers = bench.answers()
+    for count in range(1 if word == "bare" else 2):
+        before = moved(bench)
+        bench.run(answers, "--wait", *more, exit=0)
+        assert moved(bench) == before or count == 0
+        contents = [path.read_bytes() for path in (work / "cache" / "sha256").glob("*/*") if path.is_file()]
+        assert b"hello\n" in contents
+        assert not any(content.startswith(b"hello\nmore") for content in contents)
+    assert (bench.folder / "input.txt").read_text() == "hello\n"
+
+
+@pytest.mark.heavy
+def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
+    bench = Bench(hibali)
+    far = bench.folder / "far"
+    (far / "deep").mkdir(parents=True)
+    for name in ("a", "deep/b"):
+        (far / name).write_text("hello\n")
+    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{far}" }}\ndefault_root = "data"')
+    work = bench.add_local_site()
+    bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
+    assert cached(work).read_text() == "hello\n"
+    before = moved(bench)
+    bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
+    hibali.env["HIBALI_STATE"] = str(bench.folder / "another")  # another machine, which knows nothing yet
+    hibali("pipelines", "add", "tool.json", exit=0)
+    hibali("pipelines", "trust", bench.reference, exit=0)
+    bench.run(bench.answers(more=["store:a"]), "--wait", exit=0)
+    assert moved(bench) == before
+    assert not list((bench.folder / "another" / "operations").glob("*.jsonl"))
+
+
+def test_a_cache_is_listed_and_evicted(hibali: Any) -> None:
+    bench = Bench(hibali)
+    work = bench.add_local_site()
+    bench.run(bench.answers(), "--wait", exit=0)
+    assert b"sha256:" in hibali("sites", "cache", "list", "here", exit=0).out
+    gone, _ = hibali("sites", "cache", "evict", "here", "--keep", "1", "--json", exit=0).lines
+    assert (gone["fate"], gone["bytes"], gone["held_by"]) == ("evicted", 6, [])
+    assert not list((work / "cache" / "sha256").glob("*/*" + "?" * 60))
+
+
+@pytest.mark.heavy
+def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    work = bench.add_local_site()
+    run_id = bench.run(bench.answers(), exit=0).last["id"]
+    listing = ("sites", "cache", "list", "here", "--json")
+    entry, end = hibali(*listing, exit=0).lines
+    assert (entry["kind"], entry["bytes"], entry["held_by"]) == ("cached", 6, [run_id])
+    assert entry["source"].endswith("input.txt")
+    assert (end["kind"], end["count"]) == ("end", 1)
+    evicting = ("sites", "cache", "evict", "here")
+    assert hibali(*evicting, "--json", exit=0).last["count"] == 0
+    go.touch()
+    hibali("runs", "wait", run_id, exit=0)
+    assert b"sha256:" in hibali("sites", "cache", "list", "here", exit=0).out
+    planned, _ = hibali(*evicting, "--dry-run", "--json", exit=0).lines
+    assert planned["fate"] == "planned"
+    for keep in ("1M", "1h"):
+        assert hibali(*evicting, "--keep", keep, "--json", exit=0).last["count"] == 0
+    assert hibali(*evicting, "--keep", "lots", exit=2)
+    assert cached(work).exists()
+    gone, _ = hibali(*evicting, "--keep", "1", "--json", exit=0).lines
+    assert (gone["fate"], gone["held_by"]) == ("evicted", [])
+    assert not list((work / "cache" / "sha256").glob("*/*" + "?" * 60))
+    bench.run(bench.answers(), "--wait", exit=0)
+    assert cached(work).read_text() == "hello\n"
+
+
+def with_two_sites(bench: Bench) -> Bench:
+    """The sites `alpha` and `beta`, which can run its pipeline."""
+    for name in ("alpha", "beta"):
+        bench.add_site(
+            name,
+            f'kind = "local"\nwork = "{bench.folder}/work-{name}"\nroots = {{ data = "{bench.folder}/{name}" }}\n'
+            f'[sites.{name}.scheduler]\nname = "direct"\n[sites.{name}.limits]\npoll = "1s"',
+        )
+        (bench.folder / name).mkdir()
+    bench.site = "auto"
+    return bench
+
+
+@pytest.fixture
+def two_sites(hibali: Any) -> Bench:
+    return with_two_sites(Bench(hibali))
+
+
+def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
+    bench = two_sites
+    fill(bench.folder / "beta" / "large", 3 << 20)
+    answers = bench.answers(more=["beta:@data/large"])
+    started = bench.run(answers, "--wait", "--explain", exit=0)
+    choice = started.lines[0]
+    assert (choice["kind"], choice["site"]) == ("choice", "beta")
+    assert {each["site"]: each["bytes_to_move"] for each in choice["candidates"]} == {
+        "alpha": (3 << 20) + 6,
+        "beta": 6,
+    }
+    assert started.last["site"] == "beta"
+    assert not (bench.folder / "work-alpha").exists()
+
+
+@pytest.mark.heavy
+def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
+    bench = two_sites
+    fill(bench.folder / "large", 3 << 20)
+    answers = bench.answers(more=["large"])
+    assert (
+        bench.run(answers, "--wait", exit=0).last["site"] == "alpha"
+    )  # nothing tells them apart but the name
+    bench.hibali("sites", "cache", "evict", "alpha", exit=0)
+    bench.site = "beta"
+    bench.run(answers, "--wait", exit=0)
+    bench.site = "auto"
+    before = moved(bench)
+    told = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
+    assert b"BYTES TO MOVE" in told.err
+    assert b"beta: the least has to move there" in told.err
+    assert moved(bench) == before
+
+
+@pytest.mark.heavy
+def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
+    go = hibali.home.folder / "go"
+    bench = with_two_sites(Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]")))
+    large = fill(bench.folder / "large", 3 << 20)
+    (bench.folder / "answers.json").write_text(json.dumps({"in": "large"}))
+    first = bench.run("answers.json", exit=0).last
+    assert first["site"] == "alpha"
+    # by now the other site would be better
+    target = bench.folder / "work-beta" / "cache" / "sha256" / cached(bench.folder / "work-alpha").name[:2]
+    target.mkdir(parents=True)
+    (target / cached(bench.folder / "work-alpha").name).write_bytes(large.read_bytes())
+    cached(bench.folder / "work-alpha").unlink()
+    again = bench.run("answers.json", "--explain", exit=0)
+    assert again.lines[0]["candidates"] == []
+    assert again.last["id"] == first["id"]
+    named = ("--site", "beta", "--site", "alpha")
+    other = bench.hibali("run", bench.reference, "answers.json", *named, "--json", exit=0).last
+    assert other["id"] == first["id"]
+    fresh = bench.run("answers.json", "--new", exit=0).last
+    assert (fresh["site"], fresh["id"] != first["id"]) == ("beta", True)
+    go.touch()
+    bench.hibali("runs", "wait", first["id"], fresh["id"], exit=0)
+
+
+@pytest.mark.heavy
+def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
+    bench = two_sites
+    bench.add_site(
+        "box", f'kind = "local"\nwork = "{bench.folder}/x"\n[sites.box.container]\nname = "podman"'
+    )
+    bench.add_site("plain", 'kind = "local"')
+    bench.site = "auto"
+    choice = bench.run(bench.answers(), "--explain", "--dry-run", exit=0).last
+    assert bench.run_ids() == []
+    found = {each["site"]: bool(each["why_not"]) for each in choice["candidates"]}
+    assert found == {"alpha": False, "beta": False, "box": True}
+    (bench.hibali.home.state / "trust.jsonl").unlink()
+    refused = bench.run(bench.answers(), exit=2).last
+    assert refused["code"] == "no-site"
+    assert all(name in refused["message"] for name in ("alpha", "beta", "box"))
+    bench.hibali(*bench.line(bench.answers()), "--site", "nowhere", exit=2)
+
+
+@pytest.mark.heavy  # a login that is refused is tried again
+def test_a_site_that_does_not_answer_is_left_out_and_named(two_sites: Bench) -> None:
+    bench = two_sites
+    bench.add_site(
+        "aaa",
+        'kind = "ssh"\n[sites.aaa.ssh]\nhost = "127.0.0.1"\ncommand = ["ssh", "-p", "1"]\n'
+        '[sites.aaa.scheduler]\nname = "slurm"',
+    )
+    bench.site = "auto"
+    told = bench.hibali(*bench.line(bench.answers(), "--wait"), exit=0)
+    assert b"aaa was not considered" in told.err
+
+
+@pytest.mark.heavy
+def test_slurm_is_asked_once_when_a_job_would_start(hibali: Any, slurm: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_slurm_site(slurm)
+    fill(bench.folder / "large", 2 << 20)
+    bench.site = "auto"
+    answers = bench.answers(more=["large"])
+    [candidate] = bench.run(answers, "--explain", "--dry-run", exit=0).last["candidates"]
+    assert candidate["why_not"] == ""
+    assert candidate["waiting_seconds"] is not None
+    assert candidate["bytes_to_move"] == (2 << 20) + 6
+    config = bench.hibali.home.config
+    right = config.read_text()
+    config.write_text(right.replace('name = "slurm"', 'name = "slurm"\npartition = "nowhere"'))
+    refused = bench.run(answers, exit=2).last
+    assert "Slurm would refuse the job" in refused["message"]
+    config.write_text(right)
+    assert bench.run(answers, "--wait", exit=0).last["site"] == "cluster"

@@ -1,0 +1,101 @@
+"""Where a run goes: to the data, then to the shorter queue, and always to the same place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import permutations
+
+import pytest
+
+from hibali.errors import TryLaterError, UsageError
+from hibali.sites import SchedulerSettings, Site
+from runs.candidates import can_choose
+from runs.choose import Candidate, choose
+from runs.scheduler import Foretells, load_scheduler
+from transfers.far import Finished
+
+MIB = 1 << 20
+NOW = datetime(2026, 11, 22, 10, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("best", "others"),
+    [
+        (Candidate("z", 0, 9e9), [Candidate("a", 2 * MIB, 0.0), Candidate("b", 3 * MIB, 0.0)]),
+        (Candidate("z", 5, 0.0), [Candidate("a", 0, 3600.0), Candidate("b", 0, None)]),
+        (Candidate("z", MIB, 86400.0), [Candidate("a", MIB, None)]),
+        (Candidate("z", 4, 3.0), [Candidate("a", 5, 2.0)]),
+        (Candidate("a", 4, 30.0), [Candidate("b", 4, 0.0), Candidate("c", 4, 59.0)]),
+        (Candidate("z", 9 * MIB, None), [Candidate("a", 0, 0.0, why_not="no GPUs")]),
+    ],
+)
+def test_the_best_is_the_same_in_whichever_order_they_are_named(
+    best: Candidate, others: list[Candidate]
+) -> None:
+    for given in permutations([best, *others]):
+        choice = choose(given)
+        assert choice.site == best.site
+        assert choice.candidates[0] == best
+        assert choice.because
+
+
+def test_where_none_can_all_are_named() -> None:
+    unable = [Candidate("a", why_not="no GPUs"), Candidate("b", why_not="no podman")]
+    with pytest.raises(UsageError) as refused:
+        choose(unable)
+    assert "a: no GPUs" in refused.value.message
+    assert "b: no podman" in refused.value.message
+    with pytest.raises(TryLaterError):
+        choose([*unable, Candidate("c", why_not="it does not answer", later=True)])
+    with pytest.raises(UsageError):
+        choose([])
+
+
+def test_auto_is_for_sites_that_say_how_jobs_are_run() -> None:
+    assert can_choose(Site("a", "ssh", scheduler=SchedulerSettings("slurm")))
+    assert can_choose(Site("a", "local", container="podman"))
+    assert not can_choose(Site("a", "ssh"))
+    assert not can_choose(Site("a", "s3", container="podman"))
+
+
+def slurm() -> Foretells:
+    found = load_scheduler("slurm")
+    assert isinstance(found, Foretells)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (
+            b"sbatch: Job 12 to start at 2026-11-22T11:30:00 using 1 processors on nodes n1 in partition main",
+            5400,
+        ),
+        (
+            b"sbatch: Job 12 to start at 2026-11-22T09:00:00 using 8 processors on nodes n[1-2] in partition a",
+            0,
+        ),
+        (b"Welcome!\nsbatch: Job 12 to start at 2026-11-22T10:00:01 using 1 processors", 1),
+        (b"sbatch: Job 12 to start at 9999-99-99T10:00:01 using 1 processors", None),
+        (b"", None),
+        (b"this key may only run sbatch JOBSCRIPT\n", None),
+    ],
+)
+def test_slurm_foretells_when_a_job_would_start(said: bytes, seconds: int | None) -> None:
+    assert slurm().read_start(Finished(0, b"", said), NOW) == seconds
+
+
+def test_what_slurm_would_refuse_is_no_candidate() -> None:
+    refused = b"allocation failure: Requested node configuration is not available\n"
+    with pytest.raises(UsageError):
+        slurm().read_start(Finished(1, b"", refused), NOW)
+    silent = b"allocation failure: Unable to contact slurm controller (connect failure)\n"
+    with pytest.raises(TryLaterError):
+        slurm().read_start(Finished(1, b"", silent), NOW)
+    assert slurm().read_start(Finished(127, b"", b"env: sbatch: No such file or directory"), NOW) is None
+
+
+def test_without_a_scheduler_nothing_waits() -> None:
+    direct = load_scheduler("direct")
+    assert isinstance(direct, Foretells)
+    assert direct.start_words() == ()

@@ -1,0 +1,188 @@
+"""Descriptors and answers that ask for more than their tool may have: each is refused before anything is staged."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from hibali.errors import HibaliError
+from hibali.sites import SchedulerSettings
+from registry.descriptor import read_descriptor
+from registry.invocation import check_invocation
+from runs.container import load_container
+from runs.prepare import Input, Prepared, Started, list_inputs, prepare
+from runs.schedulers.slurm import SCHEDULER as SLURM
+from tests.end_to_end.run_tools import DESCRIPTOR, doing
+
+RUN = "20260102-030405-0a1b2c3d"
+IMAGE = {"type": "docker", "image": "a/b"}
+
+
+def prepared(change: dict[str, Any], answers: dict[str, Any], word: str = "bubblewrap") -> Prepared:
+    document = {**copy.deepcopy(DESCRIPTOR), "container-image": IMAGE, **change}
+    pipeline = read_descriptor(json.dumps(document).encode(), "tool.json")
+    container = load_container(word)
+    container.image_name(pipeline.container)
+    invocation = check_invocation(pipeline, {"in": "x", **answers})
+    inputs = [
+        Input(each.id, each.number, each.text, "name", source="/c/0") for each in list_inputs(invocation)
+    ]
+    return prepare(
+        pipeline,
+        invocation,
+        inputs,
+        run=RUN,
+        folder=f"/w/runs/{RUN}",
+        settings=SchedulerSettings(name="slurm"),
+        scheduler=SLURM,
+        container=container,
+        image=Started("e" * 64),
+    )
+
+
+def output(template: str, **more: Any) -> dict[str, Any]:
+    return {"output-files": [{"id": "o", "name": "o", "path-template": template, **more}]}
+
+
+def image(**more: Any) -> dict[str, Any]:
+    return {"container-image": {**IMAGE, **more}}
+
+
+def variable(name: str, value: str = "x") -> dict[str, Any]:
+    return {"environment-variables": [{"name": name, "value": value}]}
+
+
+def configured(path: str, *lines: str) -> dict[str, Any]:
+    kept = {"id": "kept", "name": "kept", "path-template": "[OUT]"}
+    made = {"id": "made", "name": "made", "path-template": path, "file-template": list(lines)}
+    return {"output-files": [kept, made]}
+
+
+# A change to the descriptor, and answers: each pair is one attempt (docs/hostile-runs.md).
+ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    # another interpreter than a shell, or options smuggled in with it
+    ({"shell": "/bin/sh -c 'touch pwned' #"}, {}),
+    ({"shell": "python3"}, {}),
+    ({"shell": "/bin/bash -i"}, {}),
+    ({"shell": "/bin/sh\n#SBATCH --job-name=evil"}, {}),
+    # outputs outside the work folder, by the author and by the answers
+    (output("../../exit.json"), {}),
+    (output("/etc/passwd"), {}),
+    (output("a/../../b"), {}),
+    (output("[OUT]"), {"out": "../../../.ssh/authorized_keys"}),
+    (output("[OUT]"), {"out": "/root/.ssh/id_rsa"}),
+    (output("[OUT]/x"), {"out": ".."}),
+    (output("[OUT]", optional=True), {"out": "a/../../b"}),
+    (output(".[OUT]"), {"out": "./exit.json"}),
+    (output("[OUT]"), {"out": "a\0b"}),
+    (output("[OUT]"), {"out": "\udcff"}),
+    # configuration files written where nothing of ours should be, or with values that run
+    (configured("../start", "exec touch pwned"), {}),
+    (configured("/w/runs/x/command", "x"), {}),
+    (configured("[SAY]", "x"), {"say": "../command"}),
+    (configured("do.sh", "echo [SAY]"), {"say": "$(touch pwned)"}),
+    (configured("do.py", "x = '[SAY]'"), {"say": "';import os;'"}),
+    (configured("plain", "#!/bin/sh", "[SAY]"), {"say": "x; touch pwned"}),
+    (configured("a.txt", "say = [SAY]"), {"say": "x\n[other]\nsay = y"}),
+    # variables that reach programs outside the tool
+    *(
+        (variable(name), {})
+        for name in ("LD_PRELOAD", "BASH_ENV", "ENV", "PYTHONSTARTUP", "SHELLOPTS", "PS4")
+    ),
+    *((variable(name), {}) for name in ("APPTAINER_BIND", "SINGULARITYENV_LD_PRELOAD", "DOCKER_HOST")),
+    *((variable(name), {}) for name in ("SHIFTER_VOLUME", "SLURM_CONF", "SBATCH_WRAP", "HIBALI_LOGIN")),
+    *((variable(name), {}) for name in ("A=B", "A B", "A\n#SBATCH --x", "1A", "$(id)")),
+    (variable("A", "[SAY]"), {"say": "a\0b"}),
+    # options of containers
+    *(
+        (image(**{"container-opts": [option]}), {})
+        for option in (
+            "--privileged",
+            "-v /:/host",
+            "--volume=/:/host",
+            "--mount=type=bind,src=/,dst=/host",
+            "--network=host",
+            "--net=host",
+            "--pid=host",
+            "--ipc=host",
+            "--cap-add=SYS_ADMIN",
+            "--device=/dev/sda",
+            "--security-opt=seccomp=unconfined",
+            "--user=0",
+            "--userns=host",
+            "--entrypoint=/bin/sh",
+            "-e LD_PRELOAD=/x",
+            "--env-file=/etc/passwd",
+            "--rm --privileged",
+            "--shm-size=1g;id",
+            "$(id)",
+            "-e 'A",
+        )
+    ),
+    # images whose names are options or shell text
+    *((image(image=name), {}) for name in ("--privileged", "a b", "$(id)", "a;b", "a\nb", "../../x y")),
+    (image(index="--x"), {}),
+    # a work folder in the container that is no folder of its own
+    *((image(**{"working-directory": folder}), {}) for folder in ("relative", "/", "/a/../b", "/a/", "/./a")),
+    # an entry point is given words, never shell text
+    ({**doing("x; touch pwned"), **image(entrypoint=True)}, {}),
+    ({**doing("x | touch pwned"), **image(entrypoint=True)}, {}),
+    # the author's own quotes, which a value would close
+    (doing("echo '[SAY]'"), {"say": "'; touch pwned; '"}),
+    (doing('echo "[SAY]"'), {"say": "$(touch pwned)"}),
+    (doing("echo `cat [SAY]`"), {"say": "x; touch pwned"}),
+    (doing("cat <<E\n[SAY]\nE"), {"say": "x\nE\ntouch pwned"}),
+    (doing("eval [SAY]x $[SAY]"), {"say": "(touch pwned)"}),
+    # conditions are compared, never evaluated
+    (
+        {
+            "output-files": [
+                {
+                    "id": "o",
+                    "name": "o",
+                    "optional": True,
+                    "conditional-path-template": [{"__import__('os').system('touch pwned')": "[OUT]"}],
+                }
+            ]
+        },
+        {},
+    ),
+    # resources that no scheduler could be told
+    ({"suggested-resources": {"cpu-cores": 10**30}}, {}),
+    ({"suggested-resources": {"ram": 1e300}}, {}),
+    ({"suggested-resources": {"cpu-cores": "1\n#SBATCH --x"}}, {}),
+    ({"suggested-resources": {"walltime-estimate": -1}}, {}),
+    ({"custom": {"hibali": {"gpus": 1}}}, {}),
+]
+
+
+@pytest.mark.parametrize(("change", "answers"), ATTEMPTS, ids=range(len(ATTEMPTS)))
+def test_it_is_refused_before_anything_is_staged(change: dict[str, Any], answers: dict[str, Any]) -> None:
+    with pytest.raises(HibaliError) as refused:
+        prepared(change, answers)
+    assert int(refused.value.exit) in {2, 8}
+
+
+@pytest.mark.parametrize("word", ["bare", "podman", "bubblewrap"])
+def test_the_harmless_neighbour_of_each_attempt_runs(word: str) -> None:
+    """So that it is those attempts that are refused, and not descriptors of their kind."""
+    change = {
+        **doing("cat [IN] >[OUT]"),
+        **variable("A", "[SAY]"),
+        **configured("a.txt", "say = [SAY]"),
+        "shell": "/opt/odd/bin/bash",
+        "suggested-resources": {"cpu-cores": 1, "ram": 0.5},
+    }
+    found = prepared(change, {"out": "a/../b", "say": "$(id) [OUT]"}, word)
+    assert [each.path for each in found.outputs] == ["b"]
+    assert found.configuration_files == {"a.txt": "say = $(id) [OUT]"}
+    assert "/opt/odd" not in found.start + found.command
+
+
+def test_what_stands_in_custom_is_no_directive() -> None:
+    """Only whole numbers of the two that are known are read there."""
+    wild = {"hibali": {"tasks": "1\n#SBATCH --x", "directives": ["--wrap=x"], "mpi": "sh -c"}}
+    assert prepared({"custom": wild}, {}).job_script == prepared({}, {}).job_script

@@ -1,0 +1,180 @@
+"""What a job asks for: the command line before the site before the author, and what is refused of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hibali.errors import RefusedError, UsageError
+from hibali.sites import Gpus, SchedulerSettings
+from registry.pipeline import Resources as Suggested
+from runs.container import load_container
+from runs.resources import Origin, check_gpus, decide_resources, find_launcher, show_value
+from runs.scheduler import Resources
+
+AUTHOR = Suggested(cpu_cores=2, ram_gigabytes=1.5, nodes=1, walltime_seconds=7200.5, gpus=1)
+SITE = SchedulerSettings(
+    name="slurm",
+    account="brain",
+    partition="batch",
+    time="00:10:00",
+    memory=4 * 1024**3,
+    directives=("--qos=x",),
+)
+
+
+def test_the_last_to_speak_counts_and_is_named() -> None:
+    asked = decide_resources(
+        AUTHOR, SITE, Resources(seconds=60, account="other", directives=("--exclusive",))
+    )
+    assert asked.resources == Resources(
+        cores=2,
+        memory_megabytes=4096,
+        seconds=60,
+        nodes=1,
+        gpus=1,
+        account="other",
+        partition="batch",
+        directives=("--qos=x", "--exclusive"),
+    )
+    said = {(each["name"], each["value"]): each["from"] for each in asked.to_fields()}
+    assert said == {
+        ("cores", 2): "descriptor",
+        ("memory", 4 * 1024**3): "site",
+        ("time", 60): "command line",
+        ("nodes", 1): "descriptor",
+        ("gpus", 1): "descriptor",
+        ("account", "other"): "command line",
+        ("partition", "batch"): "site",
+        ("directive", "--qos=x"): "site",
+        ("directive", "--exclusive"): "command line",
+    }
+
+
+def test_where_nobody_says_anything_nothing_is_asked_for() -> None:
+    asked = decide_resources(Suggested(cpu_cores=0, ram_gigabytes=0, walltime_seconds=0), SchedulerSettings())
+    assert (asked.resources, asked.to_fields()) == (Resources(), [])
+
+
+def test_parts_of_a_unit_are_rounded_up() -> None:
+    found = decide_resources(AUTHOR, SchedulerSettings()).resources
+    assert (found.memory_megabytes, found.seconds) == (1536, 7201)
+    assert (
+        decide_resources(Suggested(ram_gigabytes=0.0001), SchedulerSettings()).resources.memory_megabytes == 1
+    )
+
+
+def test_an_author_s_cores_are_those_of_all_tasks() -> None:
+    whole = Suggested(cpu_cores=16)
+    assert decide_resources(whole, SITE, Resources(tasks=4)).resources.cores == 4
+    assert decide_resources(whole, SITE, Resources(tasks=5)).resources.cores == 4
+    assert decide_resources(whole, SITE, Resources(tasks=4, cores=16)).resources.cores == 16
+    assert decide_resources(Suggested(cpu_cores=16, tasks=16), SITE).resources.cores == 1
+
+
+def test_less_than_the_author_suggests_is_told_where_it_ends_jobs() -> None:
+    asked = decide_resources(AUTHOR, SITE)
+    assert asked.shortfalls() == ["the author suggests time 02:00:01, the site's default says 00:10:00"]
+    asked = decide_resources(AUTHOR, SITE, Resources(seconds=8000, memory_megabytes=1024, cores=1))
+    assert asked.shortfalls() == ["the author suggests memory 1536M, the command line says 1G"]
+
+
+@pytest.mark.parametrize(
+    "suggested",
+    [
+        Suggested(cpu_cores=10**400),
+        Suggested(ram_gigabytes=1e308),
+        Suggested(ram_gigabytes=float("inf")),
+        Suggested(walltime_seconds=1e300),
+        Suggested(nodes=-1),
+    ],
+)
+def test_numbers_that_nobody_means_are_refused(suggested: Suggested) -> None:
+    with pytest.raises(UsageError):
+        decide_resources(suggested, SchedulerSettings())
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    found = decide_resources(Suggested(cpu_cores=2.0), SchedulerSettings()).resources  # type: ignore[arg-type]
+    assert (found.cores, type(found.cores)) == (2, int)
+
+
+def launcher(tasks: int | None, **settings: object) -> tuple[str, ...]:
+    return find_launcher(
+        Resources(tasks=tasks, cores=3, nodes=2),
+        SchedulerSettings(**settings),  # type: ignore[arg-type]
+    )
+
+
+def test_one_task_needs_no_launcher() -> None:
+    assert launcher(None) == launcher(1) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "slurm"}, "srun --ntasks=4 --cpus-per-task=3 --kill-on-bad-exit=1"),
+        (
+            {"name": "slurm", "mpi": ("srun", "--mpi=pmix")},
+            "srun --mpi=pmix --ntasks=4 --cpus-per-task=3 --kill-on-bad-exit=1",
+        ),
+        ({"mpi": ("mpirun",)}, "mpirun -n 4"),
+        ({"mpi": ("/opt/mpi/bin/mpiexec", "--bind-to", "none")}, "/opt/mpi/bin/mpiexec --bind-to none -n 4"),
+        ({"mpi": ("jsrun", "-n{tasks}", "-c{cores}", "-r{nodes}")}, "jsrun -n4 -c3 -r2"),
+        ({"name": "slurm", "mpi": ("srun", "-n", "{tasks}")}, "srun -n 4"),
+        ({"name": "slurm", "mpi": ("ibrun",)}, "ibrun"),
+    ],
+)
+def test_a_launcher_is_told_how_many(settings: dict[str, object], words: str) -> None:
+    assert launcher(4, **settings) == tuple(words.split())
+
+
+def test_cores_that_nobody_named_are_left_to_the_launcher() -> None:
+    found = find_launcher(Resources(tasks=2), SchedulerSettings(name="slurm"))
+    assert found == ("srun", "--ntasks=2", "--kill-on-bad-exit=1")
+
+
+def test_a_site_that_names_no_launcher_says_so() -> None:
+    with pytest.raises(UsageError) as refused:
+        launcher(2)
+    assert "mpi" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "word", "code"),
+    [
+        (1, None, "bare", "no-gpus"),
+        (5, Gpus(4), "podman", "too-many-gpus"),
+        (1, Gpus(4), "charliecloud", "gpus-not-shown"),
+        (1, Gpus(4), "bubblewrap", "gpus-not-shown"),
+    ],
+)
+def test_gpus_that_a_site_has_not_are_refused(asked: int, gpus: Gpus | None, word: str, code: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_gpus(Resources(gpus=asked), gpus, load_container(word), "here")
+    assert (refused.value.code, refused.value.exit) == (code, 8)
+    check_gpus(Resources(), gpus, load_container(word), "here")
+
+
+def test_gpus_can_be_waived() -> None:
+    asked = decide_resources(AUTHOR, SITE, Resources(gpus=0))
+    assert asked.resources.gpus is None
+    assert "gpus" not in asked.origins
+    check_gpus(Resources(gpus=4), Gpus(4, "amd"), load_container("charliecloud"), "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("memory", 3 * 1024**3, "3G"),
+        ("memory", 100 * 1024**2, "100M"),
+        ("time", 90, "00:01:30"),
+        ("time", 200_000, "2-07:33:20"),
+        ("cores", 4, "4"),
+    ],
+)
+def test_values_are_shown_with_their_units(name: str, value: int, shown: str) -> None:
+    assert show_value(name, value) == shown
+
+
+def test_origins_are_words_for_people() -> None:
+    assert [str(each) for each in Origin] == ["descriptor", "site", "command line"]
