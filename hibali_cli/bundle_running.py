@@ -14,8 +14,8 @@ from hibali.locations import read_location
 from hibali.text import printable
 from hibali_cli.bundle_record import show_comparison
 from hibali_cli.catalogue import open_catalogue
-from hibali_cli.commands.run import read_request, require_consent
 from hibali_cli.exchanging import policy_of
+from hibali_cli.launching import read_request, require_consent
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results
 from hibali_cli.progress import listening

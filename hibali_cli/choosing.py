@@ -52,7 +52,7 @@ def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Ask
 
     Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
     """
-    from hibali_cli.commands.run import read_request
+    from hibali_cli.launching import read_request
 
     settings = common.settings()
     invocation = check_invocation(pipeline, read_json_file(answers))

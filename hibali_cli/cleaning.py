@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -17,7 +17,7 @@ from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, run_site
 from runs.book import Book
-from runs.clean import Cleaned, Fate, Wanted, clean_run, plan_cleaning
+from runs.clean import Cleaned, Fate, Wanted, clean_run, needed_ids, plan_cleaning
 from runs.run import Run
 
 
@@ -35,10 +35,12 @@ class Asked:
 def clean_and_tell(common: Common, asked: Asked) -> int:
     """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
     book = Book()
-    runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or book.all()
+    everything = book.all()
+    wanted = replace(asked.wanted, needed=needed_ids(everything))
+    runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
     planned = [
         each
-        for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], asked.wanted)
+        for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
         if asked.run_ids or (each.run.folder and not each.run.cleaned)
     ]
     for each in planned:
@@ -47,7 +49,7 @@ def clean_and_tell(common: Common, asked: Asked) -> int:
     if not asked.dry:
         _ask(common, asked, planned)
         with listening(common, "clean") as tell:
-            planned = _clean(common, book, planned, asked.wanted, tell)
+            planned = _clean(common, book, planned, wanted, tell)
     return _show(common, planned, dry=asked.dry)
 
 

@@ -20,10 +20,11 @@ def collect_outputs(
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
     from hibali.locations import read_location
-    from hibali_cli.run_site import run_site
+    from hibali_cli.run_site import ask_usage, run_site
     from runs.collect import collect
 
     target = read_location(folder, common.settings())
+    ask_usage(common, book, run, tell)
     return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
 
 
@@ -80,6 +81,22 @@ def collect_into(common: Common, book: Book, run: Run, into: Into, tell: Listene
     if folder is None or run.state is not State.SUCCEEDED:
         return None
     saving = Saving(save=not into.no_save)
+    if run.kept:
+        return _collect_kept(common, book, run, folder, saving, tell)
     if into.dataset is not None:
         saving = saving_in(book, run, into.dataset)
     return collect_outputs(common, book, run, folder, tell, saving)
+
+
+def _collect_kept(
+    common: Common, book: Book, run: Run, folder: str, saving: Saving, tell: Listener
+) -> Receipt:
+    """From where they were collected before."""
+    from hibali.errors import NotFoundError
+    from hibali.locations import read_location
+    from runs.kept import bring_kept, find_kept
+
+    kept = find_kept(run, book)
+    if kept is None:
+        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", about=run.id)
+    return bring_kept(kept, read_location(folder, common.settings()), saving, tell)

@@ -103,12 +103,20 @@ def json_line(record: Mapping[str, Any]) -> str:
     return line_of_json(_valid_text(dict(record))) if "\\ud" in line else line
 
 
-def write_aside(text: str) -> None:
+def write_aside(text: str, *, end: str = "\n") -> None:
     """One line on stderr, already safe to show; a closed stderr is nobody's loss."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
         _make_way(sys.stderr)
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text + end)
         sys.stderr.flush()
+
+
+def write_aside_raw(content: bytes) -> None:
+    """Bytes of somebody else's on stderr, exactly as they are; for one that is no terminal (S17)."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        sys.stderr.flush()
+        sys.stderr.buffer.write(content)
+        sys.stderr.buffer.flush()
 
 
 @contextlib.contextmanager

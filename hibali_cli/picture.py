@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.cells import cell_len, chop_cells
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.live import Live
+from rich.cells import cell_len
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hibali.amounts import size_words
 from hibali.events import Event
 from hibali.text import printable
 from hibali_cli import output
-from hibali_cli.tally import LISTING, WAITING, Tally, size_words
+from hibali_cli.drawing import Drawing, plain_line, shortened
+from hibali_cli.tally import LISTING, WAITING, Tally
 
 _A_SECOND = 4
 _FILES_SHOWN = 4
@@ -34,10 +34,8 @@ class Picture:
         self._title = printable(title)
         self._tally = tally
         self._guard = threading.Lock()  # around the tally, never around what draws
-        self._drawing = threading.RLock()
         self._ends_at_plan = ends_at_plan
-        self._live: Live | None = None
-        self._console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
+        self._drawing = Drawing(self._drawn, _A_SECOND)
 
     def show(self, event: Event) -> None:
         """Take an event into the picture, which comes and goes with what there is to see."""
@@ -47,60 +45,38 @@ class Picture:
         if phase == WAITING or (self._ends_at_plan and phase != LISTING):
             self.put_away()
         else:
-            self._put_up()
+            self._drawing.put_up()
 
     def line(self, text: str) -> None:
         """Print a safe line above the picture."""
-        with self._drawing:
-            self._console.print(Text(text), soft_wrap=True)
-
-    def _put_up(self) -> None:
-        if self._live is not None:
-            return
-        with self._drawing:
-            self._live = Live(
-                get_renderable=self._drawn,
-                console=self._console,
-                refresh_per_second=_A_SECOND,
-                transient=True,
-                redirect_stdout=False,  # results are for stdout, wherever that goes
-                redirect_stderr=False,
-                vertical_overflow="crop",
-            )
-            self._live.start()
-            self._console.show_cursor(True)  # who is killed or stopped must not leave it hidden
+        self._drawing.line(text)
 
     def put_away(self) -> None:
         """Clear it, so that something else can be written there; the next event brings it back."""
-        with self._drawing:
-            if self._live is not None:
-                live, self._live = self._live, None
-                live.stop()
+        self._drawing.put_away()
 
-    def _drawn(self) -> RenderableType:
-        options = self._console.options
+    def _drawn(self, options: ConsoleOptions) -> list[RenderableType]:
         with self._guard:
-            lines = self._lines(options, time.monotonic())
-        return Group(*lines[: max(1, options.size.height - 1)])
+            return self._lines(options, time.monotonic())
 
     def _lines(self, options: ConsoleOptions, now: float) -> list[RenderableType]:
         """As many as are worth it, none wider than the terminal."""
         width, tally = options.max_width - len("^C"), self._tally  # which the terminal adds by itself
-        lines: list[RenderableType] = [_line(_shortened(self._title, width, front=0.5), "bold")]
+        lines: list[RenderableType] = [plain_line(shortened(self._title, width, front=0.5), "bold")]
         if tally.phase == LISTING:
-            return [*lines, _line(_fitting(tally.facts(now), width))]
+            return [*lines, plain_line(_fitting(tally.facts(now), width))]
         percent = f"{int(tally.share * 100):3d} %"
         bar = min(_BAR_COLUMNS, width - len(percent) - len(_GAP))
         if bar >= 10:
             lines.append(_bar(tally.share, percent, bar))
-            lines.append(_line(_fitting(tally.facts(now), width)))
+            lines.append(plain_line(_fitting(tally.facts(now), width)))
         else:
-            lines.append(_line(_fitting([percent.strip(), *tally.facts(now)], width)))
-        lines += [_line(text, "dim") for text in self._current(width)]
+            lines.append(plain_line(_fitting([percent.strip(), *tally.facts(now)], width)))
+        lines += [plain_line(text, "dim") for text in self._current(width)]
         retrying = tally.retrying(now)
         if retrying is not None:
             words = f"again {printable(retrying.about)}: {printable(retrying.reason)}"
-            lines.append(_line(_shortened(words, width, front=1.0), "yellow"))
+            lines.append(plain_line(shortened(words, width, front=1.0), "yellow"))
         return lines
 
     def _current(self, width: int) -> list[str]:
@@ -113,7 +89,7 @@ class Picture:
             room = width - len(told) - 2 * len(_GAP)
             if room < 8:
                 return []
-            name = _shortened(printable(one.path), room)
+            name = shortened(printable(one.path), room)
             room = min(room, _BAR_COLUMNS)
             texts.append(f"{_GAP}{name}{' ' * (room - cell_len(name))}{_GAP}{told}".rstrip())
         return texts
@@ -130,10 +106,6 @@ def picture(title: str, tally: Tally, *, ends_at_plan: bool) -> Iterator[Picture
             shown.put_away()
 
 
-def _line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="crop")
-
-
 def _bar(share: float, percent: str, width: int) -> RenderableType:
     drawn = Table.grid(padding=(0, len(_GAP), 0, 0))
     drawn.add_row(ProgressBar(total=1.0, completed=share, width=width), Text(percent))
@@ -146,15 +118,4 @@ def _fitting(facts: list[str], width: int) -> str:
     for fact in facts[1:]:
         if cell_len(told) + len(_GAP) + cell_len(fact) <= width:
             told += _GAP + fact
-    return _shortened(told, width, front=1.0)
-
-
-def _shortened(text: str, width: int, *, front: float = 0.0) -> str:
-    """The text, or as much of it as fits, marked where it is cut; `front` is the share that its beginning gets."""
-    if cell_len(text) <= width:
-        return text
-    room = max(1, width - 3)
-    before = int(room * front)
-    head = chop_cells(text, before)[0] if before else ""
-    tail = chop_cells(text[::-1], room - before)[0][::-1] if room > before else ""
-    return f"{head}...{tail}"
+    return shortened(told, width, front=1.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hibali.amounts import size_words
 from hibali.errors import HibaliError, RunFailedError, TryLaterError
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
@@ -14,7 +17,7 @@ from runs.sweeps.sweep import Sweep
 def show_run(common: Common, run: Run) -> None:
     """One run as a JSON line or as names and values."""
     if common.json:
-        common.output.record("run", run.to_record(), flush=True)
+        common.output.record("run", run.to_whole_record(), flush=True)
         return
     common.output.pairs(run_pairs(run))
     if run.sweep is not None:
@@ -43,10 +46,23 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "created": run.created,
         "started": run.started or None,
         "ended": run.ended or None,
+        "CPU": None if run.cpu_seconds is None else f"{run.cpu_seconds:.1f} s",
+        "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
+        "digest": f"sha256 {run.pipeline_digest}",
+        "image": run.image or None,
+        **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
         "folder": run.folder or None,
+        "after": ", ".join(run.after) or None,
         "collected": ", ".join(run.collected) or None,
+        "receipts": ", ".join(run.receipts) or None,
+        "begun by": f"hibali {run.hibali}" if run.hibali else None,
         "removed there": run.cleaned or None,
     }
+
+
+def _input_words(each: Mapping[str, str]) -> str:
+    """Where it lay, and what it was then."""
+    return f"{each['id']}: {each['location']} ({each['identity']})"
 
 
 def find_failure(run: Run) -> HibaliError | None:
@@ -60,7 +76,8 @@ def find_failure(run: Run) -> HibaliError | None:
             "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
-        return RunFailedError("run-cancelled", "the run was cancelled", about=run.id)
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
@@ -69,6 +86,14 @@ def find_failure(run: Run) -> HibaliError | None:
             hint=f"hibali runs wait {run.id} asks again.",
         )
     return None
+
+
+def raise_failure(runs: list[Run]) -> None:
+    """Raise the error that tells how the first of them ended that did not end well."""
+    for run in runs:
+        failure = find_failure(run)
+        if failure is not None:
+            raise failure
 
 
 def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
@@ -100,7 +125,12 @@ def tell_left(common: Common, run: Run) -> None:
         flush_results()
         raise no_room(run)
     if not common.json:
-        common.output.say(f"{run.state} at {run.site}: hibali runs wait {run.id}")
+        told = (
+            f"on hold at {run.site}: hibali runs release"
+            if run.on_hold
+            else f"{run.state} at {run.site}: hibali runs wait"
+        )
+        common.output.say(f"{told} {run.id}")
 
 
 def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
@@ -109,11 +139,9 @@ def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {state_text(run)}")
+            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
     flush_results()
-    failures = [failure for run in runs if (failure := find_failure(run))]
     for run in runs:
         if run.state.final and not run.reported:
             book.note(run.id, "reported")
-    if failures:
-        raise failures[0]
+    raise_failure(runs)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener
+from hibali.retry import pause
 from hibali.settings import require_built_for_runs
 from hibali.sites import Site
 from hibali_cli.options import Common
@@ -13,9 +17,13 @@ from runs.book import Book
 from runs.courtesy import reach
 from runs.follow import wait_for_end
 from runs.heard import update
-from runs.run import Run
+from runs.run import Run, ignore_run
 from runs.scheduler import load_scheduler
+from runs.usage import note_usage
+from runs.watch import Watching
 from transfers.far import Far
+
+LOOK_SECONDS = 0.2  # between two looks at the ledger
 
 
 def run_site(common: Common, name: str) -> Site:
@@ -30,23 +38,116 @@ def opener(site: Site, tell: Listener) -> Callable[[], Far]:
     return lambda: reach(site, tell)
 
 
-def wait_for_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:
-    """Follow until all have ended, one site after the other; the runs as they are then."""
-    ended: dict[str, Run] = {}
-    for name, scheduler in sorted({(run.site, run.scheduler) for run in runs}):
-        site = run_site(common, name)
-        ids = [run.id for run in runs if (run.site, run.scheduler) == (name, scheduler)]
-        found = wait_for_end(
-            opener(site, tell),
-            load_scheduler(scheduler),
-            book,
-            ids,
-            limits=site.limits,
-            tell=tell,
-            changed=lambda run: common.output.detail(f"{run.id} {run.state} {run.native}".rstrip()),
-        )
-        ended |= {run.id: run for run in found}
-    return [ended[run.id] for run in runs]
+def wait_for_runs(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    tell: Listener,
+    *,
+    changed: Callable[[Run], None] = ignore_run,
+) -> list[Run]:
+    """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
+    parts = by_site(common, runs)
+    if len(parts) == 1:
+        _follow(common, book, parts[0], opener(parts[0].site, tell), tell, changed)
+    elif parts:
+        watching = follow_all(common, book, runs, parts, tell, changed)
+        while not watching.is_over:
+            pause(LOOK_SECONDS)
+        for problem in watching.problems:
+            raise problem
+    ended = [book.load(run.id) for run in runs]
+    for run in ended:
+        changed(run)
+    return ended
+
+
+class AtSite(NamedTuple):
+    """Runs of one site and scheduler, which are asked about together."""
+
+    site: Site
+    scheduler: str
+    run_ids: list[str]
+
+
+def by_site(common: Common, runs: list[Run]) -> list[AtSite]:
+    """The runs whose end is not known. Raises `UsageError` for a site that is not there any more."""
+    open_runs = [run for run in runs if not run.state.final]
+    return [
+        AtSite(run_site(common, name), scheduler, [run.id for run in open_runs if _place(run) == place])
+        for place in sorted({_place(run) for run in open_runs})
+        for name, scheduler in [place]
+    ]
+
+
+def _place(run: Run) -> tuple[str, str]:
+    return run.site, run.scheduler
+
+
+def follow_all(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    parts: list[AtSite],
+    tell: Listener,
+    changed: Callable[[Run], None] = ignore_run,
+) -> Watching:
+    """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
+    openers = [_opened_first(opener(part.site, tell)) for part in parts]
+    follow = [
+        partial(_follow, common, book, part, open_far, tell, changed)
+        for part, open_far in zip(parts, openers, strict=True)
+    ]
+    return Watching(book, [run.id for run in runs], follow)
+
+
+def _follow(
+    common: Common,
+    book: Book,
+    part: AtSite,
+    open_far: Callable[[], Far],
+    tell: Listener,
+    changed: Callable[[Run], None],
+) -> None:
+    def take(run: Run) -> None:
+        common.output.detail(f"{run.id} {run.state} {run.native}".rstrip())
+        changed(run)
+
+    wait_for_end(
+        open_far,
+        load_scheduler(part.scheduler),
+        book,
+        part.run_ids,
+        limits=part.site.limits,
+        tell=tell,
+        changed=take,
+    )
+
+
+def _opened_first(open_site: Callable[[], Far]) -> Callable[[], Far]:
+    """The same, opened already for the first time; a site that cannot be reached now is tried again by whoever follows."""
+    first = []
+    with contextlib.suppress(TryLaterError):
+        first.append(open_site())
+    return lambda: first.pop() if first else open_site()
+
+
+def ask_usage(common: Common, book: Book, run: Run, tell: Listener) -> Run:
+    """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
+    scheduler = load_scheduler(run.scheduler)
+    if (
+        not run.state.final
+        or run.accounted
+        or not scheduler.accounting_words((run.job,), "", run.created[:10])
+    ):
+        return run
+    with contextlib.suppress(HibaliError):
+        far = opener(run_site(common, run.site), tell)()
+        try:
+            note_usage(far, scheduler, book, [run])
+        finally:
+            far.close()
+    return book.load(run.id)
 
 
 def update_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from hibali.amounts import size_words
 from hibali.locations import Location
 from hibali.sites import Site
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.tally import size_words
 from transfers.tuning import Trial, Tuning, tune
 
 

@@ -12,15 +12,17 @@ from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import Location, read_location
 from hibali.strict_json import read_json_file
+from hibali_cli.chaining import Order, settle
 from hibali_cli.collecting import Into, tell_collected
-from hibali_cli.commands.run import (
+from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.launching import (
     announce,
     make_request,
     require_consent,
     run_one,
     show_files,
 )
-from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.notifying import notifying
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure, report_ends, state_text
@@ -30,6 +32,7 @@ from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.carry import Synchroniser
+from runs.container import load_container
 from runs.dataset import asked_here
 from runs.follow import wait_for_end
 from runs.inputs import locate_files
@@ -41,6 +44,7 @@ from runs.sweeps.launch import files_of, show_tasks
 from runs.sweeps.rerun import read_again, tasks_to_rerun
 from runs.sweeps.sweep import sweep_of
 from runs.sweeps.table import OutputFile, check_table, hash_files, write_table
+from runs.taking import list_references
 from transfers.request import Saving
 
 if TYPE_CHECKING:
@@ -105,16 +109,19 @@ def run_sweep(
     *,
     wait: bool,
     dry_run: bool,
+    notify: str | None = None,
 ) -> int | None:
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
-    request = _read_sweep(common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run)
+    request = _read_sweep(
+        common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run, wait=wait
+    )
     request = with_wishes(common, request, asked["wanted"])
     if dry_run:
         _show_sweep(common, request)
         return None
     require_consent(common, catalogue, pipeline, request.container)
-    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait)
+    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait, notify=notify)
 
 
 def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
@@ -146,6 +153,7 @@ def _read_sweep(
     image: str,
     *,
     identify: bool,
+    wait: bool,
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything."""
     site = run_site(common, site_name)
@@ -156,18 +164,25 @@ def _read_sweep(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
     )
-    located = locate_files(files_of(tasks), common.settings(), site, identify=identify)
+    files = files_of(tasks)
+    if identify:
+        references = list_references(files, common.settings())
+        settle(common, references, Order(wait=wait, sweep=True), site, load_container(site.container))
+    located = locate_files(files, common.settings(), site, identify=identify)
     asked = asked_here(answers or Path(), located, image).to_fields()
     request = make_request(pipeline, Invocation(dict(given), dict(given)), located, site, image, asked)
     request.container.image_name(pipeline.container)
     return replace(request, tasks=tasks)
 
 
-def send_and_follow(common: Common, request: Request, into: Into, table: str | None, *, wait: bool) -> int:
+def send_and_follow(
+    common: Common, request: Request, into: Into, table: str | None, *, wait: bool, notify: str | None = None
+) -> int:
     """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
     book = Book()
     receipt = None
-    with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
+    title = f"run {request.pipeline.reference} at {request.site.name}"
+    with notifying(common, notify) as notice, listening(common, title) as tell:
         far = opener(request.site, tell)()
         try:
             run = launch(
@@ -177,6 +192,7 @@ def send_and_follow(common: Common, request: Request, into: Into, table: str | N
             far.close()
         if wait:
             run, receipt = _finish(common, book, run, request, into, table, tell)
+            notice(run)
     if receipt is not None:
         tell_collected(common, receipt)
     if wait or run.state.ended:

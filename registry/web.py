@@ -1,9 +1,10 @@
-"""Small documents fetched from the web: https, few redirects, no address of this network unless it was named (S15)."""
+"""Small documents fetched from the web, and sent there: https, few redirects, no address of this network unless it was named (S15)."""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import re
 import socket
 import ssl
 import urllib.request
@@ -15,6 +16,9 @@ from hibali.text import printable
 
 _SECONDS = 60.0  # of silence
 _MOST_REDIRECTS = 3
+_MOST_ANSWER = 64 * 1024  # of whatever is said to what was sent
+_ATTEMPTS = 3
+_PLAIN_URL = re.compile(r"[!-~]+")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -27,11 +31,57 @@ def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
     return with_retries(lambda: _follow(url, origins, most), about=printable(url))
 
 
+def post_json(url: str, content: bytes) -> None:
+    """Send a JSON document once more than needed rather than never, to a URL that the user named: its host may be private.
+
+    Nothing but the origin of the URL is told, because the rest of it may be a secret (S16). No redirect is followed. Raises
+    `UsageError` for what is no such URL, and what `fetch` does.
+    """
+    parts = check_post_url(url)
+    about = _origin(parts)
+
+    def send() -> None:
+        status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content)
+        if status == 429 or status >= 500:
+            raise TryLaterError("server-busy", f"the server says {status}", about=about)
+        if not 200 <= status < 300:
+            raise RefusedError("not-taken", f"the server does not take it ({status})", about=about)
+
+    with_retries(send, about=about, attempts=_ATTEMPTS)
+
+
+def check_post_url(url: str) -> SplitResult:
+    """The parts of a URL that something may be sent to: https, http to this very machine. Raises `UsageError`."""
+    try:
+        parts = urlsplit(url)
+        origin = _origin(parts)
+    except ValueError:
+        raise UsageError("bad-url", "this is no URL") from None
+    plain = parts.scheme == "http" and _is_loopback(parts.hostname or "")
+    if not parts.hostname or not _PLAIN_URL.fullmatch(url):
+        raise UsageError("bad-url", "this is no URL")
+    if not (parts.scheme == "https" or plain):
+        raise UsageError("bad-url", "only https URLs are sent to, but for this machine itself", about=origin)
+    if "@" in parts.netloc:
+        host = printable(parts.hostname)
+        raise UsageError(
+            "bad-url", "a URL may not hold a login: other users of the machine see it", about=host
+        )
+    return parts
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _follow(url: str, origins: frozenset[str], most: int) -> bytes:
     at = url
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _checked(at, origins)
-        status, location, body = _get(parts, trusted=_origin(parts) in origins, most=most)
+        status, location, body = _ask(parts, trusted=_origin(parts) in origins, most=most)
         if status == 200:
             return body
         if status not in _REDIRECTS or not location:
@@ -63,15 +113,20 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
     return parts
 
 
-def _get(parts: SplitResult, *, trusted: bool, most: int) -> tuple[int, str, bytes]:
-    """Status, where it leads on, and the body."""
+def _ask(
+    parts: SplitResult, *, trusted: bool, most: int, content: bytes | None = None
+) -> tuple[int, str, bytes]:
+    """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
     connection = _connect(parts, trusted=trusted)
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "application/json, */*", "User-Agent": "hibali"})
+        headers = {"Accept": "application/json, */*", "User-Agent": "hibali"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request("GET" if content is None else "POST", path, content, headers)
         answer = connection.getresponse()
         body = answer.read(most + 1)
-        if len(body) > most:
+        if len(body) > most and content is None:
             raise RefusedError(
                 "too-large", f"it is larger than {most} bytes", about=printable(parts.geturl())
             )

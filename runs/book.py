@@ -70,6 +70,13 @@ class Book:
         """Everything that was noted of a run, oldest first."""
         return list(read_records(self._path(run_id)))
 
+    def length(self, run_id: str) -> int:
+        """How many bytes were noted of a run: what is noted is never taken back. 0 for one that is not there."""
+        try:
+            return self._path(run_id).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def all(self) -> list[Run]:
         """Every run, oldest first."""
         runs = []

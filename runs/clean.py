@@ -27,10 +27,14 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which runs may go: all that ended, or only those whose outputs were collected; and how long ago at least, in seconds."""
+    """Which runs may go: all that ended, or only those whose outputs were collected; and how long ago at least, in seconds.
+
+    Those in `needed` stay.
+    """
 
     all_ended: bool = False
     older_than: float = 0.0
+    needed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ def why_kept(run: Run, wanted: Wanted, now: datetime) -> str:
         return f"the run is not over: {run.state}"
     if not run.folder:
         return "it never had a folder"
+    if run.id in wanted.needed:
+        return "a run that is not over needs what it left"
     if not run.collected and not wanted.all_ended:
         return "its outputs were not collected"
     if (now - _time_of(run.ended or run.created)).total_seconds() < wanted.older_than:
@@ -64,6 +70,11 @@ def _time_of(text: str) -> datetime:
     except ValueError:
         return datetime.now(UTC)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def needed_ids(runs: Iterable[Run]) -> frozenset[str]:
+    """The runs without which others cannot start or go on: their outputs are used where they lie. Pure."""
+    return frozenset(each for run in runs if not run.state.ended for each in run.needs)
 
 
 def plan_cleaning(runs: Iterable[Run], wanted: Wanted) -> Iterator[Cleaned]:

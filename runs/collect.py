@@ -26,12 +26,13 @@ _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
 @dataclass(slots=True)
 class Chosen:
-    """What of a work folder is output: regular files to pull, and what is wrong, as path, code and words (S12).
+    """What of a work folder is output: regular files to pull, folders, and what is wrong, as path, code and words (S12).
 
     `owners` has for each file the id of the first output that it belongs to.
     """
 
     files: list[bytes] = field(default_factory=list)
+    folders: list[bytes] = field(default_factory=list)
     owners: dict[bytes, str] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
 
@@ -61,7 +62,9 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
         if entry.kind is Kind.FILE:
             chosen.files.append(entry.path)
             chosen.owners[entry.path] = owner
-        elif entry.kind is not Kind.FOLDER:
+        elif entry.kind is Kind.FOLDER:
+            chosen.folders.append(entry.path)
+        else:
             what = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
             chosen.problems.append(
                 Failed(entry.path, "output-not-a-file", f"the output is {what}, which is not followed")
@@ -105,14 +108,12 @@ def collect(
     could not be saved as `saving` says.
     """
     require_end(run)
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    source = Location(site, folder, f"{site.name}:{folder}")
-    store = open_store(source)
+    store = open_store(work_of(run, site))
     try:
         chosen = choose_outputs(run.outputs, store.list())
     finally:
         store.close()
-    receipt = _pull(source, target, chosen.files, saving, tell)
+    receipt = pull_outputs("collect", run, site, target, chosen.files, tell, saving=saving)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -131,13 +132,39 @@ def collect(
     return receipt
 
 
-def _pull(
-    source: Location, target: Location, files: Sequence[bytes], saving: Saving, tell: Listener
+def work_of(run: Run, site: Site) -> Location:
+    """Where the tool wrote."""
+    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
+    return Location(site, folder, f"{site.name}:{folder}")
+
+
+def pull_outputs(
+    operation: str,
+    run: Run,
+    site: Site,
+    target: Location,
+    files: Sequence[bytes],
+    tell: Listener = ignore,
+    *,
+    saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
+    """Bring these files of the work folder, and nothing else of it; `operation` is the word for the receipt."""
+    return pull_files(operation, work_of(run, site), target, files, saving, tell)
+
+
+def pull_files(
+    operation: str,
+    source: Location,
+    target: Location,
+    files: Sequence[bytes],
+    saving: Saving,
+    tell: Listener,
+) -> Receipt:
+    """Bring just these files of a folder."""
     if not files:
-        return Receipt(new_identifier(), "collect", source.text, target.text)
+        return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request("collect", source, target, rules, saving=saving), tell)
+    return synchronise(Request(operation, source, target, rules, saving=saving), tell)
 
 
 def _as_pattern(path: bytes) -> str:

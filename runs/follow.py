@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Retried, ignore
@@ -10,7 +11,8 @@ from hibali.retry import Intervals, growing_intervals, pause
 from hibali.sites import Limits
 from runs.asking import Asking
 from runs.book import Book
-from runs.heard import note_seen, seen_of
+from runs.explain import explain_all
+from runs.heard import note_seen, seen_of, update
 from runs.look import Key, ask
 from runs.run import Run, State, ignore_run
 from runs.scheduler import NotSubmitted, Scheduler, Unclear, check_job_id
@@ -18,6 +20,7 @@ from runs.send import send_waiting
 from runs.submit import find_job, find_submission
 from runs.sweeps.send import send_chunks
 from runs.sweeps.sweep import folder_of, sweep_of
+from runs.usage import note_usage
 from runs.verdict import Seen
 from transfers.far import Far
 
@@ -29,6 +32,13 @@ _SWEEP_FIRST_SECONDS = 5.0
 _SWEEP_GROWTH = 1.3
 _SWEEP_BEYOND = 6
 _SWEEP_LONGEST_SECONDS = 100.0
+_NOT_SUBMITTED = "not-submitted"
+
+
+def only_pause(far: Far, seconds: float) -> None:
+    """Nothing is done between two questions."""
+    del far
+    pause(seconds)
 
 
 def wait_for_end(
@@ -42,11 +52,13 @@ def wait_for_end(
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
+    meanwhile: Callable[[Far, float], None] = only_pause,
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
     What waits for room in the queue is submitted when there is some. A site or scheduler that is silent is asked again,
-    for `patience` seconds; then its error is raised.
+    for `patience` seconds; then its error is raised. Between two questions `meanwhile` passes so many seconds, or fewer, with
+    the site at hand; with 0 it is called when all have ended.
     """
     watch = _Watch(scheduler, book, grace, changed, limits, tell)
     intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
@@ -57,9 +69,14 @@ def wait_for_end(
             try:
                 far = far or open_far()
                 waiting = watch.look(far, [book.load(each) for each in run_ids], intervals)
+                if waiting is None:
+                    note_usage(far, scheduler, book, [book.load(each) for each in run_ids])
+                meanwhile(far, waiting or 0.0)
                 silent = 0.0
+                if waiting is None:
+                    return [book.load(each) for each in run_ids]
             except TryLaterError as problem:
-                if silent >= patience:
+                if silent >= patience or problem.code == _NOT_SUBMITTED:
                     raise
                 if far is not None:
                     far.close()
@@ -67,9 +84,7 @@ def wait_for_end(
                 waiting = intervals.next_pause()
                 silent += waiting
                 tell(Retried(problem.about, 1, waiting, problem.message))
-            if waiting is None:
-                return [book.load(each) for each in run_ids]
-            pause(waiting)
+                pause(waiting)
     finally:
         if far is not None:
             far.close()
@@ -154,6 +169,8 @@ class _Watch:
         asked = [run for run in open_runs if run.job]
         others = asking.others(self._book, {run.id for run in open_runs})
         seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
+        look = partial(update, far, self._scheduler, self._book)
+        seen |= explain_all([*asked, *others], seen, far, self._book, look)
         self._looked = True
         for run in others:
             # whether they are LOST is for those to say who wait for them
@@ -267,7 +284,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
 
 def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
-        "not-submitted",
+        _NOT_SUBMITTED,
         "this run was never submitted: what launched it ended before",
         about=run.id,
         hint="Type its `hibali run` line again; it goes on from there.",

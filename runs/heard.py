@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from runs.book import Book
+from runs.explain import explain_all
 from runs.look import Key, ask
 from runs.queued import Queued
 from runs.run import Run
@@ -20,6 +22,7 @@ def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> l
     if not asked:
         return list(runs)
     seen = ask(far, scheduler, asked)
+    seen |= explain_all(asked, seen, far, book, partial(update, far, scheduler, book))
     return [note_seen(book, run, seen_of(run, seen)) if run.job else run for run in runs]
 
 

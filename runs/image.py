@@ -44,9 +44,9 @@ def find_image(
             raise UsageError("no-image", f"{container.name} runs without images", about=printable(given))
         return Staged("", Started(""))
     name = container.image_name(pipeline.container)
-    wanted = _DIGEST.fullmatch(given)
+    wanted = read_image_id(given)
     if wanted:
-        identifier = f"sha256:{wanted[1]}"
+        identifier = f"sha256:{wanted}"
         there = images.find_id(identifier)
         if there is None and pinned is not None and pinned.record.id == identifier:
             there = images.stage(pinned.record, pinned.file)
@@ -110,13 +110,28 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
             )
 
 
-def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accepted: bool) -> None:
-    """A name may be pointed at another image at any time: the first one stays until told otherwise."""
-    path = ledger_folder("runs") / "images.pins"
-    pinned = None
-    for record in read_records(path):
+def read_image_id(given: str) -> str | None:
+    """The 64 hexadecimal digits of what `--image` names by its id; None for an archive."""
+    found = _DIGEST.fullmatch(given)
+    return found[1] if found else None
+
+
+def first_image(pipeline: Pipeline, site: str, name: str) -> str | None:
+    """The image that a pipeline was last accepted to start under this name at a site, 64 hexadecimal digits."""
+    pinned: str | None = None
+    for record in read_records(_pins_file()):
         if (record.get("site"), record.get("pipeline"), record.get("name")) == (site, pipeline.digest, name):
             pinned = record.get("image")
+    return pinned
+
+
+def _pins_file() -> Path:
+    return ledger_folder("runs") / "images.pins"
+
+
+def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accepted: bool) -> None:
+    """A name may be pointed at another image at any time: the first one stays until told otherwise."""
+    pinned = first_image(pipeline, site, name)
     if pinned == image:
         return
     if pinned is not None and not accepted:
@@ -126,6 +141,6 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
             about=site,
             hint=f"If that is meant: --image sha256:{image}",
         )
-    with contextlib.closing(Journal(path)) as journal:
+    with contextlib.closing(Journal(_pins_file())) as journal:
         record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}
         journal.append({"schema": 1, "kind": "image", "at": now(), **record}, durable=True)

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hibali.errors import NotFoundError
+from hibali.errors import NotFoundError, UsageError
 from hibali.locations import Location, read_location
 from hibali.settings import Settings
 from hibali.sites import Site
 from registry.invocation import Invocation
 from runs.prepare import Input, list_inputs
+from runs.reference import read_reference
 from runs.stage import Identity, identify_elsewhere, identify_local
+from runs.taking import Taken, take_output
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store
 
@@ -22,11 +24,15 @@ _MOST_NAMED = 100
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """One input and its place; `identity` is None for one that is at the run's site, which is asked later."""
+    """One input and its place; `identity` is None for one that is at the run's site, which is asked later.
+
+    `taken` is what it was of another run.
+    """
 
     input: Input
     place: Location
     identity: Identity | None
+    taken: Taken | None = None
 
 
 def locate_inputs(
@@ -34,12 +40,14 @@ def locate_inputs(
 ) -> list[Located]:
     """All inputs, located, as a run at `site` sees them; without `identify` nothing is read or hashed.
 
-    With no site yet all are looked at where they lie; `seen_from` makes them those of one.
+    With no site yet all are looked at where they lie; `seen_from` makes them those of one. An output of another run may be several
+    inputs.
 
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
-    annexed content that cannot be got.
+    annexed content that cannot be got, and what `runs.taking.take_output` raises.
     """
-    return locate_files(list_inputs(invocation), settings, site, identify=identify)
+    lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
+    return locate_files(list_inputs(invocation), settings, site, identify=identify, several=lists)
 
 
 def locate_files(
@@ -49,11 +57,27 @@ def locate_files(
     *,
     identify: bool = True,
     known: Mapping[str, str] | None = None,
+    several: frozenset[str] = frozenset(),
 ) -> list[Located]:
-    """The same of files that several invocations may name; `known` has for some texts the location that was meant."""
+    """The same of files that several invocations may name; `known` has for some texts the location that was meant.
+
+    Of the inputs in `several` each may stand for many files.
+    """
     found: list[Located] = []
     missing: list[NotFoundError] = []
     for each in files:
+        reference = read_reference(each.text, settings.sites)
+        if reference is not None:
+            if site is None:
+                raise UsageError(
+                    "usage",
+                    "an output of another run is taken by a run at one named site",
+                    about=each.text,
+                    hint="Name one --site.",
+                )
+            taken = take_output(each, reference, settings, site, several=each.id in several, look=identify)
+            found += [Located(one.input, one.place, one.identity, one) for one in taken]
+            continue
         place = read_location((known or {}).get(each.text, each.text), settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
@@ -65,7 +89,7 @@ def locate_files(
             missing.append(problem)
     if missing:
         raise _all_of(missing)
-    return found
+    return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 
 def seen_from(located: Sequence[Located], site: Site) -> list[Located]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali import __version__
 from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
 from hibali.ledger import new_identifier
@@ -18,13 +19,15 @@ from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.cache_times import expected_wait
 from runs.card import put_card
+from runs.chain import check_needs, jobs_to_come_after
 from runs.container import Container
 from runs.experience import runs_of
 from runs.fast import NOTHING_FAST, Fast
 from runs.image import Pinned, find_image
-from runs.prepare import Input, Prepared, Started, prepare, run_key
+from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
+from runs.reuse import Reuse, known_content
 from runs.run import Output, Run, State, ignore_run
 from runs.same_line import take_wishes
 from runs.scheduler import Resources, Scheduler
@@ -53,8 +56,9 @@ class Request:
     site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
     `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
     where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
-    With `tasks` it is a sweep: `inputs` are then the files of all of them, and `invocation` has what all of them answer, not
-    checked by itself. `origin` is the run that is to be run again, all of it or these tasks.
+    `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
+    then the files of all of them, and `invocation` has what all of them answer, not checked by itself. `origin` is the run that is to be
+    run again, all of it or these tasks.
     """
 
     pipeline: Pipeline
@@ -73,6 +77,8 @@ class Request:
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
     wanted: Resources = field(default_factory=Resources)
+    after: tuple[str, ...] = ()
+    waiting: Waiting = field(default_factory=Waiting)
     tasks: tuple[TaskRequest, ...] = ()
     origin: str = ""
 
@@ -95,13 +101,14 @@ def launch(
     book: Book,
     carrier: Carrier,
     *,
+    reuse: Reuse | None = None,
     began: Callable[[Run], None] = ignore_run,
     tell: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
-    It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`).
-    `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
+    It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`). With `reuse`, one
+    that already computed the same stands for it. `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
     wishes = request.ask().to_fields()
     placed, identities = _locate(request, far)
@@ -113,8 +120,12 @@ def launch(
             _check_line(request, book)
         turns.enter_context(book.claim(key, tell=tell))
         run = None if request.new else book.find_unreported(key)
+        if reuse is not None and (run is None or run.state is State.SUCCEEDED):
+            run = reuse.find(request, identities) or run
         if run is None:
-            run = _begin(request, placed, identities, book, key)
+            check_needs(far, request.scheduler, book, request.waiting.needs)
+            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
+            run = _begin(request, placed, identities, contents, book, key)
         began(run)
         take_wishes(book, run, wishes, tell)
         if _is_sent(run) or run.state.ended:
@@ -133,7 +144,9 @@ def _key(request: Request, identities: Sequence[str]) -> str:
         from runs.sweeps.launch import sweep_key
 
         return sweep_key(request, identities)
-    return run_key(request.pipeline, request.invocation, identities, request.site.name, request.name)
+    return run_key(
+        request.pipeline, request.invocation, identities, request.site.name, request.name, request.after
+    )
 
 
 def request_key(request: Request, far: Far) -> str:
@@ -172,7 +185,12 @@ def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
 
 
 def _begin(
-    request: Request, placed: Sequence[Input], identities: Sequence[Identity], book: Book, key: str
+    request: Request,
+    placed: Sequence[Input],
+    identities: Sequence[Identity],
+    contents: Iterable[str],
+    book: Book,
+    key: str,
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
     run_id = new_identifier()
@@ -194,9 +212,12 @@ def _begin(
             "name": request.name,
             "scheduler": request.scheduler.name,
             "container": request.container.name,
+            "hibali": __version__,
             "invocation": dict(request.invocation.given),
             "asked": dict(request.asked),
             "resources": request.ask().to_fields(),
+            "after": list(request.after),
+            "hold": request.waiting.hold,
             "inputs": [
                 # where it lay and what it was, for whoever asks later: an answer may be a relative path
                 {
@@ -205,9 +226,13 @@ def _begin(
                     "text": each.text,
                     "location": place.path if place.typed_local else place.text,
                     "identity": identity.text,
+                    "content": content,
                 }
-                for each, place, identity in zip(placed, request.places, identities, strict=True)
+                for each, place, identity, content in zip(
+                    placed, request.places, identities, contents, strict=True
+                )
             ],
+            "prologue": list(request.settings.prologue),
             "outputs": [
                 {
                     "id": each.id,
@@ -249,6 +274,11 @@ def _send(
         request = replace(request, inputs=tuple(staged))
         run = stage_tasks(request, run, far, book, as_text(folder), image)
         return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
+    jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
+    if isinstance(jobs, Run):
+        return jobs
+    # on hold is what it was begun as, however the line that goes on with it was typed
+    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.hold))
     prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
         book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
@@ -296,6 +326,7 @@ def prepare_request(
         scheduler=request.scheduler,
         container=request.container,
         image=image,
+        waiting=request.waiting,
         number=number,
         fast=request.fast,
         wanted=request.wanted,
@@ -313,7 +344,9 @@ def show_prepared(request: Request, run_id: str) -> Prepared:
 def shown_inputs(request: Request) -> list[Input]:
     """The inputs as far as they are known without asking the site."""
     return [
-        replace(each, in_place=known is None, source=place.path if known is None else "")
+        each
+        if each.in_place
+        else replace(each, in_place=known is None, source=place.path if known is None else "")
         for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
     ]
 

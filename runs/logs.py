@@ -1,16 +1,30 @@
-"""What the tool wrote to its standard output and error, read from the site in pieces."""
+"""What the tool wrote to its standard output and error, read from the site in pieces, and as it comes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from hibali.errors import NotFoundError
+from hibali.events import Listener, Noted, ignore
+from hibali.retry import growing_intervals, pause
+from hibali.sites import Limits
+from runs.book import Book
+from runs.follow import wait_for_end
 from runs.run import Run
+from runs.scheduler import Scheduler
+from runs.sweeps.sweep import choose_task
+from transfers.entry import Entry, Kind
 from transfers.far import Far
 
 Stream = Literal["stdout", "stderr", "scheduler.log"]
+Show = Callable[[Stream, bytes], None]
 _PIECE = 1 << 20
+_SHORTEST_SECONDS = 0.25  # between two looks while something comes
+_LONGEST_SECONDS = 10.0
 
 
 def read_log(far: Far, run: Run, stream: Stream) -> Iterator[bytes]:
@@ -27,6 +41,127 @@ def read_log(far: Far, run: Run, stream: Stream) -> Iterator[bytes]:
         offset += len(piece)
         if len(piece) < _PIECE:
             return
-    raise NotFoundError(
+    raise _no_log(run, stream)
+
+
+def follow_logs(
+    open_far: Callable[[], Far],
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    streams: Sequence[Stream],
+    show: Show,
+    *,
+    limits: Limits,
+    task: int | None = None,
+    tell: Listener = ignore,
+) -> Run:
+    """Show what is written as it comes, until the run has ended and all of it was shown; the run as it is then.
+
+    Of a sweep, `run` is its `task` as a run by itself, and the end is that of this task. The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
+    `wait_for_end` does, and `NotFoundError` where nothing was ever written.
+    """
+    tail = _Tail(run.folder, streams, show, tell)
+
+    def follow(far: Far, seconds: float) -> None:
+        if task is not None and choose_task(book.load(run.id), task).state.ended:
+            tail.follow(far, 0.0)
+            raise _TaskIsOverError
+        tail.follow(far, seconds)
+
+    with contextlib.suppress(_TaskIsOverError):
+        wait_for_end(open_far, scheduler, book, [run.id], limits=limits, tell=tell, meanwhile=follow)
+    if not tail.found:
+        raise _no_log(run, streams[0])
+    return choose_task(book.load(run.id), task)
+
+
+class _TaskIsOverError(Exception):
+    """Whatever the other tasks do."""
+
+
+@dataclass(slots=True)
+class _File:
+    """One stream: how far it was shown, and which file that was, where the site tells (else 0)."""
+
+    stream: Stream
+    path: bytes
+    shown: int = 0
+    inode: int = 0
+    there: bool = False
+
+
+class _Tail:
+    """The files of a run's folder, looked at again and again; only what is new is asked for."""
+
+    def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, tell: Listener) -> None:
+        self._files = [_File(stream, folder + b"/" + stream.encode("ascii")) for stream in streams]
+        self._record = folder + b"/exit.json"
+        self._show = show
+        self._tell = tell
+        self._intervals = growing_intervals(_SHORTEST_SECONDS, _LONGEST_SECONDS)
+        self._job_is_over = False
+
+    @property
+    def found(self) -> bool:
+        """Whether there ever was one of the files."""
+        return any(each.there for each in self._files)
+
+    def follow(self, far: Far, seconds: float) -> None:
+        """Pass so many seconds with looking, fewer when the job is over; with 0 show all that there is."""
+        if not seconds:
+            self._show_rest(far)
+            return
+        until = time.monotonic() + seconds
+        while True:
+            most = max(self._look(far, each) for each in self._files)
+            if most:
+                self._intervals.restart()
+            left = until - time.monotonic()
+            if left <= 0 or self._has_just_ended(far):
+                return
+            if most < _PIECE:
+                pause(min(left, self._intervals.next_pause()))
+
+    def _show_rest(self, far: Far) -> None:
+        """What stands there now, and no more: something that outlived the job may go on writing."""
+        for each in self._files:
+            entry = far.stat(each.path)
+            while self._look(far, each) and entry is not None and each.shown < entry.size:
+                pass
+
+    def _has_just_ended(self, far: Far) -> bool:
+        """True once, when the job left its exit record: from then on the scheduler's own word is waited for."""
+        if self._job_is_over or far.stat(self._record) is None:
+            return False
+        self._job_is_over = True
+        return True
+
+    def _look(self, far: Far, each: _File) -> int:
+        """Show one more piece, if there is one; how long it is."""
+        entry = far.stat(each.path)
+        if entry is None or entry.kind is not Kind.FILE:
+            return 0
+        each.there = True
+        self._notice_another(each, entry)
+        most = min(_PIECE, entry.size - each.shown)
+        piece = far.get(each.path, maximum=most, offset=each.shown) if most > 0 else None
+        if not piece:
+            return 0
+        each.shown += len(piece)
+        self._show(each.stream, piece)
+        return len(piece)
+
+    def _notice_another(self, each: _File, entry: Entry) -> None:
+        """A file that was cut, or stands in another one's place, is shown from its beginning."""
+        is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
+        if each.shown and (is_another or entry.size < each.shown):
+            self._tell(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
+            each.shown = 0
+        each.inode = entry.inode
+
+
+def _no_log(run: Run, stream: Stream) -> NotFoundError:
+    return NotFoundError(
         "no-log", f"the run has no {stream} yet", about=run.id, hint=f"hibali runs show {run.id}"
     )

@@ -16,6 +16,7 @@ from registry.pipeline import Pipeline
 from runs.container import Bind, Container, Task, check_environment, read_options
 from runs.container_words import quoted
 from runs.fast import NOTHING_FAST, Fast, check_fast
+from runs.guard import Need, guard_lines
 from runs.inside import Inside
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output
@@ -49,6 +50,15 @@ class Started:
     image: str
     environment: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
+
+    needs: tuple[Need, ...] = ()
+    jobs: tuple[str, ...] = ()
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +99,17 @@ def list_inputs(invocation: Invocation) -> list[Input]:
 
 
 def run_key(
-    pipeline: Pipeline, invocation: Invocation, identities: Sequence[str], site: str, name: str
+    pipeline: Pipeline,
+    invocation: Invocation,
+    identities: Sequence[str],
+    site: str,
+    name: str,
+    after: Sequence[str] = (),
 ) -> str:
-    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again")."""
+    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again").
+
+    `after` are the runs that have to come first.
+    """
     return canonical_digest(
         {
             "pipeline": pipeline.digest,
@@ -99,6 +117,7 @@ def run_key(
             "inputs": list(identities),
             "site": site,
             "name": name,
+            **({"after": list(after)} if after else {}),
         }
     )
 
@@ -119,13 +138,15 @@ def prepare(
     site: str = "",
     number: int = 0,
     fast: Fast = NOTHING_FAST,
+    waiting: Waiting | None = None,
 ) -> Prepared:
     """Decide all of it.
 
     `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
-    what the command line asks for, `gpus` what the site called `site` has of them. Raises `UsageError` or `RefusedError` for what
-    a descriptor or the configuration may not ask.
+    what the command line asks for, `gpus` what the site called `site` has of them, `waiting` what the job waits for. Raises
+    `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
+    waiting = waiting or Waiting()
     image = image or Started("")
     asked = decide_resources(pipeline.resources, settings, wanted)
     check_gpus(asked.resources, gpus, container, site)
@@ -163,7 +184,8 @@ def prepare(
         job_script=job_script(run, directives),
         start=start_script(
             settings.prologue,
-            _launched(find_launcher(asked.resources, settings), container.start(task)),
+            guard_lines(folder, waiting.needs)
+            + _launched(find_launcher(asked.resources, settings), container.start(task)),
         ),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
@@ -171,7 +193,15 @@ def prepare(
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
         outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
-        submit=scheduler.submit_words(Job(run, f"{folder}/job.sh", comment=_comment(run, asked.resources))),
+        submit=scheduler.submit_words(
+            Job(
+                run,
+                f"{folder}/job.sh",
+                after=waiting.jobs,
+                hold=waiting.hold,
+                comment=_comment(run, asked.resources),
+            )
+        ),
         asked=asked,
         directives=directives,
     )

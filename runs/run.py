@@ -14,7 +14,10 @@ from hibali.text import path_from_fields, printable
 if TYPE_CHECKING:
     from runs.sweeps.sweep import Sweep
 
+# The tool is a child of somebody else there, whose time the job does not see.
+_BY_OTHERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
+FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
 
 
 class State(StrEnum):
@@ -56,12 +59,18 @@ class Output:
 class Run:
     """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
 
+    `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
+    `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
+    for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
     A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
     that is run again by this one.
 
     `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
     queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
     folder was removed.
+    `hibali` is the version that began it, `image` is `sha256:ID` of what was started. `invocation` are the answers as they
+    were given; each of `inputs` has `id`, `name`, `location` and `identity`. `collected` are the targets, `receipts` the
+    receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more.
     """
 
     id: str
@@ -91,8 +100,34 @@ class Run:
     cleaned: str = ""
     reported: bool = False
     collected: tuple[str, ...] = field(default=())
+    after: tuple[str, ...] = field(default=())
+    sources: tuple[tuple[str, str], ...] = field(default=())
+    hold: bool = False
+    released: bool = False
+    reused: bool = False
+    kept: bool = False
+
     sweep: Sweep | None = None
     origin: str = ""
+    receipts: tuple[str, ...] = field(default=())
+    hibali: str = ""
+    image: str = ""
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Mapping[str, str], ...] = field(default=())
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    accounted: bool = False
+
+    @property
+    def on_hold(self) -> bool:
+        """Whether it waits for somebody to let it go."""
+        return self.hold and not self.released and not self.state.ended
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The runs that have to succeed before this one starts."""
+        taken = (text.removeprefix(FROM_RUN).partition("/")[0] for _, text in self.sources)
+        return tuple(dict.fromkeys((*self.after, *taken)))
 
     @property
     def waits(self) -> bool:
@@ -121,12 +156,19 @@ class Run:
             "collected": bool(self.collected),
             "collected_to": list(self.collected),
             "cleaned": self.cleaned or None,
+            "receipts": list(self.receipts),
+            "hibali": self.hibali or None,
+            "image": self.image or None,
             "created": self.created,
             **path_fields(self.folder, "folder"),
             "outputs": [
                 {"id": each.id, "path": each.path, "optional": each.optional, "is_list": each.is_list}
                 for each in self.outputs
             ],
+            "after": list(self.after),
+            "sources": [{"input": each, "from": text} for each, text in self.sources],
+            "on_hold": self.on_hold,
+            "reused": self.reused,
             "tasks": tasks,
             "rerun_of": self.origin or None,
             **more,
@@ -142,7 +184,14 @@ class Run:
             "host": self.host,
             "started": self.started or None,
             "ended": self.ended or None,
+            "cpu_seconds": self.cpu_seconds,
+            "memory_bytes": self.memory_bytes,
         }
+
+    def to_whole_record(self) -> dict[str, Any]:
+        """The same with what the run was given."""
+        given = {"invocation": dict(self.invocation), "inputs": [dict(each) for each in self.inputs]}
+        return {**self.to_record(), **given}
 
 
 def ignore_run(run: Run) -> None:
@@ -191,9 +240,20 @@ def _begin(record: Mapping[str, Any]) -> Run:
             Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
             for each in record["outputs"]
         ),
+        after=tuple(record.get("after", ())),
+        sources=_sources(record.get("inputs", ())),
+        hold=bool(record.get("hold")),
+        hibali=record.get("hibali", ""),
+        invocation=record.get("invocation", {}),
+        inputs=tuple(record.get("inputs", ())),
         sweep=sweep,
         origin=record.get("origin", ""),
     )
+
+
+def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    pairs = ((str(each["id"]), str(each["identity"])) for each in inputs)
+    return tuple(dict.fromkeys(pair for pair in pairs if pair[1].startswith(FROM_RUN)))
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
@@ -221,11 +281,19 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 host=record.get("host") or run.host,
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
+                **_used(run, record),
             )
+        case "released":
+            return replace(run, released=True)
+        case "image":
+            return replace(run, image=f"sha256:{record['id']}")
+        case "usage":
+            return replace(run, accounted=True, **_used(run, record))
         case "reported":
             return replace(run, reported=run.state.final)
         case "collected":
-            return replace(run, collected=(*run.collected, record["target"]))
+            receipts = (*run.receipts, record["receipt"]) if record.get("receipt") else run.receipts
+            return replace(run, collected=(*run.collected, record["target"]), receipts=receipts)
         case _:
             return _apply_to_submission(run, kind, record)
 
@@ -245,6 +313,18 @@ def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
             return replace(run, cleaned=record["at"])
         case _:
             return run
+
+
+def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool used, as far as it is told; what was known before stays."""
+    memory = record.get("memory_bytes")
+    seconds = record.get("cpu_seconds")
+    if record.get("kind") == "seen" and "exit_code" in record and run.container in _BY_OTHERS:
+        seconds = None
+    return {
+        "cpu_seconds": run.cpu_seconds if seconds is None else seconds,
+        "memory_bytes": run.memory_bytes if memory is None else memory,
+    }
 
 
 def _no_such_run(text: str) -> NotFoundError:

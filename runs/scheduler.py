@@ -39,11 +39,16 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one."""
+    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one.
+
+    `cpu_seconds` of all its processes and the peak of `memory_bytes` are there where accounting knows them.
+    """
 
     phase: Phase
     native: str
     reason: str = ""
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
 
 
 GONE = Status(Phase.GONE, "")

@@ -104,8 +104,10 @@ if [ -f fast.sh ]; then
 fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
-printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s"}\n' \
-  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" >exit.json.partial || exit 75
+times >started/times  # in this very shell: another one has no children
+used=$(tail -n 1 started/times | tr -cd '0-9ms., ')
+printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
+  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" "$used" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null
 mv exit.json.partial exit.json || exit 75
 exit "$code"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hibali.errors import HibaliError
@@ -12,11 +13,12 @@ from runs.run import State
 from runs.scheduler import Phase, Status
 
 ASKED = "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+_TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
 
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """What the job script wrote at its end."""
+    """What the job script wrote at its end; `cpu_seconds` are those of its children."""
 
     code: int
     signal: str
@@ -24,6 +26,7 @@ class ExitRecord:
     job: str
     started: str
     ended: str
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Seen:
     native: str = ""
     reason: str = ""
     record: ExitRecord | None = None
+    accounted: Status | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """The record of kind `seen` in the ledger."""
@@ -44,7 +48,11 @@ class Seen:
                 "host": self.record.host,
                 "started": self.record.started,
                 "ended": self.record.ended,
+                "cpu_seconds": self.record.cpu_seconds,
             }
+        if self.accounted is not None:
+            used = {"cpu_seconds": self.accounted.cpu_seconds, "memory_bytes": self.accounted.memory_bytes}
+            fields |= {name: value for name, value in used.items() if value is not None}
         return fields
 
 
@@ -74,6 +82,20 @@ def judge(
         if accounted is not None and not status.phase.queued and accounted.phase is not Phase.GONE
         else status
     )
+    seen = _judge(status, best, record, cancelled=cancelled, marked=marked, told=told, again=again)
+    return seen if accounted is None else replace(seen, accounted=accounted)
+
+
+def _judge(
+    status: Status,
+    best: Status,
+    record: ExitRecord | None,
+    *,
+    cancelled: bool,
+    marked: bool,
+    told: bool,
+    again: bool,
+) -> Seen:
     if record is not None and record.signal in {"", ASKED}:
         return _judge_undisturbed(best, record, cancelled=cancelled, marked=marked, told=told)
     if record is not None:
@@ -142,7 +164,19 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
         found = read_json(content, "exit.json")
         if found["run"] != run or type(found["code"]) is not int:
             return None
-        words = [printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")]
-        return ExitRecord(found["code"], *words)
+        signal, host, job, started, ended = (
+            printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")
+        )
+        cpu_seconds = _read_times(found.get("times"))
+        return ExitRecord(found["code"], signal, host, job, started, ended, cpu_seconds)
     except (HibaliError, LookupError, TypeError):
         return None
+
+
+def _read_times(text: object) -> float | None:
+    """Seconds of user and system time together, of what `times` of a POSIX shell prints: `0m1.230s 0m0.400s`."""
+    found = _TIMES.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    minutes, seconds, more_minutes, more_seconds = (float(part.replace(",", ".")) for part in found.groups())
+    return round((minutes + more_minutes) * 60 + seconds + more_seconds, 3)

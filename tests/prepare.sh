@@ -3,7 +3,8 @@
 # `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
 # `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
 # `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
-# `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy.
+# `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy,
+# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -90,6 +91,7 @@ for part in "$@"; do
     swift) prepare_own swift "OpenStack Swift" ;;
     crates) prepare_own crates "roc-validator" ;;
     torque) prepare_torque ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque]" >&2 && exit 2 ;;
+    snakemake) prepare_own snakemake "Snakemake" ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque] [snakemake]" >&2 && exit 2 ;;
     esac
 done

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.errors import RefusedError, UsageError
-from hibali_cli.collecting import Into, check_collecting, collect_into, tell_collected
+from hibali.errors import UsageError
+from hibali_cli.chaining import (
+    Order,
+    add_chain_options,
+    check_alone,
+    check_reusing,
+    check_unchained,
+)
+from hibali_cli.collecting import Into, check_collecting
 from hibali_cli.command import command as as_command
-from hibali_cli.job_options import add_job_options, say_asked, wanted_of, with_wishes
+from hibali_cli.job_options import add_job_options, wanted_of, with_wishes
+from hibali_cli.launching import read_request, require_consent, run_one, show_request
+from hibali_cli.notifying import notify_option
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hibali.sites import Site
-    from registry.catalogue import Catalogue
-    from registry.invocation import Invocation
-    from registry.pipeline import Pipeline
-    from runs.container import Container
     from runs.fast import Marks
-    from runs.inputs import Located
-    from runs.launch import Request
-    from runs.prepare import Prepared
-    from runs.run import Run
 
 
 @as_command(
@@ -39,6 +36,14 @@ if TYPE_CHECKING:
         (
             "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
             "Ask for more than the author suggests and the site gives by default.",
+        ),
+        (
+            "hibali run conform answers.json --site juwels --wait --collect results --reuse",
+            "Have the results there, computed once.",
+        ),
+        (
+            "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
+            "Start it after another run, when somebody lets it go.",
         ),
         (
             "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
@@ -103,6 +108,8 @@ if TYPE_CHECKING:
     "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs."
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
+@add_chain_options
+@notify_option
 def command(
     common: Common,
     *,
@@ -124,37 +131,40 @@ def command(
     dataset: str | None,
     table: str | None,
     no_save: bool,
+    after: tuple[str, ...],
+    hold: bool,
+    reuse: bool | None,
+    notify: str | None,
     **job: Any,
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, or SITE:PATH. With --each and --param it is a sweep: a task for
-    each row and each combination of values, which go before the answers of the file. What a job asks for is the author's
-    suggestion, unless the site's table says something else, unless the line does.
+    new one. File answers are local paths, from the current folder, SITE:PATH, or run:ID/OUTPUT-ID: what another run leaves.
+    With --each and --param it is a sweep: a task for each row and each combination of values, which go before the answers of the file.
+    What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
-    from runs.fast import Marks
 
     into = Into(folder, dataset, no_save)
     check_collecting(into, wait=wait)
-    if any(ord(letter) < 32 for letter in name) or len(name) > 200:
-        raise UsageError("bad-name", "a run's name is one short line", about="--name")
+    reuses = check_reusing(reuse, new=new, dataset=dataset)
+    _check_words(name, notify, wait=wait)
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     deprecation = catalogue.deprecation(found)
     if deprecation is not None:
         common.output.warn(f"{found.reference}: {deprecation}")
-    if no_fast and (fast_inputs or fast_work):
-        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
-    marks = Marks(fast_inputs, fast_work, no_fast)
+    order = Order(after, hold, wait)
+    marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
     wanted = wanted_of(job)
     choosing = Asked(site_names, image, name, new, explain, marks, wanted)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.sweeping import SweepLine, run_sweep
 
+        check_alone(order)
         if is_choice(choosing, common.settings()) or fast_inputs or fast_work:
             raise UsageError(
                 "usage",
@@ -165,7 +175,17 @@ def command(
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
         asked = {"name": name, "new": new, "image": image, "wanted": wanted}
         return run_sweep(
-            common, catalogue, found, answers, tasks, site_names[0], asked, into, wait=wait, dry_run=dry_run
+            common,
+            catalogue,
+            found,
+            answers,
+            tasks,
+            site_names[0],
+            asked,
+            into,
+            wait=wait,
+            dry_run=dry_run,
+            notify=notify,
         )
     if table is not None:
         raise UsageError("usage", "it is for --each and --param", about="--table")
@@ -177,12 +197,13 @@ def command(
             hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
+        check_unchained(order)
         request = choose_request(common, found, answers, choosing)
         if explain and dry_run:
             return None
     else:
         request = read_request(
-            common, found, answers, site_names[0], image, identify=not dry_run, marks=marks
+            common, found, answers, site_names[0], image, order, identify=not dry_run, marks=marks
         )
     request = with_wishes(common, request, wanted)
     if dataset is not None:
@@ -190,180 +211,25 @@ def command(
 
         keep_in(dataset, asked_before([{"asked": request.asked}], found.reference))
     if dry_run:
-        _show(common, request)
+        show_request(common, request)
         return None
     require_consent(common, catalogue, request.pipeline, request.container)
-    return run_one(common, replace(request, name=name, new=new, image=image), wait=wait, into=into)
+    request = replace(request, name=name, new=new, image=image)
+    return run_one(common, request, wait=wait, into=into, reuses=reuses, notify=notify)
 
 
-def read_request(
-    common: Common,
-    pipeline: Pipeline,
-    answers: Path,
-    site_name: str,
-    image: str,
-    *,
-    identify: bool,
-    located: Sequence[Located] | None = None,
-    marks: Marks | None = None,
-) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything.
-
-    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
-    """
-    from hibali.strict_json import read_json_file
-    from hibali_cli.run_site import run_site
-    from registry.invocation import check_invocation
-    from runs.container import load_container
-    from runs.dataset import asked_here
-    from runs.fast import NO_MARKS
-    from runs.inputs import locate_inputs, seen_from
-
-    site = run_site(common, site_name)
-    invocation = check_invocation(pipeline, read_json_file(answers))
-    load_container(site.container).image_name(pipeline.container)
-    if located is None:
-        located = locate_inputs(invocation, common.settings(), site, identify=identify)
-    located = seen_from(located, site)
-    asked = asked_here(answers, located, image).to_fields()
-    return make_request(pipeline, invocation, located, site, image, asked, marks or NO_MARKS)
-
-
-def make_request(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    located: Sequence[Located],
-    site: Site,
-    image: str,
-    asked: Mapping[str, Any],
-    marks: Marks | None = None,
-) -> Request:
-    """The request of these answers at a site, with its inputs located; without `marks` nothing goes to fast storage."""
-    from hibali_cli.catalogue import pinned_image
-    from registry.catalogue import Catalogue
-    from runs.container import load_container
-    from runs.fast import NOTHING_FAST, read_fast
-    from runs.launch import Request
-    from runs.scheduler import load_scheduler
-
-    container = load_container(site.container)
-    inputs = tuple(each.input for each in located)
-    in_place = [each.identity is None for each in located]
-    names_archive = bool(image) and not image.startswith("sha256:")
-    takes_pinned = container.isolates and bool(container.formats) and not names_archive
-    return Request(
-        pipeline=pipeline,
-        invocation=invocation,
-        inputs=inputs,
-        places=tuple(each.place for each in located),
-        identities=tuple(each.identity for each in located),
-        site=site,
-        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
-        container=container,
-        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
-        fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
-        asked=asked,
-    )
-
-
-def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
-    if container.confines or catalogue.is_trusted(pipeline.digest):
-        return
-    how = (
-        f"in {container.name}, which shows it the site's folders"
-        if container.isolates
-        else "without a container"
-    )
-    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
-    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
-        catalogue.trust(pipeline.reference)
-        return
-    raise RefusedError(
-        "not-trusted",
-        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
-        about=pipeline.reference,
-        hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
-    )
-
-
-def run_one(common: Common, request: Request, *, wait: bool, into: Into) -> int:
-    """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
-    from hibali_cli.progress import listening
-    from hibali_cli.run_record import report_ends, tell_left
-    from hibali_cli.run_site import opener, wait_for_runs
-    from runs.book import Book
-    from runs.carry import Synchroniser
-    from runs.launch import launch
-
-    book = Book()
-    with listening(common, f"run {request.pipeline.reference} at {request.site.name}") as tell:
-        far = opener(request.site, tell)()
-        try:
-            run = launch(
-                request,
-                far,
-                book,
-                Synchroniser(),
-                began=lambda run: announce(common, run),
-                tell=tell,
-            )
-        finally:
-            far.close()
-        if wait:
-            [run] = wait_for_runs(common, book, [run], tell)
-        receipt = collect_into(common, book, run, into, tell)
-    if receipt is not None:
-        tell_collected(common, receipt)
-    if wait or run.state.ended:
-        report_ends(common, book, [run])
-    else:
-        tell_left(common, run)
-    return int(receipt.exit) if receipt is not None else 0
-
-
-def announce(common: Common, run: Run) -> None:
-    """The id comes out as soon as there is one, whatever happens next."""
-    from hibali_cli.output import flush_results
-
-    if not common.json:
-        common.output.line(run.id)
-        flush_results()
-
-
-def _show(common: Common, request: Request) -> None:
-    from hibali.ledger import new_identifier
-    from runs.launch import show_prepared
-
-    prepared = show_prepared(request, new_identifier())
-    files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
-    if prepared.fast:
-        files["fast.sh"] = prepared.fast
-    files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
-    show_files(common, request, prepared, files)
-
-
-def show_files(common: Common, request: Request, prepared: Prepared, files: Mapping[str, str]) -> None:
-    """What would be put into the folder of `prepared`, and the command that would be said there."""
-    if common.json:
-        outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
-        common.output.record(
-            "prepared",
-            {
-                "pipeline": request.pipeline.reference,
-                "site": request.site.name,
-                "resources": prepared.asked.to_fields(),
-                "submit": list(prepared.submit),
-                "files": dict(files),
-                "outputs": outputs,
-            },
+def _check_words(name: str, notify: str | None, *, wait: bool) -> None:
+    if notify is not None and not wait:
+        raise UsageError(
+            "usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait."
         )
-        return
-    say_asked(common.output, prepared.asked)
-    for path, content in files.items():
-        common.output.say(f"--- {prepared.folder}/{path}")
-        if sys.stdout.isatty():
-            for line in content.splitlines():
-                common.output.line(line)
-        else:
-            common.output.raw(content.encode("utf-8", "surrogateescape"))
+    if any(ord(letter) < 32 for letter in name) or len(name) > 200:
+        raise UsageError("bad-name", "a run's name is one short line", about="--name")
+
+
+def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> Marks:
+    from runs.fast import Marks
+
+    if no_fast and (inputs or work):
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+    return Marks(inputs, work, no_fast)

@@ -20,7 +20,8 @@ from registry.image_record import write_record as write_image_record
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.bundles.contents import Content
-from runs.bundles.crate import Described, write_metadata
+from runs.bundles.crate import write_metadata
+from runs.bundles.described import Described
 from runs.bundles.members import (
     DESCRIPTOR,
     IMAGE,
@@ -105,8 +106,8 @@ def decide_record(parts: Parts) -> Record:
         version=parts.pipeline.version,
         digest=parts.pipeline.digest,
         inputs=tuple(inputs),
-        run=None if parts.run is None else _run_facts(parts.run, parts.image_id),
-        outputs=None if parts.left is None else _left_facts(parts.left),
+        run=None if parts.run is None else run_facts(parts.run, parts.image_id),
+        outputs=None if parts.left is None else left_facts(parts.left),
     )
 
 
@@ -135,7 +136,8 @@ def _where(place: Location) -> str:
     return place.text if not place.typed_local else place.path
 
 
-def _run_facts(run: Run, image: str) -> RunFacts:
+def run_facts(run: Run, image: str) -> RunFacts:
+    """How a run went; `image` is the id of the one that was started, or ""."""
     return RunFacts(
         id=run.id,
         site=run.site,
@@ -152,7 +154,8 @@ def _run_facts(run: Run, image: str) -> RunFacts:
     )
 
 
-def _left_facts(left: Left) -> LeftFacts:
+def left_facts(left: Left) -> LeftFacts:
+    """How much it left, and what is wrong with the rest."""
     return LeftFacts(len(left.files), left.size, tuple(_problem(each) for each in left.problems))
 
 
@@ -170,8 +173,12 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
         INVOCATION: _answers(parts, record),
         **({IMAGE: write_image_record(parts.image)} if parts.image else {}),
         **dict(sorted(parts.signatures.items())),
-        **({INPUTS: _manifest((name.encode("ascii"), inputs[name][0]) for name in inputs)} if inputs else {}),
-        **({OUTPUTS: _manifest((path, left[path][0]) for path in sorted(left))} if left else {}),
+        **(
+            {INPUTS: manifest_of((name.encode("ascii"), inputs[name][0]) for name in inputs)}
+            if inputs
+            else {}
+        ),
+        **({OUTPUTS: manifest_of((path, left[path][0]) for path in sorted(left))} if left else {}),
     }
     image_file = image_name(parts.image) if parts.image and parts.image_file else ""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in texts.items()}
@@ -190,7 +197,7 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
     )
     metadata = write_metadata(described)
     sums[METADATA] = hashlib.sha256(metadata).hexdigest()
-    manifest = _manifest((name.encode("ascii"), sums[name]) for name in sorted(sums))
+    manifest = manifest_of((name.encode("ascii"), sums[name]) for name in sorted(sums))
     for name, content in texts.items():
         most = MAXIMUM_BYTES if name in {RECORD, INVOCATION} else LARGEST_TEXT
         if len(content) > most:
@@ -198,7 +205,8 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
     return {METADATA: metadata, MANIFEST: manifest, **texts}
 
 
-def _manifest(lines: Iterable[tuple[bytes, str]]) -> bytes:
+def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
+    """Names and digests as sha256sum writes them."""
     return b"".join(write_line(path, digest) for path, digest in lines)
 
 

@@ -11,8 +11,11 @@ from hibali.events import Listener
 from hibali.locations import Location
 from hibali.sites import Site
 from hibali.text import printable
+from runs.book import Book
 from runs.bundles.members import member_of
+from runs.left import find_content
 from runs.prepare import Input
+from runs.reference import read_named
 from runs.stage import identify_at_site, identify_elsewhere, identify_local
 from transfers.far import Far
 from transfers.inventory import Inventory, Wanted
@@ -73,6 +76,8 @@ def check_unchanged(
         now = ",".join(f"sha256:{digest}" for digest in content.digests.values())
     elif kind == "tree":
         now = identify_local(Path(place.path)).text
+    elif kind == "run":
+        now = _now_left(recorded, place.site, content)
     elif place.site == site and not place.typed_local:
         now = identify_at_site(open_far(), place)[0].text
     else:
@@ -88,3 +93,11 @@ def check_unchanged(
             about=printable(place.text),
             hint="Run it again with what is there now, and bundle that run.",
         )
+
+
+def _now_left(recorded: str, site: Site, content: Content) -> str:
+    """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
+    named = read_named(recorded)
+    found = find_content(Book().load(named.reference.run), site, named) if named else None
+    same = found is not None and sorted(found.files.values()) == sorted(content.digests.values())
+    return recorded if same else ""

@@ -27,13 +27,24 @@ from transfers.far import Far
 
 def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
     """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
+    require_single(run)
+    check_pipeline(run, pipeline)
+    return _begun(run, book).get("invocation")
+
+
+def require_single(run: Run) -> None:
+    """Raise `UsageError` for a sweep, whose outputs are those of many."""
     if run.sweep is not None:
         raise UsageError(
             "no-single-run",
-            "a bundle is of one run, and this is a sweep",
+            "this is for one run, and this is a sweep",
             about=run.id,
-            hint="Run the task that is meant by itself, and bundle that run.",
+            hint="Run the task that is meant by itself, and take that run.",
         )
+
+
+def check_pipeline(run: Run, pipeline: Pipeline) -> None:
+    """Raise `RefusedError` where this is not what was run."""
     if pipeline.digest != run.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
@@ -41,7 +52,6 @@ def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
             about=run.pipeline,
             hint="Add the descriptor that was run again.",
         )
-    return _begun(run, book).get("invocation")
 
 
 def inputs_of_run(
@@ -101,7 +111,8 @@ def image_of(run: Run, book: Book) -> str:
 
 
 def left_by(run: Run, book: Book, site: Callable[[], Site]) -> Left:
-    """The outputs of a run that has ended; raises `TryLaterError` for one that has not, or of which nobody knows."""
+    """The outputs of a run that has ended; raises `TryLaterError` for one that has not, or of which nobody knows, `UsageError` for a sweep."""
+    require_single(run)
     require_end(run)
     return recorded_outputs(run, book) or hash_outputs(run, site())
 

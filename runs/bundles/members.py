@@ -10,6 +10,7 @@ from transfers.store import unsafe_component
 
 METADATA = "ro-crate-metadata.json"
 RECORD = "bundle.json"
+RUN = "run.json"  # of a crate that only describes; a bundle has its record
 DESCRIPTOR = "descriptor.json"
 INVOCATION = "invocation.json"
 IMAGE = "image.json"

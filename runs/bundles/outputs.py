@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from hibali.errors import NotFoundError
 from hibali.events import Failed
-from hibali.locations import Location
 from hibali.sites import Site
 from hibali.text import printable
 from runs.book import Book
-from runs.collect import choose_outputs
+from runs.collect import choose_outputs, work_of
 from runs.run import Run
 from transfers.entry import Entry, Kind
 from transfers.places import open_store
@@ -53,8 +52,7 @@ def recorded_outputs(run: Run, book: Book) -> Left | None:
 
 def hash_outputs(run: Run, site: Site) -> Left:
     """List the work folder and hash every output there, now. Raises `NotFoundError` where the folder is gone."""
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    store = open_store(Location(site, folder, f"{site.name}:{folder}"))
+    store = open_store(work_of(run, site))
     try:
         if store.stat() is None:
             raise NotFoundError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hibali.errors import TryLaterError, UsageError
@@ -78,6 +79,8 @@ _JOB = re.compile(r"[0-9][0-9_.+-]*")
 _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 _REFUSED = re.compile(rb"(?:allocation failure|sbatch: error): *([^\n]+)")
+_CPU = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,9}):([0-9]{2}(?:\.[0-9]{1,6})?)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
 
 
@@ -220,30 +223,34 @@ class Slurm:
         return None
 
     def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Without a start time sacct looks at today only."""
+        """Without a start time sacct looks at today only; only steps know of memory, so they are not left out."""
         chosen = f"--jobs={','.join(jobs)}" if jobs else f"--name={run}"
         return (
             "sacct",
             "--noheader",
             "--parsable2",
-            "--allocations",
             f"--starttime={since}",
             chosen,
-            "--format=JobID,State,ExitCode",
+            "--format=JobID,State,ExitCode,TotalCPU,MaxRSS",
         )
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Any failure reads as silence: accounting is asked last, and only for more detail."""
+        """Any failure reads as silence: accounting is asked last, and only for more detail. So do the words of a gate."""
+        lines = text_lines(finished.stdout)
         if finished.exit_code != 0:
             return None
-        found = {}
-        for line in text_lines(finished.stdout):
-            job, _, rest = line.partition("|")
-            state, _, code = rest.partition("|")
-            word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
-            if _JOB.fullmatch(job):
-                found[job] = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
-        return found
+        found: dict[str, Status] = {}
+        for line in lines:
+            identifier, state, code, cpu, memory = [*line.split("|"), *[""] * 4][:5]
+            job, _, step = identifier.partition(".")
+            if step and job in found:
+                peak = max(found[job].memory_bytes or 0, _bytes_of(memory) or 0)
+                found[job] = replace(found[job], memory_bytes=peak or None)
+            elif not step and _JOB.fullmatch(job):
+                word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
+                said = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
+                found[job] = replace(said, cpu_seconds=_seconds_of(cpu))
+        return found if found or not lines else None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
@@ -268,6 +275,21 @@ def _status(word: str, reason: str, *, queued: bool) -> Status:
     phase = _PHASES.get(word, Phase.WAITING if queued else Phase.GONE)
     plain = reason.strip()
     return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
+
+
+def _seconds_of(text: str) -> float | None:
+    """`[D-][HH:]MM:SS[.mmm]` of sacct; None for nothing, which is what is told where nobody counted."""
+    found = _CPU.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in found.groups()[:3])
+    return round((days * 24 + hours) * 3600 + minutes * 60 + float(found[4]), 3) or None
+
+
+def _bytes_of(text: str) -> int | None:
+    """A size of sacct: `1234K`, `1.5G`; None for nothing."""
+    found = _SIZE.fullmatch(text)
+    return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
 
 def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:

@@ -214,6 +214,20 @@ def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_la
     assert known["7"].phase is Phase.GONE
 
 
+def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
+    said = (
+        b"7|COMPLETED|0:0|1-02:03:04|\n7.batch|COMPLETED|0:0|1-02:03:04|1536K\n7.0|COMPLETED|0:0|00:01.500|2.50M\n"
+        b"8|FAILED|3:0|00:00:00|\n8.batch|FAILED|3:0|00:00:00|0\n9_4|COMPLETED|0:0|00:01.250|\n9_4.batch|COMPLETED|0:0||12G\n"
+    )
+    found = load_scheduler("slurm").read_accounting(Finished(0, said, b""))
+    assert found is not None
+    assert {job: (status.cpu_seconds, status.memory_bytes) for job, status in found.items()} == {
+        "7": (93784.0, int(2.5 * 1024**2)),
+        "8": (None, None),
+        "9_4": (1.25, 12 * 1024**3),
+    }
+
+
 def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() -> None:
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import DESCRIPTOR, Bench, doing
-from tests.support.lacking import lacks
+from tests.support.crates import has_validator, judge, required_issues
 from tests.support.waiting import wait_for
 
 
@@ -280,9 +279,8 @@ def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
     assert hibali("bundle", "run", "c.zip", "--site", "second", "--json", env=peer, exit=0).last["equal"] == 1
     known = hibali("pipelines", "show", bench.reference, "--json", env=peer, exit=0).last
     assert known["image"]["digest"] == whole["image"]["digest"]
-    if _CRATES.exists():
-        found = _judge(bench.folder / "c.zip")["issues"]
-        assert [each for each in found if each["severity"] == "REQUIRED"] == []
+    if has_validator():
+        assert required_issues(bench.folder / "c.zip") == []
 
 
 def _with_another_image(path: Path, identifier: str) -> Path:
@@ -300,7 +298,6 @@ def _with_another_image(path: Path, identifier: str) -> Path:
     return other
 
 
-_CRATES = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"
 # Recommended, and not so: a pipeline may have no page (3.2), its id is a URI that is not of the web (5.1), and a crate made by a
 # command has no publisher (22.3) and knows of no organisation (30.2) and address (30.3) of the account.
 _KNOWN = {
@@ -310,13 +307,10 @@ _KNOWN = {
     "ro-crate-1.1_30.2",
     "ro-crate-1.1_30.3",
 }
-_JUDGE = Path(__file__).resolve().parents[1] / "support" / "judge_crate.py"
 
 
 @pytest.mark.heavy
 def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
-    if not _CRATES.exists():
-        lacks("roc-validator: sh tests/prepare.sh crates")
     bench = Bench(hibali, doing("mkdir [OUT]; cp [IN] [OUT]/a; touch '[OUT]/b c'; exit [CODE]"))
     bench.add_local_site("first")
     folder = bench.folder / "tree" / "below"
@@ -331,20 +325,7 @@ def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
     }
     for name, words in bench_files.items():
         hibali("bundle", "create", *words, "-o", name, exit=0)
-        found = _judge(bench.folder / name)
-        issues = {each["check"]: each for each in found["issues"]}
+        issues = {each["check"]: each for each in judge(bench.folder / name)}
         assert [each for each in issues.values() if each["severity"] == "REQUIRED"] == [], name
         assert issues.keys() <= _KNOWN, (name, issues)
     hibali("bundle", "run", "whole.zip", "--site", "first", exit=0)
-
-
-def _judge(crate: Path) -> Any:
-    """What roc-validator says of everything that is required or recommended."""
-    import rocrate
-
-    terms = Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld"
-    finished = subprocess.run(
-        [_CRATES, _JUDGE, crate, terms], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return json.loads(finished.stdout)

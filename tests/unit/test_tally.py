@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.amounts import size_words, time_words
 from hibali.events import (
     Carried,
     Carrying,
@@ -20,7 +21,7 @@ from hibali.events import (
     Planned,
     Retried,
 )
-from hibali_cli.tally import Tally, size_words, time_words
+from hibali_cli.tally import Tally
 
 SIZES = st.integers(0, 2**60)
 NAMES = st.binary(min_size=1, max_size=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
+from hibali_cli.notifying import notify_option
 from hibali_cli.options import Common
 
 
@@ -16,8 +17,10 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
-def command(common: Common, run_ids: tuple[str, ...]) -> int | None:
+@notify_option
+def command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
     """Wait until runs have ended, and tell how."""
+    from hibali_cli.notifying import notifying
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends
     from hibali_cli.run_site import wait_for_runs
@@ -25,7 +28,7 @@ def command(common: Common, run_ids: tuple[str, ...]) -> int | None:
 
     book = Book()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
-    with listening(common, "waiting") as tell:
-        runs = wait_for_runs(common, book, runs, tell)
+    with listening(common, "waiting") as tell, notifying(common, notify) as changed:
+        runs = wait_for_runs(common, book, runs, tell, changed=changed)
     report_ends(common, book, runs)
     return None

@@ -1,0 +1,164 @@
+"""What `runs compare` asks, and how it tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import Exit, IncompleteError, UsageError
+from hibali.events import Failed, Listener
+from hibali.text import path_fields, printable
+from hibali_cli.options import Common
+from hibali_cli.run_site import run_site
+from runs.book import Book
+from runs.bundles.compare import Compared, Fate, compare_outputs
+from runs.bundles.gather import left_by
+from runs.bundles.outputs import Left
+from runs.compare import Copies, Fact, differing_facts, is_within
+from runs.run import Run
+
+_WORDS: dict[str, str] = {
+    Fate.EQUAL: "equal",
+    Fate.DIFFERENT: "differs",
+    Fate.MISSING: "only in A",
+    Fate.EXTRA: "only in B",
+}
+_WITHIN = "within"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs compared. `within` are the outputs that differ, and are alike enough for the command that was named."""
+
+    a: Run
+    b: Run
+    outputs: Sequence[Compared]
+    facts: Sequence[Fact]
+    problems: Sequence[tuple[str, Failed]]
+    within: frozenset[bytes] = field(default=frozenset())
+
+    @property
+    def exit(self) -> Exit:
+        """INCOMPLETE unless all outputs are there, and alike."""
+        alike = all(each.fate is Fate.EQUAL or each.path in self.within for each in self.outputs)
+        return Exit.DONE if alike and not self.problems else Exit.INCOMPLETE
+
+
+def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
+    """The words of `--by`. Raises `UsageError`."""
+    if text is None:
+        if folder is not None:
+            raise UsageError("usage", "it is for what --by compares", about="--dir")
+        return ()
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError("bad-command", f"this is no command: {problem}", about="--by") from None
+    if not words:
+        raise UsageError("bad-command", "this is no command", about="--by")
+    return words
+
+
+def compare_runs(
+    common: Common, book: Book, runs: Sequence[Run], by: Sequence[str], folder: str | None, tell: Listener
+) -> Comparison:
+    """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
+    a, b = runs
+    left = [left_by(run, book, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
+    outputs = compare_outputs(left[0].digests, left[1].digests)
+    different = [each.path for each in outputs if each.fate is Fate.DIFFERENT]
+    within: frozenset[bytes] = frozenset()
+    if by and different:
+        with _place(folder) as place:
+            within = _alike(common, runs, left, different, by, place, tell)
+    problems = [(run.id, each) for run, some in zip(runs, left, strict=True) for each in some.problems]
+    return Comparison(a, b, outputs, differing_facts(a, b), problems, within)
+
+
+@contextlib.contextmanager
+def _place(folder: str | None) -> Iterator[Path]:
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="hibali-compare-") as made:
+        yield Path(made)
+
+
+def _alike(
+    common: Common,
+    runs: Sequence[Run],
+    left: Sequence[Left],
+    paths: Sequence[bytes],
+    by: Sequence[str],
+    place: Path,
+    tell: Listener,
+) -> frozenset[bytes]:
+    here = [
+        Copies(run, some, place / run.id).bring(paths, run_site(common, run.site), tell)
+        for run, some in zip(runs, left, strict=True)
+    ]
+    return frozenset(path for path in paths if is_within(by, here[0][path], here[1][path]))
+
+
+def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
+    """What differs of the runs, then every output, then the counts; the exit code. Raises it where people are told."""
+    counts = Counter(_WITHIN if each.path in found.within else each.fate for each in found.outputs)
+    if common.json:
+        _tell_program(common, found, counts, asked=asked)
+        return int(found.exit)
+    if found.facts:
+        rows = [(fact.what, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
+        common.output.table(["not the same", f"A {found.a.id}", f"B {found.b.id}"], rows)
+        common.output.text("\n")
+    for each in found.outputs:
+        word = _WITHIN if each.path in found.within else _WORDS[each.fate]
+        common.output.text(f"{word:<9}  {printable(each.path)}\n")
+    for run_id, problem in found.problems:
+        common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
+    words: dict[str, str] = {_WITHIN: "within tolerance", **_WORDS}
+    others = [f"{counts[each]} {words[each]}" for each in words if each != Fate.EQUAL and counts[each]]
+    common.output.say(
+        f"{counts[Fate.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
+    )
+    if found.exit is not Exit.DONE:
+        raise IncompleteError(
+            "outputs-differ", "the runs did not leave the same", about=f"{found.a.id} {found.b.id}"
+        )
+    return 0
+
+
+def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, asked: bool) -> None:
+    for each in found.outputs:
+        within = {"within": each.path in found.within} if asked and each.fate is Fate.DIFFERENT else {}
+        digests = {"recorded": each.recorded or None, "found": each.found or None}
+        common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests, **within})
+    for run_id, problem in found.problems:
+        fields = {
+            **path_fields(problem.path),
+            "code": problem.code,
+            "message": f"{run_id}: {problem.message}",
+        }
+        common.output.record("failed", fields)
+    common.output.record(
+        "run-comparison",
+        {
+            "a": found.a.id,
+            "b": found.b.id,
+            "facts": [{"what": fact.what, "a": fact.a, "b": fact.b} for fact in found.facts],
+            **{str(fate): counts[fate] for fate in Fate},
+            _WITHIN: counts[_WITHIN],
+            "exit": int(found.exit),
+        },
+        flush=True,
+    )
+
+
+def _shown(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,238 @@
+"""What `hibali run` and its like do once the line is read: the request, the consent, the launch, the waiting."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hibali.errors import RefusedError
+from hibali_cli.chaining import (
+    Order,
+    load_first,
+    settle,
+)
+from hibali_cli.collecting import Into, collect_into, tell_collected
+from hibali_cli.job_options import say_asked
+from hibali_cli.options import Common
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hibali.sites import Site
+    from registry.catalogue import Catalogue
+    from registry.invocation import Invocation
+    from registry.pipeline import Pipeline
+    from runs.container import Container
+    from runs.fast import Marks
+    from runs.inputs import Located
+    from runs.launch import Request
+    from runs.prepare import Prepared
+    from runs.run import Run
+
+
+def read_request(
+    common: Common,
+    pipeline: Pipeline,
+    answers: Path,
+    site_name: str,
+    image: str,
+    order: Order | None = None,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+    marks: Marks | None = None,
+) -> Request:
+    """Everything that can be checked here is checked before the site is asked anything.
+
+    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
+    """
+    from hibali.strict_json import read_json_file
+    from hibali_cli.run_site import run_site
+    from registry.invocation import check_invocation
+    from runs.container import load_container
+    from runs.dataset import asked_here
+    from runs.fast import NO_MARKS
+    from runs.inputs import locate_inputs, seen_from
+    from runs.prepare import list_inputs
+    from runs.taking import list_references
+
+    site = run_site(common, site_name)
+    invocation = check_invocation(pipeline, read_json_file(answers))
+    container = load_container(site.container)
+    container.image_name(pipeline.container)
+    references = list_references(list_inputs(invocation), common.settings())
+    order = order or Order()
+    first = settle(common, references, order, site, container) if identify else load_first(order)
+    if located is None:
+        located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    else:
+        located = seen_from(located, site)
+    asked = asked_here(answers, located, image).to_fields()
+    return make_request(
+        pipeline, invocation, located, site, image, asked, first, hold=order.hold, marks=marks or NO_MARKS
+    )
+
+
+def make_request(
+    pipeline: Pipeline,
+    invocation: Invocation,
+    located: Sequence[Located],
+    site: Site,
+    image: str,
+    asked: Mapping[str, Any],
+    first: Sequence[Run] = (),
+    *,
+    hold: bool = False,
+    marks: Marks | None = None,
+) -> Request:
+    """The request of these answers at a site, with its inputs located; `first` are the runs that come before.
+
+    Without `marks` nothing goes to fast storage.
+    """
+    from hibali_cli.catalogue import pinned_image
+    from registry.catalogue import Catalogue
+    from runs.container import load_container
+    from runs.fast import NOTHING_FAST, read_fast
+    from runs.launch import Request
+    from runs.scheduler import load_scheduler
+    from runs.taking import waiting_of
+
+    container = load_container(site.container)
+    inputs = tuple(each.input for each in located)
+    in_place = [each.identity is None for each in located]
+    names_archive = bool(image) and not image.startswith("sha256:")
+    takes_pinned = container.isolates and bool(container.formats) and not names_archive
+    return Request(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=inputs,
+        places=tuple(each.place for each in located),
+        identities=tuple(each.identity for each in located),
+        site=site,
+        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
+        container=container,
+        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
+        fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
+        asked=asked,
+        after=tuple(run.id for run in first),
+        waiting=waiting_of([each.taken for each in located if each.taken], first, site, hold=hold),
+    )
+
+
+def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
+    if container.confines or catalogue.is_trusted(pipeline.digest):
+        return
+    how = (
+        f"in {container.name}, which shows it the site's folders"
+        if container.isolates
+        else "without a container"
+    )
+    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
+    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
+        catalogue.trust(pipeline.reference)
+        return
+    raise RefusedError(
+        "not-trusted",
+        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
+        about=pipeline.reference,
+        hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
+    )
+
+
+def run_one(
+    common: Common,
+    request: Request,
+    *,
+    wait: bool,
+    into: Into,
+    reuses: bool = False,
+    notify: str | None = None,
+) -> int:
+    """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
+    from hibali_cli.notifying import notifying
+    from hibali_cli.progress import listening
+    from hibali_cli.run_record import report_ends, tell_left
+    from hibali_cli.run_site import opener, wait_for_runs
+    from runs.book import Book
+    from runs.carry import Synchroniser
+    from runs.launch import launch
+    from runs.reuse import Reuse
+
+    book = Book()
+    title = f"run {request.pipeline.reference} at {request.site.name}"
+    with notifying(common, notify) as changed, listening(common, title) as tell:
+        far = opener(request.site, tell)()
+        try:
+            run = launch(
+                request,
+                far,
+                book,
+                Synchroniser(),
+                reuse=Reuse(common.settings(), book, tell) if reuses else None,
+                began=lambda run: announce(common, run),
+                tell=tell,
+            )
+        finally:
+            far.close()
+        if wait and not run.reused:
+            [run] = wait_for_runs(common, book, [run], tell, changed=changed)
+        receipt = collect_into(common, book, run, into, tell)
+    if receipt is not None:
+        tell_collected(common, receipt)
+    if wait or run.state.ended:
+        report_ends(common, book, [run])
+    else:
+        tell_left(common, run)
+    return int(receipt.exit) if receipt is not None else 0
+
+
+def announce(common: Common, run: Run) -> None:
+    """The id comes out as soon as there is one, whatever happens next."""
+    from hibali_cli.output import flush_results
+
+    if not common.json:
+        common.output.line(run.id)
+        flush_results()
+
+
+def show_request(common: Common, request: Request) -> None:
+    """What would be put at the site, and the command that would be said there; nothing is asked of it."""
+    from hibali.ledger import new_identifier
+    from runs.launch import show_prepared
+
+    prepared = show_prepared(request, new_identifier())
+    files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
+    if prepared.fast:
+        files["fast.sh"] = prepared.fast
+    files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
+    show_files(common, request, prepared, files)
+
+
+def show_files(common: Common, request: Request, prepared: Prepared, files: Mapping[str, str]) -> None:
+    """What would be put into the folder of `prepared`, and the command that would be said there."""
+    if common.json:
+        outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
+        common.output.record(
+            "prepared",
+            {
+                "pipeline": request.pipeline.reference,
+                "site": request.site.name,
+                "resources": prepared.asked.to_fields(),
+                "submit": list(prepared.submit),
+                "files": dict(files),
+                "outputs": outputs,
+            },
+        )
+        return
+    say_asked(common.output, prepared.asked)
+    for path, content in files.items():
+        common.output.say(f"--- {prepared.folder}/{path}")
+        if sys.stdout.isatty():
+            for line in content.splitlines():
+                common.output.line(line)
+        else:
+            common.output.raw(content.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,144 @@
+"""Runs as an RO-Crate that describes them: no data travels, and nothing is asked of inputs that may be gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hibali import __version__
+from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
+from hibali.ledger import sync_folder, write_atomic
+from registry.pipeline import Pipeline
+from runs.bundles.archive import ArchiveWriter
+from runs.bundles.compose import left_facts, manifest_of, run_facts
+from runs.bundles.crate import write_runs_metadata
+from runs.bundles.described import Described
+from runs.bundles.members import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, member_of
+from runs.bundles.outputs import Left
+from runs.bundles.record import PackedInput, Record
+from runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One run that has ended, its pipeline, and what it left."""
+
+    run: Run
+    pipeline: Pipeline
+    left: Left
+
+
+def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
+    """Every file of the crate by its name, the metadata first; pure. Each run has a folder, `agent` is the account's name."""
+    described = []
+    texts: dict[str, bytes] = {}
+    for each in runs:
+        members = _members(each)
+        described.append(_describe(each, members, agent))
+        texts |= {f"{each.run.id}/{name}": content for name, content in members.items()}
+    return {METADATA: write_runs_metadata(described), **texts}
+
+
+def _members(each: Exported) -> dict[str, bytes]:
+    files = each.left.files
+    record = {"schema": 1, "kind": "run", **each.run.to_whole_record()}
+    return {
+        DESCRIPTOR: each.pipeline.raw,
+        INVOCATION: _json(each.run.invocation),
+        RUN: _json(record),
+        **({OUTPUTS: manifest_of((path, files[path][0]) for path in sorted(files))} if files else {}),
+    }
+
+
+def _json(value: Mapping[str, object]) -> bytes:
+    try:
+        return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
+    except ValueError:
+        raise UsageError("not-text", "an answer cannot be written as JSON", about=INVOCATION) from None
+
+
+def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
+    run, pipeline = each.run, each.pipeline
+    names = [member_of(number, _name_of(given)) for number, given in enumerate(run.inputs)]
+    inputs = tuple(
+        PackedInput(
+            id=given["id"],
+            member=name,
+            type="folder" if given["identity"].startswith("tree:") else "file",
+            files=0,
+            bytes=0,
+            included=False,
+            location=given["location"],
+        )
+        for name, given in zip(names, run.inputs, strict=True)
+    )
+    return Described(
+        record=Record(
+            hibali=run.hibali or __version__,
+            name=pipeline.name,
+            version=pipeline.version,
+            digest=pipeline.digest,
+            inputs=inputs,
+            run=run_facts(run, run.image.removeprefix("sha256:")),
+            outputs=left_facts(each.left),
+        ),
+        pipeline=pipeline,
+        members={name: len(content) for name, content in members.items()},
+        published=run.ended or run.created,
+        agent=agent,
+        outputs=dict(sorted(each.left.files.items())),
+        identities={name: given["identity"] for name, given in zip(names, run.inputs, strict=True)},
+        folder=f"{run.id}/",
+    )
+
+
+def _name_of(given: Mapping[str, str]) -> bytes:
+    return str(given.get("name") or "input").encode("utf-8", "surrogateescape")
+
+
+def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
+    """Write the files into one zip, or into a new folder, whole or not at all.
+
+    Raises `RefusedError` where a folder stands there with something in it, and what keeps it from being written.
+    """
+    if target.name.endswith(".zip"):
+        with ArchiveWriter(target) as archive:
+            for name, content in texts.items():
+                archive.add(name, len(content), [content])
+            archive.commit()
+        return
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise RefusedError(
+            "exists",
+            "something stands there already",
+            about=str(target),
+            hint="Name a folder that is new or empty.",
+        )
+    partial = target.absolute().with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
+    try:
+        try:
+            _write_folder(texts, partial)
+            partial.replace(target)
+            sync_folder(target.absolute().parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except PermissionError:
+        raise AccessError("denied", "it may not be written there", about=str(target)) from None
+    except OSError as problem:
+        reason = problem.strerror or "it failed"
+        raise IncompleteError(
+            "unwritable-file", f"it could not be written: {reason}", about=str(target)
+        ) from None
+
+
+def _write_folder(texts: Mapping[str, bytes], folder: Path) -> None:
+    folder.mkdir()
+    for name, content in texts.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, content, mode=0o644)

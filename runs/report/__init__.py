@@ -1,0 +1,1 @@
+"""Runs on one page that needs nothing else: read in a browser, printed, or sent to somebody."""

@@ -1,0 +1,179 @@
+"""Reusing: a run of this ledger that computed what is asked for, wherever it was, if what it left still stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hibali.errors import HibaliError, NotFoundError
+from hibali.events import Listener, Noted, ignore
+from hibali.settings import Settings
+from hibali.strict_json import canonical_digest
+from hibali.text import printable
+from registry.invocation import Invocation, check_invocation
+from registry.pipeline import Pipeline
+from runs.book import Book
+from runs.container import load_container
+from runs.kept import find_kept
+from runs.left import content_of_place, find_content, look_at
+from runs.reference import read_named
+from runs.run import FROM_RUN, Run, State
+from runs.stage import Identity
+
+if TYPE_CHECKING:
+    from runs.launch import Request
+
+_Answer = TypeVar("_Answer")
+
+
+def known_content(identity: Identity) -> str:
+    """The content that an identity names, without asking anybody; "" where it names a place."""
+    if identity.files is None:
+        return ""
+    return f"{'sha256' if b'' in identity.files else 'tree'}:{identity.digest}"
+
+
+class Reuse:
+    """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
+
+    def __init__(self, settings: Settings, book: Book, tell: Listener = ignore) -> None:
+        self._settings = settings
+        self._book = book
+        self._tell = tell
+        self._contents: dict[str, str] = {}
+
+    def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
+        """The latest run that succeeded with the same pipeline, values and content of inputs, and left what still stands."""
+        for run, record in self._alike(request):
+            same = self._same_inputs(request, identities, record)
+            if same and self._same_tool(request, run, record):
+                if self._stands(run):
+                    return replace(run, reused=True)
+                if find_kept(run, self._book) is not None:
+                    return replace(run, reused=True, kept=True)
+        return None
+
+    def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:
+        """What is in each input, hashed where it lies unless that is known; "" where nobody can tell."""
+        return [self._content_now(request, number, each) for number, each in enumerate(identities)]
+
+    def _alike(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
+        """By the ledger alone, the latest first."""
+        values = _values_digest(request.invocation)
+        names = [[each.id, each.name] for each in request.inputs]
+        for run in reversed(self._book.all()):
+            if run.sweep is not None or run.state is not State.SUCCEEDED:
+                continue
+            if run.pipeline_digest != request.pipeline.digest:
+                continue
+            record = self._book.records(run.id)[0]
+            inputs = record.get("inputs", ())
+            if [[each["id"], each["name"]] for each in inputs] != names:
+                continue
+            if _values_before(request.pipeline, record) == values:
+                yield run, record
+
+    def _same_inputs(
+        self, request: Request, identities: Sequence[Identity], record: Mapping[str, Any]
+    ) -> bool:
+        """An identity is of one content for ever; where they differ, contents decide."""
+        for number, (identity, known) in enumerate(zip(identities, record["inputs"], strict=True)):
+            if identity.text == known["identity"]:
+                continue
+            then = self._content_then(known)
+            if not then or then != self._content_now(request, number, identity):
+                return False
+        return True
+
+    def _content_then(self, known: Mapping[str, Any]) -> str:
+        identity = str(known["identity"])
+        if identity.startswith(FROM_RUN):
+            return str(known.get("content") or self._content_of_output(identity))
+        if identity.startswith(("sha256:", "tree:")):
+            return identity
+        return str(known.get("content", ""))
+
+    def _content_now(self, request: Request, number: int, identity: Identity) -> str:
+        known = known_content(identity)
+        if known:
+            return known
+        if identity.text.startswith(FROM_RUN):
+            return self._content_of_output(identity.text)
+        place = request.places[number]
+        if place.site.kind not in {"ssh", "local"}:
+            return ""  # whole objects would have to come here to be hashed
+        if identity.text not in self._contents:
+            content = self._try(place.text, lambda: content_of_place(place))
+            self._contents[identity.text] = content.text if content else ""
+        return self._contents[identity.text]
+
+    def _content_of_output(self, text: str) -> str:
+        if text not in self._contents:
+            self._contents[text] = self._try(text, lambda: self._hash_output(text)) or ""
+        return self._contents[text]
+
+    def _hash_output(self, text: str) -> str:
+        """What is in an output of a run now, if that is as the run left it."""
+        named = read_named(text)
+        run = self._book.load(named.reference.run) if named else None
+        if named is None or run is None or run.state is not State.SUCCEEDED:
+            return ""
+        content = find_content(run, self._settings.site(run.site), named)
+        return content.text if content else ""
+
+    def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
+        """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""
+        if not request.container.isolates:
+            same_place = (run.site, run.container) == (request.site.name, request.container.name)
+            return same_place and record.get("prologue", []) == list(request.settings.prologue)
+        if not load_container(run.container).isolates:
+            return False
+        from runs.bundles.gather import image_of
+
+        wanted = _wanted_image(request)
+        return not wanted or wanted == image_of(run, self._book)
+
+    def _stands(self, run: Run) -> bool:
+        """Whether all outputs are at the site of the run, as it left them."""
+        standing = self._try(
+            run.id, lambda: look_at(run, self._settings.site(run.site), run.outputs, hashed=False)
+        )
+        return standing is not None and not standing.problems and not standing.changed
+
+    def _try(self, about: str, ask: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            return ask()
+        except NotFoundError:
+            return None
+        except HibaliError as problem:
+            self._tell(Noted(f"not reused, {printable(about)}: {problem.message}"))
+            return None
+
+
+def _values_digest(invocation: Invocation) -> str:
+    """All answers but files, which count by their contents."""
+    values = {name: each for name, each in invocation.values.items() if name not in invocation.file_ids}
+    return canonical_digest({"values": values, "files": sorted(invocation.file_ids)})
+
+
+def _values_before(pipeline: Pipeline, record: Mapping[str, Any]) -> str:
+    try:
+        return _values_digest(check_invocation(pipeline, record.get("invocation")))
+    except HibaliError:
+        return ""
+
+
+def _wanted_image(request: Request) -> str:
+    """The id of the image that would be started, 64 hexadecimal digits; "" where only the site could tell."""
+    from registry.image_archive import read_archive
+    from runs.image import first_image, read_image_id
+
+    name = request.container.image_name(request.pipeline.container)
+    if request.image:
+        given = read_image_id(request.image)
+        return given or read_archive(Path(request.image), name).record.id.removeprefix("sha256:")
+    if request.pinned is not None:
+        return request.pinned.record.id.removeprefix("sha256:")
+    return first_image(request.pipeline, request.site.name, name) or ""

@@ -1,0 +1,189 @@
+"""What is made of runs that have ended: compared, exported, put on a page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.support.crates import required_issues
+from tests.support.lacking import lacks
+
+VARYING = "mkdir [OUT]; cp [IN] [OUT]/same; echo [SAY] >[OUT]/said; [ [CODE] = 0 ] || touch [OUT]/more"
+
+
+def run_at(bench: Bench, *more: str, **answers: Any) -> str:
+    """The id of a run that has ended."""
+    lines = bench.run(bench.answers(**answers), "--wait", *more, exit=0).lines
+    return next(str(line["id"]) for line in lines if line["kind"] == "run")
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali, doing(VARYING))
+    made.add_local_site()
+    return made
+
+
+def test_two_runs_are_compared_by_digest_and_nothing_moves(bench: Bench) -> None:
+    hibali = bench.hibali
+    a, b = run_at(bench), run_at(bench, say="else", code=1)
+    hibali("runs", "collect", a, "back", exit=0)
+    operations = set((hibali.home.state / "operations").iterdir())
+    answer = hibali("runs", "compare", a, b, "--json", exit=6)
+    *outputs, last = answer.lines
+    fates = {line["path"]: line["fate"] for line in outputs}
+    assert fates == {"out.txt/more": "extra", "out.txt/said": "different", "out.txt/same": "equal"}
+    assert (last["kind"], last["a"], last["b"], last["exit"]) == ("run-comparison", a, b, 6)
+    assert {fact["what"]: (fact["a"], fact["b"]) for fact in last["facts"]} == {
+        "value code": (None, 1),
+        "value say": (None, "else"),
+    }
+    assert set((hibali.home.state / "operations").iterdir()) == operations
+    told = hibali("runs", "compare", b, a, exit=6)
+    assert told.out.decode().splitlines()[-3:] == [
+        "only in A  out.txt/more",
+        "differs    out.txt/said",
+        "equal      out.txt/same",
+    ]
+    assert b"1 of 3 outputs are equal; 1 differs; 1 only in A" in told.err
+    again = hibali("runs", "compare", a, run_at(bench, "--new"), exit=0)
+    assert b"2 of 2 outputs are equal" in again.err
+
+
+def test_a_command_says_what_is_alike_enough(bench: Bench) -> None:
+    hibali = bench.hibali
+    a, b = run_at(bench), run_at(bench, say="else")
+    hibali("runs", "collect", a, "back", exit=0)
+    answer = hibali("runs", "compare", a, b, "--by", "cmp -n 0", "--dir", "kept", "--json", exit=0)
+    [differs] = [line for line in answer.lines if line.get("fate") == "different"]
+    assert (differs["path"], differs["within"]) == ("out.txt/said", True)
+    assert (answer.last["within"], answer.last["different"], answer.last["exit"]) == (1, 0, 0)
+    brought = [
+        path.relative_to(bench.folder / "kept")
+        for path in (bench.folder / "kept").rglob("*")
+        if path.is_file()
+    ]
+    assert brought == [Path(b, "out.txt", "said")]  # the other one is here already
+
+
+@pytest.mark.heavy
+def test_a_copy_that_was_edited_since_is_brought_again(bench: Bench) -> None:
+    hibali = bench.hibali
+    a, b = run_at(bench), run_at(bench, say="else")
+    hibali("runs", "collect", a, "back", exit=0)
+    (bench.folder / "back" / "out.txt" / "said").write_text("edited since\n")  # no longer what the run left
+    answer = hibali("runs", "compare", a, b, "--by", "cmp -s", "--dir", "kept", "--json", exit=6)
+    assert (answer.last["different"], answer.last["within"]) == (1, 0)
+    assert (bench.folder / "kept" / a / "out.txt" / "said").read_text() == "done\n"
+    hibali("runs", "compare", a, b, "--by", "/no/such/program", exit=3)
+    hibali("runs", "compare", a, b, "--by", "'", exit=2)
+    hibali("runs", "compare", a, b, "--dir", "x", exit=2)
+
+
+@pytest.mark.heavy
+def test_what_cannot_be_compared_is_said(bench: Bench) -> None:
+    hibali = bench.hibali
+    a = run_at(bench)
+    gone = run_at(bench, "--new")
+    shutil.rmtree(bench.folder / "work-here" / "runs" / gone)
+    assert hibali("runs", "compare", a, gone, "--json", exit=3).last["code"] == "outputs-gone"
+    slow = Bench(hibali, {**doing("sleep 600"), "name": "Sleeper"})
+    slow.add_local_site("slow")
+    under_way = slow.run(slow.answers(), exit=0).last["id"]
+    assert hibali("runs", "compare", a, under_way, "--json", exit=5).last["code"] == "not-ended"
+    hibali("runs", "cancel", under_way, exit=0)
+    hibali("runs", "compare", under_way, under_way, exit=6)  # both left nothing, and should have
+
+
+def test_runs_are_described_as_a_crate(bench: Bench) -> None:
+    hibali = bench.hibali
+    a, b = run_at(bench), run_at(bench, say="else")
+    (bench.folder / "input.txt").unlink()  # nothing is asked of it
+    made = hibali("runs", "export", a, b, "--ro-crate", "crate", "--json", exit=0).last
+    assert (made["kind"], made["format"], made["runs"]) == ("exported", "ro-crate", [a, b])
+    crate = bench.folder / "crate"
+    document = json.loads((crate / "ro-crate-metadata.json").read_text())
+    entities = {each["@id"]: each for each in document["@graph"]}
+    actions = [each for each in entities.values() if each["@type"] == "CreateAction"]
+    assert {each["@id"] for each in actions} == {f"#run-{a}", f"#run-{b}"}
+    assert len([each for each in entities.values() if each["@type"] == "SoftwareApplication"]) == 1
+    listed = {each["@id"] for each in entities.values() if each["@type"] == "File"}
+    found = {str(path.relative_to(crate)) for path in crate.rglob("*") if path.is_file()}
+    assert found == listed | {"ro-crate-metadata.json"}
+    assert json.loads((crate / a / "run.json").read_text())["id"] == a
+    assert "out.txt/said" in (crate / b / "outputs.sha256").read_text()
+    assert hibali("runs", "export", a, "--ro-crate", "crate", "--json", exit=8).last["code"] == "exists"
+    hibali("runs", "export", a, "--ro-crate", "one.zip", exit=0)
+    with zipfile.ZipFile(bench.folder / "one.zip") as archive:
+        assert f"{a}/descriptor.json" in archive.namelist()
+    assert not [path for path in bench.folder.iterdir() if path.name.startswith((".crate", ".one"))]
+
+
+@pytest.mark.heavy
+def test_roc_validator_accepts_crates_of_runs(hibali: Any) -> None:
+    bench = Bench(hibali, doing("mkdir [OUT]; cp [IN] [OUT]/a; touch '[OUT]/b c'; exit [CODE]"))
+    bench.add_local_site()
+    (bench.folder / "tree").mkdir()
+    (bench.folder / "tree" / "a b%.txt").write_text("strange\n")
+    good = run_at(bench, more=["tree", "./tree/a b%.txt"])
+    lines = bench.run(bench.answers(code=3), "--wait", exit=7).lines
+    failed = next(line["id"] for line in lines if line["kind"] == "run")
+    for name, runs in {"one.zip": (good,), "two.zip": (good, failed), "failed.zip": (failed,)}.items():
+        hibali("runs", "export", *runs, "--ro-crate", name, exit=0)
+        assert required_issues(bench.folder / name) == [], name
+
+
+HOSTILE = "</title><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+
+
+def test_a_report_is_one_page(bench: Bench) -> None:
+    a = run_at(bench, "--name", HOSTILE[:60])
+    bench.hibali("runs", "collect", a, "back", exit=0)
+    made = bench.hibali("runs", "report", "-o", "runs.html", "--json", exit=0).last
+    assert (made["format"], made["runs"]) == ("report", [a])
+    page = (bench.folder / "runs.html").read_text("ascii")
+    assert made["bytes"] == len(page)
+    assert a in page
+    assert "out.txt/same" in page
+    assert "<script" not in page
+    assert bench.hibali("runs", "report", "no-such-run", "-o", "x.html", exit=3)
+    assert not (bench.folder / "x.html").exists()
+
+
+@pytest.mark.heavy
+def test_a_browser_shows_the_page_and_nothing_in_it_does_anything(bench: Bench, tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        lacks("chromium is not installed")
+    run_at(bench, "--name", HOSTILE, say=HOSTILE)
+    bench.hibali("runs", "report", "-o", "runs.html", exit=0)
+    words = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path}/profile",
+        "--virtual-time-budget=5000",
+        "--window-size=1200,900",
+    ]
+    page = f"file://{bench.folder}/runs.html"
+    shown = subprocess.run(
+        [*words, "--dump-dom", page], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "<title>pwned" not in shown.stdout
+    assert re.search(r"<title>[^<]* at here</title>", shown.stdout)
+    assert "<script" not in shown.stdout
+    assert "&lt;script&gt;" in shown.stdout
+    assert "<rect" in shown.stdout
+    picture = tmp_path / "page.png"
+    subprocess.run([*words, f"--screenshot={picture}", page], capture_output=True, check=True, timeout=120)
+    assert picture.stat().st_size > 10_000

@@ -1,0 +1,125 @@
+"""Rules of a Snakefile that call hibali, with real Snakemake: nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.services.session import REPOSITORY
+from tests.support.lacking import lacks
+
+_SNAKEMAKE = REPOSITORY / ".cache" / "snakemake" / "bin" / "snakemake"
+_SNAKEFILE = """
+rule all:
+    input:
+        "report/out.txt",
+
+rule first:
+    input:
+        answers="first.json",
+        image="input.txt",
+    output:
+        "first.run",
+    shell:
+        "hibali run {reference} {{input.answers}} --site here --wait --reuse -q >{{output}}"
+
+rule answers:
+    input:
+        "first.run",
+    output:
+        "report.json",
+    shell:
+        '''printf '{{{{"in": "run:%s/out_file", "say": "report"}}}}' "$(cat {{input}})" >{{output}}'''
+
+rule report:
+    input:
+        "report.json",
+    output:
+        "report/out.txt",
+    log:
+        "report.log",
+    shell:
+        "hibali run {reference} {{input}} --site here --wait --collect report --reuse -q >{{log}} 2>&1"
+"""
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_local_site()
+    (made.folder / "input.txt").write_text("hello\n")
+    (made.folder / "first.json").write_text(json.dumps({"in": "input.txt"}))
+    (made.folder / "Snakefile").write_text(_SNAKEFILE.format(reference=made.reference))
+    return made
+
+
+@pytest.fixture
+def snakemake(bench: Bench) -> Callable[..., str]:
+    """Call it with its words: what it says. Each line of hibali is noted in `calls`."""
+    if not _SNAKEMAKE.exists():
+        lacks("snakemake: sh tests/prepare.sh snakemake")
+    programs = bench.folder / "programs"
+    programs.mkdir()
+    wrapper = programs / "hibali"
+    words = " ".join(bench.hibali.command())
+    wrapper.write_text(
+        f'#!/bin/sh\nPYTHONPATH={REPOSITORY}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    # its own Python finds nothing of ours
+    kept = {name: value for name, value in bench.hibali.env.items() if not name.startswith("PYTHON")}
+    environment = {**kept, "PATH": f"{programs}:{_SNAKEMAKE.parent}:{os.environ['PATH']}"}
+
+    def run(*more: str) -> str:
+        words = [_SNAKEMAKE, "--cores", "2", "--nocolor", *more]
+        done = subprocess.run(
+            words, cwd=bench.folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def calls(bench: Bench) -> int:
+    return len((bench.folder / "calls").read_text().splitlines())
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)  # Snakemake alone takes seconds each time
+def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callable[..., str]) -> None:
+    snakemake()
+    report = bench.folder / "report" / "out.txt"
+    assert report.read_text() == "hello\n"
+    assert (bench.folder / "report.log").read_text().count("\n") == 1
+    runs = bench.run_ids()
+    assert (len(runs), calls(bench)) == (2, 2)
+
+    assert "Nothing to be done" in snakemake()
+    assert calls(bench) == 2
+
+    snakemake("--forceall")  # every rule calls hibali again, which computes nothing
+    assert (bench.run_ids(), calls(bench)) == (runs, 4)
+    assert report.read_text() == "hello\n"
+
+    (bench.folder / "input.txt").write_text("other\n")
+    snakemake()
+    assert (len(bench.run_ids()), report.read_text()) == (4, "other\n")
+
+
+def test_the_page_shows_rules_that_can_be_read() -> None:
+    """The lines of hibali on the page have options that it knows."""
+    from hibali_cli.launching import command
+
+    page = Path(REPOSITORY, "docs", "snakemake.md").read_text()
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    named = {word.strip('"`,.)') for word in page.split() if word.startswith("--")}
+    theirs = {"--rerun-incomplete", "--jobs", "--forceall"}
+    assert {word for word in named - theirs if not word.startswith(tuple(known))} == set()

@@ -1,0 +1,102 @@
+"""What a job looks after before its tool starts, run by a real shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runs.guard import Need, guard_lines
+
+RUN = "20260102-030405-0a1b2c3d"
+HOSTILE = "-n $(touch pwned) 'a\"b\n*"
+
+
+class Chain:
+    """The folder of a run that succeeded, and of one that takes what it left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.left = folder / "first" / "work"
+        self.own = folder / "it's\nmine"
+        self.left.mkdir(parents=True)
+        self.own.mkdir()
+        self.end(0)
+
+    def end(self, code: int, signal: str = "") -> None:
+        record = f'{{"schema":1,"kind":"exit","code":{code},"signal":"{signal}","started":"x"}}\n'
+        (self.left.parent / "exit.json").write_text(record)
+
+    def start(self, *paths: str) -> str:
+        """ "" where the tool starts, else what is said of why it does not."""
+        need = Need(RUN, str(self.left.parent), paths)
+        script = guard_lines(str(self.own), [need]) + "exec touch started\n"
+        done = subprocess.run(["/bin/sh", "-c", script], cwd=self.own, capture_output=True, check=False)
+        started = (self.own / "started").exists()
+        assert (done.returncode, started) in {(0, True), (75, False)}, done
+        if started:
+            assert not (self.own / "unmet").exists()
+            return ""
+        said = (self.own / "unmet").read_text()
+        assert done.stderr.decode() == f"hibali: {said}"
+        return said
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain(tmp_path)
+
+
+def test_without_needs_there_is_nothing_to_look_after() -> None:
+    assert guard_lines("/w", []) == ""
+
+
+@pytest.mark.parametrize("name", ["a", "deep/er/a", HOSTILE, "-rf", "a b/c"])
+def test_files_that_are_there_let_the_tool_start(chain: Chain, name: str) -> None:
+    path = chain.left / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    assert chain.start(name) == ""
+    assert not list(chain.own.parent.rglob("pwned"))
+
+
+def test_folders_of_files_let_it_start(chain: Chain) -> None:
+    (chain.left / "o" / "deep").mkdir(parents=True)
+    (chain.left / "o" / "deep" / HOSTILE).write_text("x")
+    assert chain.start("o", ".") == ""
+
+
+def test_a_run_that_only_comes_first_need_not_leave_anything(chain: Chain) -> None:
+    assert chain.start() == ""
+
+
+@pytest.mark.parametrize(("code", "signal"), [(3, ""), (0, "TERM"), (10, "")])
+def test_a_run_that_failed_does_not(chain: Chain, code: int, signal: str) -> None:
+    chain.end(code, signal)
+    assert chain.start() == f"run {RUN} did not succeed\n"
+
+
+def test_what_is_missing_is_named(chain: Chain) -> None:
+    assert chain.start("gone/x") == f"run {RUN} did not leave it: gone/x\n"
+
+
+@pytest.mark.parametrize("path", ["key", "way/key"])
+def test_a_symlink_is_not_followed_nor_one_on_the_way(chain: Chain, path: str) -> None:
+    secret = chain.own / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("PRIVATE")
+    (chain.left / "key").symlink_to(secret / "key")
+    (chain.left / "way").symlink_to(secret)
+    assert "symlink" in chain.start(path)
+
+
+def test_a_symlink_anywhere_in_a_folder_keeps_it_from_being_taken(chain: Chain) -> None:
+    (chain.left / "o" / "deep").mkdir(parents=True)
+    (chain.left / "o" / "deep" / "\n").symlink_to("/etc/passwd")
+    assert "symlinks or special files" in chain.start("o")
+
+
+def test_a_fifo_is_named_and_not_opened(chain: Chain) -> None:
+    os.mkfifo(chain.left / "pipe")
+    assert "special file" in chain.start("pipe")

@@ -1,0 +1,170 @@
+"""What a tool writes is asked for once, and shown as it comes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from hibali.events import Event, Noted
+from hibali_cli.log_lines import LogLines
+from hibali_cli.options import Common
+from runs.logs import _Tail
+from transfers.entry import Entry, Kind
+
+OUT, ERR = b"/run/stdout", b"/run/stderr"
+
+
+class Files:
+    """A site with a few files, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.content: dict[bytes, bytes] = {}
+        self.inode = 1
+        self.asked: list[tuple[bytes, int, int]] = []
+
+    def stat(self, path: bytes) -> Entry | None:
+        if path not in self.content:
+            return None
+        return Entry(b"", Kind.FILE, size=len(self.content[path]), inode=self.inode)
+
+    def get(self, path: bytes, *, maximum: int, offset: int) -> bytes | None:
+        self.asked.append((path, offset, maximum))
+        return self.content[path][offset : offset + maximum]
+
+
+class Seen:
+    """A tail over such a site."""
+
+    def __init__(self) -> None:
+        self.far = Files()
+        self.shown: list[tuple[str, bytes]] = []
+        self.told: list[Event] = []
+        self.tail = _Tail(
+            b"/run",
+            ("stdout", "stderr"),
+            lambda stream, piece: self.shown.append((stream, piece)),
+            self.told.append,
+        )
+
+    def look(self, seconds: float = 0.0) -> list[tuple[str, bytes]]:
+        self.shown.clear()
+        self.tail.follow(self.far, seconds)  # type: ignore[arg-type]
+        return list(self.shown)
+
+
+def test_only_new_bytes_are_asked_for() -> None:
+    seen = Seen()
+    assert seen.look() == []
+    assert not seen.tail.found
+    seen.far.content[OUT] = b"first\n"
+    assert seen.look() == [("stdout", b"first\n")]
+    seen.far.content |= {OUT: b"first\nsecond\n", ERR: b"!"}
+    assert seen.look() == [("stdout", b"second\n"), ("stderr", b"!")]
+    assert seen.look() == []
+    assert seen.far.asked == [(OUT, 0, 6), (OUT, 6, 7), (ERR, 0, 1)]
+    assert seen.tail.found
+
+
+def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
+    seen = Seen()
+    seen.far.content[OUT] = b"a long beginning\n"
+    seen.look()
+    seen.far.content[OUT] = b"short\n"
+    assert seen.look() == [("stdout", b"short\n")]
+    seen.far.content[OUT], seen.far.inode = b"longer than it was\n", 2
+    assert seen.look() == [("stdout", b"longer than it was\n")]
+    assert [event.message.split(";")[0] for event in seen.told if isinstance(event, Noted)] == [
+        "stdout was cut",
+        "stdout was replaced",
+    ]
+
+
+def test_the_scheduler_is_asked_at_once_when_the_job_has_left_its_record_and_only_once() -> None:
+    seen = Seen()
+    seen.far.content |= {OUT: b"x", b"/run/exit.json": b"{}"}
+    seen.look(3600)  # it returns
+    seen.look(0.3)
+    assert seen.shown == []
+
+
+def test_what_goes_on_growing_after_the_end_is_not_followed_for_ever() -> None:
+    seen = Seen()
+    seen.far.content[OUT] = b"x" * 10
+
+    class Growing(Files):
+        def get(self, path: bytes, *, maximum: int, offset: int) -> bytes | None:
+            found = super().get(path, maximum=maximum, offset=offset)
+            self.content[path] += b"x" * 10
+            return found
+
+    far = Growing()
+    far.content = seen.far.content
+    seen.far = far
+    assert len(seen.look()) == 1
+
+
+class Screen:
+    """A terminal, or a pipe, that keeps what is written to it."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        self.text = ""
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def one_terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Both streams of this process, from now on: pytest sets its own before each test."""
+    made = Screen(terminal=True)
+    monkeypatch.setattr(sys, "stdout", made)
+    monkeypatch.setattr(sys, "stderr", made)
+    return made
+
+
+def show(*pieces: tuple[Any, bytes], end: bool = True) -> LogLines:
+    lines = LogLines(Common(), "run", apart=True)
+    for stream, piece in pieces:
+        lines.show(stream, piece)
+    if end:
+        lines.end()
+    return lines
+
+
+def test_a_terminal_gets_lines_that_do_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_terminal(monkeypatch)
+    show(("stdout", b"plain\n\x1b[31mred\x07\r\nlast"))
+    assert screen.text == "plain\n\\x1b[31mred\\x07\nlast\n"
+
+
+def test_letters_and_line_ends_in_two_pieces_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = one_terminal(monkeypatch)
+    letter = "é€😀".encode()
+    show(
+        *(("stdout", letter[at : at + 1]) for at in range(len(letter))), ("stdout", b"\r"), ("stdout", b"\n")
+    )
+    assert screen.text == "é€😀\n"
+    screen.text = ""
+    show(("stdout", b"10 %\r"), ("stdout", b"20 %\r"), ("stdout", b"done \xc3"))
+    assert screen.text == "10 %\n20 %\ndone \\xc3\n"
+
+
+def test_an_unfinished_line_is_seen_and_does_not_run_into_another_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = one_terminal(monkeypatch)
+    lines = show(("stdout", b"working"), end=False)
+    assert screen.text == "working"
+    lines.show("stdout", b" ...")
+    lines.show("stderr", b"a warning\n")
+    lines.show("stdout", b"done\n")
+    assert screen.text == "working ...\na warning\ndone\n"

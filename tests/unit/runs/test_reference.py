@@ -1,0 +1,72 @@
+"""How an output of another run is written, and what is meant by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hibali.errors import NotFoundError, UsageError
+from runs.reference import Reference, find_output, read_reference
+from runs.run import Output, Run
+
+RUN = "20260102-030405-0a1b2c3d"
+
+
+def left_by(*outputs: Output) -> Run:
+    return Run(RUN, "k", "p@1", "d", "s", "", "direct", "bare", "now", outputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        (f"run:{RUN}/out", Reference(RUN, "out")),
+        (f"run:{RUN}/out/", Reference(RUN, "out")),
+        (f"run:{RUN}/out/a b/c", Reference(RUN, "out", "a b/c")),
+        (f"run:{RUN}/out/new\nline", Reference(RUN, "out", "new\nline")),
+        (f"./run:{RUN}/out", None),
+        ("site:x", None),
+        ("x/run:y", None),
+    ],
+)
+def test_references_are_told_from_paths(text: str, reference: Reference | None) -> None:
+    assert read_reference(text, {}) == reference
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run:",
+        "run:x",
+        f"run:{RUN}",
+        f"run:{RUN}/",
+        f"run:{RUN}//x",
+        f"run:{RUN}x/out",
+        f"run:{RUN}/out/../../x",
+        f"run:{RUN}/out/./x",
+        f"run:{RUN}/out//x",
+        f"run:{RUN}/out/a\0b",
+    ],
+)
+def test_what_only_looks_like_one_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_reference(text, {})
+
+
+def test_a_site_may_be_called_run() -> None:
+    assert read_reference("run:x/y", {"run": object()}) is None
+    assert read_reference(f"run:{RUN}/out", {"run": object()}) == Reference(RUN, "out")
+    with pytest.raises(UsageError):
+        read_reference(f"run:{RUN}", {"run": object()})
+
+
+def test_what_is_meant_of_a_run_has_to_be_declared_and_there() -> None:
+    run = left_by(
+        Output("tree", "o/t", optional=True), Output("all", "."), Output("parts", "*.txt", is_pattern=True)
+    )
+    assert find_output(run, Reference(RUN, "tree")) == Output("tree", "o/t")
+    assert find_output(run, Reference(RUN, "tree", "a/b")).path == "o/t/a/b"
+    assert find_output(run, Reference(RUN, "all", "a/b")).path == "a/b"
+    with pytest.raises(NotFoundError) as missing:
+        find_output(run, Reference(RUN, "trees"))
+    assert "tree" in missing.value.hint
+    with pytest.raises(UsageError):
+        find_output(run, Reference(RUN, "parts", "a.txt"))
