@@ -221,10 +221,13 @@ def _layout(resources: Resources) -> str:
 def _records(finished: Finished) -> Iterator[dict[str, Any]]:
     """Each job of an answer in JSON, with its own and its array's number as text in `job` and `array`.
 
-    It is an object by job number, a list, or `null` where there is none; site scripts may print around it.
+    It is an object by job number, or a list; where there is none, OAR says nothing at all, or `null`. Site scripts may
+    print around it.
     """
     if finished.exit_code != 0:
         raise no_answer("oarstat", finished)
+    if not finished.stdout.strip():
+        return
     text = finished.stdout.decode("utf-8", "replace")
     start = re.search(r"^(?:[\[{]|null\s*$)", text, re.MULTILINE)
     try:
@@ -246,6 +249,8 @@ def _status(record: Mapping[str, Any]) -> Status:
     word = printable(str(record.get("state")))
     phase = _PHASES.get(word, Phase.WAITING)
     reason = printable(str(record.get("message") or ""))
+    if reason.startswith("R="):
+        reason = ""  # what was asked for, and the user's standing
     if phase not in {Phase.BROKEN, Phase.ENDED}:
         return Status(phase, word, reason)
     events = {

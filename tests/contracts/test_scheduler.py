@@ -29,7 +29,7 @@ RUN = "20260102-030405-0a1b2c3d"
 KNOWS_NONE = {
     "direct": Finished(0, b"", b""),
     "lsf": Finished(255, b"", b"Job <77> is not found\n"),
-    "oar": Finished(0, b"null\n", b""),
+    "oar": Finished(0, b"", b""),
     "pbs": Finished(153, b"", b"qstat: Unknown Job Id 77.server\n"),
     "sge": Finished(0, b"<?xml version='1.0'?>\n<job_info><queue_info/><job_info/></job_info>\n", b""),
     "slurm": Finished(0, b"", b""),

@@ -158,6 +158,17 @@ def test_an_array(cluster: Cluster) -> None:
 
 
 @on()
+def test_a_sweep_is_an_array_to_its_user(cluster: Cluster) -> None:
+    bench = cluster.bench
+    line = (bench.answers(), "--param", "say=a,b", "--param", "code=0,3", "--wait")
+    run = bench.run(*line, exit=7).lines[-2]
+    assert run["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
+    assert [task["exit_code"] for task in run["tasks"]] == [0, 3, 0, 3]
+    said = [bench.hibali("runs", "logs", run["id"], "--task", n, "--stderr", exit=0).out for n in "1234"]
+    assert said == [b"a\n", b"a\n", b"b\n", b"b\n"]
+
+
+@on()
 def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
     with cluster.far() as far:
         run, _ = cluster.submit(far, "", script=f"{TASK}: >over-$n", tasks=1)
@@ -280,7 +291,7 @@ def test_an_answer_that_was_lost_is_found_by_the_name(kind: str, make: Make) -> 
             return cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(name)), user)
 
         assert found(run) == job
-        assert found("20260102-030405-0a1b2c3d") is None
+        assert found("20260102-030405-ffffffff") is None
         assert cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(run)), "mallory") is None
         far.run(cluster.scheduler.cancel_words(job))
         cluster.record(other)

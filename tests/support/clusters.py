@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hibali.settings import load_sites
-from runs.scheduler import GONE, Job, Phase, Resources, Scheduler, Status, load_scheduler
+from runs.scheduler import GONE, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
 from runs.script import job_script, start_script
-from runs.submit import submit_once
+from runs.submit import Submission, submit_once
 from tests.end_to_end.run_tools import Bench
 from tests.support.waiting import wait_for
 from transfers.far import Far
@@ -63,16 +63,16 @@ class Cluster:
             far.put(f"{folder}/start".encode(), start_script((), start).encode())
             far.put(f"{folder}/job.sh".encode(), text.encode(), executable=True)
 
-        job = submit_once(
-            far,
-            self.scheduler,
+        submission = Submission(
             run=run,
             folder=folder.encode(),
             words=self.scheduler.submit_words(Job(run, f"{folder}/job.sh", **more)),
             since=f"{datetime.now(UTC):%Y-%m-%d}",
             put=put,
         )
-        return run, job
+        answer = submit_once(far, self.scheduler, submission)
+        assert isinstance(answer, Submitted), answer
+        return run, answer.job
 
     def small(self) -> Resources:
         """Little enough for many jobs at the same moment."""
