@@ -58,6 +58,7 @@ def test_two_runs_are_compared_by_digest_and_nothing_moves(bench: Bench) -> None
     assert b"2 of 2 outputs are equal" in again.err
 
 
+@pytest.mark.heavy
 def test_a_command_says_what_is_alike_enough(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else")
@@ -103,6 +104,7 @@ def test_what_cannot_be_compared_is_said(bench: Bench) -> None:
     hibali("runs", "compare", under_way, under_way, exit=6)  # both left nothing, and should have
 
 
+@pytest.mark.heavy
 def test_runs_are_described_as_a_crate(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else")

@@ -63,6 +63,7 @@ def test_logs_are_followed_as_they_come(stepping: Bench) -> None:
     assert [line["kind"] for line in lines] == ["log", "run"]
 
 
+@pytest.mark.heavy
 def test_a_terminal_that_follows_a_log_is_not_harmed_and_can_leave(stepping: Bench) -> None:
     run_id = begin(stepping, code=3)
     command = stepping.hibali.command("runs", "logs", "-f", run_id)
@@ -145,6 +146,7 @@ def test_runs_are_watched_in_a_table_and_looking_changes_nothing(stepping: Bench
     assert stepping.hibali("runs", "watch", exit=0).out == b""
 
 
+@pytest.mark.heavy
 def test_ctrl_c_leaves_the_table_and_the_runs(stepping: Bench) -> None:
     run_id = begin(stepping)
     terminal = Terminal(
@@ -159,6 +161,7 @@ def test_ctrl_c_leaves_the_table_and_the_runs(stepping: Bench) -> None:
     assert stepping.hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"
 
 
+@pytest.mark.heavy
 def test_elsewhere_there_is_a_line_for_each_change(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "watch", run_id)
@@ -213,6 +216,7 @@ def test_somebody_is_told_of_the_end_and_a_failure_to_do_so_changes_nothing(hiba
     bench.run(bench.answers(), "--notify", "true", exit=2)
 
 
+@pytest.mark.heavy
 def test_the_record_has_what_a_run_was_given_and_used(hibali: Any) -> None:
     busy = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; cp [IN] [OUT]"
     bench = Bench(hibali, doing(busy))
@@ -248,6 +252,7 @@ def test_accounting_tells_the_memory(hibali: Any, slurm_with_accounting: Any) ->
     assert [record["kind"] for record in bench.records(ended["id"])].count("usage") == 1
 
 
+@pytest.mark.heavy
 def test_sigterm_ends_a_watch_as_such(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "watch", run_id)
