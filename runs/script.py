@@ -92,6 +92,11 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
     wait "$tool"
     code=$?
   done
+  if [ -n "$caught" ]; then # the tool may have ended while a signal was what `wait` told of
+    wait "$tool" 2>/dev/null
+    last=$?
+    [ "$last" = 127 ] || code=$last
+  fi
   [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
