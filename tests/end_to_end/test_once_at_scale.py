@@ -40,6 +40,7 @@ case $fate in
   *) exec @SBATCH@ "$@" ;;
 esac
 """
+TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten of them are the promised 300
 KILLS = ("agent-before", "agent-after", "client-before", "client-after", "both-before", "both-after")
 
 
@@ -186,12 +187,12 @@ def test_submissions_that_are_killed_or_not_answered_are_one_job_each(
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_three_hundred_submissions_are_three_hundred_jobs(bench: Bench, slurm: Any, tmp_path: Path) -> None:
-    """110 are killed while they are being submitted, 50 get no answer, the rest are killed at random points."""
-    met = submit_many(bench, slurm, tmp_path, 10)
+def test_many_submissions_are_as_many_jobs(bench: Bench, slurm: Any, tmp_path: Path) -> None:
+    """More than a third are killed while they are being submitted, a sixth get no answer, the rest are killed at random points."""
+    met = submit_many(bench, slurm, tmp_path, TENS)
     answered = met["silent"] + met["stopped"]
-    assert met.total() - answered >= 100
-    assert answered >= 50
+    assert met.total() - answered >= 10 * TENS
+    assert answered >= 5 * TENS
 
 
 def submit_many(bench: Bench, slurm: Any, folder: Path, tens: int) -> Counter[str]:
