@@ -77,13 +77,16 @@ def judge(
     that the scheduler took it; where nobody knows, it did.
     """
     told = cancelled if told is None else told
-    best = (
-        accounted
-        if accounted is not None and not status.phase.queued and accounted.phase is not Phase.GONE
-        else status
-    )
+    best = accounted if accounted is not None and _knows_more(accounted, status) else status
     seen = _judge(status, best, record, cancelled=cancelled, marked=marked, told=told, again=again)
     return seen if accounted is None else replace(seen, accounted=accounted)
+
+
+def _knows_more(accounted: Status, status: Status) -> bool:
+    """Accounting lags: of a job that the queue knows to be over it may still say that it waits or runs."""
+    if status.phase.queued or accounted.phase is Phase.GONE:
+        return False
+    return status.phase is Phase.GONE or not accounted.phase.queued
 
 
 def _judge(

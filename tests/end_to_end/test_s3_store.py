@@ -96,16 +96,18 @@ def test_without_manifest_and_cache_nothing_is_moved_twice(study: Study) -> None
 
 
 def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
-    study.make({"large": LARGE})
+    many = LARGE * 3  # more than what is put whole
+    study.make({"large": many})
     study.push()
     found = study.place.bucket.client.head_object(Bucket=study.place.bucket.name, Key="t/large")
     assert "-" in found["ETag"]
-    assert study.place.read("t", b"large") == LARGE
+    assert study.place.read("t", b"large") == many
     (entry,) = study.open().list()
     assert entry.digest is not None
 
     def given_up() -> Iterator[Payload]:
-        yield from list(payloads_of(items_of([file_entry(b"other", LARGE)]), {b"other": LARGE}))[:-1]
+        items = items_of([file_entry(b"other", many)])
+        yield from list(payloads_of(items, {b"other": many}, 16 * MIB))[:-1]
         raise KeyError
 
     store = study.open()
@@ -113,9 +115,9 @@ def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
         list(store.write(given_up()))
     store.close()
     assert study.names() == {"t/large", "t/.hibali/manifest.jsonl"}, "nothing is seen of what was given up"
-    study.make({"other": LARGE})
+    study.make({"other": many})
     os.utime(study.source / "other", ns=(MTIME, MTIME))
-    assert study.push()["bytes_sent"] == len(LARGE) - 16 * MIB, "two parts stand there already"
+    assert study.push()["bytes_sent"] == len(many) - 48 * MIB, "three parts stand there already"
     assert study.place.unfinished("") == set()
 
 

@@ -116,7 +116,7 @@ def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callabl
 
 def test_the_page_shows_rules_that_can_be_read() -> None:
     """The lines of hibali on the page have options that it knows."""
-    from hibali_cli.launching import command
+    from hibali_cli.commands.run import command
 
     page = Path(REPOSITORY, "docs", "snakemake.md").read_text()
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}

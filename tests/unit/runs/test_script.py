@@ -129,7 +129,7 @@ def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
     while not (folder / "work" / "begun").exists():
         time.sleep(0.01)
     process.send_signal(getattr(signal, f"SIG{name}"))
-    assert process.wait(10) == 143
+    assert process.wait(60) == 143
     record = json.loads((folder / "exit.json").read_text())
     assert (record["code"], record["signal"]) == (143, name)
 
