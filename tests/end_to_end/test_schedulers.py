@@ -173,7 +173,7 @@ def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
     with cluster.far() as far:
         run, _ = cluster.submit(far, "", script=f"{TASK}: >over-$n", tasks=1)
         wait_for((cluster.folder(run) / "over-1").exists, SECONDS)
-        run, job = cluster.submit(far, "", script=f"{TASK}: >task-$n; sleep 600; : >over-$n", tasks=3)
+        run, job = cluster.submit(far, "", script=f"{TASK}: >task-$n; sleep 600 && : >over-$n", tasks=3)
         wait_for((cluster.folder(run) / "task-1").exists, SECONDS)
         assert far.run(cluster.scheduler.cancel_words(job)).exit_code == 0
         calmly(lambda: not any(phase.queued for phase in cluster.tasks(far, job).values()))
