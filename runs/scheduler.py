@@ -180,6 +180,20 @@ class Warns(Protocol):
         """Comment lines that have the job script, and nothing else, sent TERM so long before."""
 
 
+class KeepsNoAccounts:
+    """A scheduler that keeps no accounts, or none that a program can read: they are never asked."""
+
+    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+        """See Scheduler."""
+        del jobs, run, since
+        return ()
+
+    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+        """See Scheduler."""
+        del finished
+        return None
+
+
 def load_scheduler(word: str) -> Scheduler:
     """The scheduler a site names; raises `UsageError` for an unknown word."""
     from hibali.plugins import load

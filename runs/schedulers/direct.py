@@ -15,6 +15,7 @@ from runs.scheduler import (
     GONE,
     Answer,
     Job,
+    KeepsNoAccounts,
     NotSubmitted,
     Phase,
     Resources,
@@ -28,7 +29,7 @@ from runs.schedulers.direct_launch import CANCEL, LAUNCH, LEADER, RELEASE, STATU
 from transfers.far import Finished
 
 
-class Direct:
+class Direct(KeepsNoAccounts):
     """A process instead of a job: what it waits for, and how long it may take, it looks after itself."""
 
     name = "direct"
@@ -119,16 +120,6 @@ class Direct:
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """Never asked."""
         del finished, user
-        return None
-
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Nobody keeps accounts."""
-        del jobs, run, since
-        return ()
-
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Never asked."""
-        del finished
         return None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from runs.scheduler import (
     GONE,
     Answer,
     Job,
+    KeepsNoAccounts,
     Phase,
     Resources,
     Status,
@@ -73,7 +74,7 @@ _CANCELLED = ("TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_FORCE_OWNER", "TERM_OWNER"
 _BROKEN = ("TERM_CWD_NOTEXIST", "TERM_LOAD", "TERM_PREEMPT", "TERM_REQUEUE_ADMIN", "TERM_REQUEUE_OWNER")
 
 
-class Lsf:
+class Lsf(KeepsNoAccounts):  # what bacct writes is for people
     """The questions, and the tables that read the answers."""
 
     name = "lsf"
@@ -145,16 +146,6 @@ class Lsf:
         """The first one of the user's."""
         mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
         return str(min(mine)) if mine else None
-
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """What bacct writes is for people."""
-        del jobs, run, since
-        return ()
-
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Never asked."""
-        del finished
-        return None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that has ended is refused."""

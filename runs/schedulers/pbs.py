@@ -18,6 +18,7 @@ from runs.scheduler import (
     GONE,
     Answer,
     Job,
+    KeepsNoAccounts,
     Phase,
     Resources,
     Status,
@@ -111,7 +112,7 @@ _DELETED = "91"  # the substate of a job that qdel ended, in PBS Professional
 _UNKNOWN = {35, 153}  # "Job has finished", "Unknown Job Id"
 
 
-class Pbs:
+class Pbs(KeepsNoAccounts):  # accounts are files of the server's, and what it remembers qstat tells
     """The questions, and the tables that read the answers."""
 
     name = "pbs"
@@ -195,16 +196,6 @@ class Pbs:
         if finished.exit_code != 0 or (lines and not found):
             raise no_answer("qselect", finished)
         return min(found, key=lambda job: int(re.split(r"[.\[]", job)[0])) if found else None
-
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Accounts are files of the server's; what it remembers, qstat tells."""
-        del jobs, run, since
-        return ()
-
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Never asked."""
-        del finished
-        return None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """One that has ended is unknown, or has an invalid state."""
