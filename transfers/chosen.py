@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
 from hibali.errors import RefusedError
-from hibali.locations import Location
 from transfers.entry import Entry
-from transfers.store import Adjustment, Facts, Item, Landed, Lock, Payload, Problem, Space, Store, Unit
+from transfers.only_read import OnlyRead
+from transfers.store import Facts, Item, Lock, Payload, Problem, Space, Store, Unit
 
 
-class ChosenStore:
+class ChosenStore(OnlyRead):
     """The Store protocol over files of another store (transfers.store.Store); it is only read."""
 
     def __init__(self, store: Store, chosen: Mapping[bytes, Entry]) -> None:
@@ -87,30 +87,6 @@ class ChosenStore:
 
     def _real(self, entry: Entry) -> Entry:
         return entry._replace(path=self._chosen[entry.path].path)
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """See Store: it is only read."""
-        del payloads
-        self._refuse()
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: it is only read."""
-        del entries
-        self._refuse()
-
-    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """See Store: it is only read."""
-        del adjustments
-        self._refuse()
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: it is only read."""
-        del place, entries
-        self._refuse()
-
-    def make_root(self) -> None:
-        """See Store: it is only read."""
-        self._refuse()
 
     def expect(self, size: int) -> None:
         """See Store."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
-from hibali.locations import Location
 from transfers.entry import Entry, Kind, Proof
+from transfers.only_read import OnlyRead
 from transfers.packing import group_units
 from transfers.packs.index import place_of
 from transfers.packs.place import HashesRanges, PackedPlace, Range
 from transfers.packs.reading import MemberReading
 from transfers.store import (
     SEGMENT_BYTES,
-    Adjustment,
     Facts,
     Item,
-    Landed,
     Lock,
     Payload,
     Problem,
@@ -28,7 +26,7 @@ from transfers.store import (
 )
 
 
-class PackedStore:
+class PackedStore(OnlyRead):
     """The Store protocol over a packed place or a folder or file in it (transfers.store.Store); it is only read."""
 
     def __init__(self, place: PackedPlace, about: str, below: bytes = b"", *, counts: bool = True) -> None:
@@ -137,30 +135,6 @@ class PackedStore:
                 yield asked.popleft(), None, answer
             else:
                 yield asked.popleft(), answer, None
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """See Store: a view is only read."""
-        del payloads
-        self._refuse()
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: a view is only read."""
-        del entries
-        self._refuse()
-
-    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """See Store: a view is only read."""
-        del adjustments
-        self._refuse()
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: a view is only read."""
-        del place, entries
-        self._refuse()
-
-    def make_root(self) -> None:
-        """See Store: a view is only read."""
-        self._refuse()
 
     def expect(self, size: int) -> None:
         """See Store."""
