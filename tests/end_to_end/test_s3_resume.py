@@ -18,7 +18,7 @@ from tests.support.transfers import Transfers
 from tests.support.trees import sha256
 
 MIB = 1 << 20
-LARGE = random.Random(11).randbytes(208 * MIB + 11)  # noqa: S311 - 14 parts of 16 MiB
+WHOLE = 304 * MIB + 11  # 20 parts of 16 MiB, and more than what all kills of a test let pass
 IN_FLIGHT = 64 * MIB  # what was under way at a kill, and what the kernel had taken of it
 
 
@@ -33,6 +33,14 @@ def counted(transfers_to: Any) -> Iterator[tuple[Transfers, CuttingProxy]]:
     proxy.sent = 0
     yield there, proxy
     proxy.close()
+
+
+def large(size: int) -> bytes:
+    """The same content each time, made when asked for: each worker would hold it for all of its other tests."""
+    numbers = random.Random(11)  # noqa: S311 - no secret
+    return numbers.randbytes(size // 2) + numbers.randbytes(
+        size - size // 2
+    )  # one call gives 256 MiB at most
 
 
 def push_and_kill(there: Transfers, proxy: CuttingProxy, after: int, number: int = signal.SIGKILL) -> None:
@@ -54,18 +62,19 @@ def uploads(there: Transfers) -> list[str]:
 @pytest.mark.heavy
 def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None:
     there, proxy = counted
-    there.make({b"large": LARGE})
+    content = large(WHOLE)
+    there.make({b"large": content})
     kills = (110 * MIB, 100 * MIB, 90 * MIB)
     for after in kills:
         push_and_kill(there, proxy, after)
         assert there.landed() == {}, "nothing is seen of it before it is whole"
         assert len(uploads(there)) == 1
     receipt = there.push().last
-    assert there.landed() == {b"large": LARGE}
+    assert there.landed() == {b"large": content}
     assert uploads(there) == []
-    assert proxy.sent <= len(LARGE) * 1.03 + len(kills) * IN_FLIGHT
-    assert receipt["bytes_sent"] <= len(LARGE) - sum(kills) + len(kills) * IN_FLIGHT
-    assert (receipt["files_moved"], receipt["bytes_moved"]) == (1, len(LARGE))
+    assert proxy.sent <= len(content) * 1.03 + len(kills) * IN_FLIGHT
+    assert receipt["bytes_sent"] <= len(content) - sum(kills) + len(kills) * IN_FLIGHT
+    assert (receipt["files_moved"], receipt["bytes_moved"]) == (1, len(content))
     assert receipt["proof_moved"] == "recorded", "the server hashed its first parts in another call"
     assert there.verify(there.source, "there:data").last["proof_tree"] == "digest"
     again = there.push().last
@@ -74,16 +83,17 @@ def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None
 
 def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> None:
     there, proxy = counted
-    there.make({b"large": LARGE[: 128 * MIB]})
+    content = large(128 * MIB)
+    there.make({b"large": content})
     push_and_kill(there, proxy, 110 * MIB, signal.SIGTERM)
     assert there.push().last["bytes_sent"] <= 128 * MIB - 110 * MIB + IN_FLIGHT
-    assert there.landed() == {b"large": LARGE[: 128 * MIB]}
+    assert there.landed() == {b"large": content}
 
 
 @pytest.mark.parametrize("keep_times", [False, True])
 def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: bool) -> None:
     there, proxy = counted
-    content = LARGE[: 128 * MIB]
+    content = large(128 * MIB)
     file = there.make({b"large": content}) / "large"
     push_and_kill(there, proxy, 110 * MIB)
     status = file.stat()
@@ -100,7 +110,7 @@ def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: boo
 @pytest.mark.heavy
 def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(counted: Any) -> None:
     there, proxy = counted
-    content = LARGE[: 128 * MIB]
+    content = large(128 * MIB)
     there.make({b"large": content})
     push_and_kill(there, proxy, 110 * MIB)  # more than what is under way at once: some parts have landed
     client, bucket = there.place.bucket.client, there.place.bucket.name
@@ -121,7 +131,7 @@ def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(count
 
 def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> None:
     there, proxy = counted
-    there.make({b"large": LARGE[: 64 * MIB]})
+    there.make({b"large": large(64 * MIB)})
     push_and_kill(there, proxy, 40 * MIB)
     client, bucket = there.place.bucket.client, there.place.bucket.name
     client.create_multipart_upload(Bucket=bucket, Key="data/of-another")
@@ -146,7 +156,8 @@ def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> 
 
 def test_what_is_under_way_is_not_ended(counted: Any) -> None:
     there, proxy = counted
-    there.make({b"large": LARGE})
+    content = large(208 * MIB)
+    there.make({b"large": content})
     process = there.hibali.start("push", there.source, "there:data", "--json")
     while proxy.sent < 32 * MIB:
         time.sleep(0.005)
@@ -157,7 +168,7 @@ def test_what_is_under_way_is_not_ended(counted: Any) -> None:
     finally:
         os.killpg(process.pid, signal.SIGCONT)
     assert process.wait(60) == 0
-    assert there.landed() == {b"large": LARGE}
+    assert there.landed() == {b"large": content}
 
 
 def test_a_folder_has_nothing_to_clean(hibali: Any, tmp_path: Path) -> None:

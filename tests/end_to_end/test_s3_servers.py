@@ -13,7 +13,7 @@ from tests.support.manifests import read_lines
 from tests.support.places import add_site, make_place
 from tests.support.trees import make_tree, read_tree
 
-LARGE = random.Random(2).randbytes((20 << 20) + 3)  # noqa: S311 - three parts
+LARGE = random.Random(2).randbytes((36 << 20) + 3)  # noqa: S311 - three parts
 TREE = {b"a/b": b"1", b"a/c d/e": b"22", b"empty": b"", b"large": LARGE}
 
 CHECKED = {"checks checksum": True, "conditional create": True, "file and folder": True}
