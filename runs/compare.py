@@ -18,6 +18,7 @@ from hibali.text import printable
 from runs.bundles.outputs import Left
 from runs.collect import pull_outputs
 from runs.run import Run
+from transfers.receipt import Receipt
 from transfers.request import Saving
 
 _COMMAND_SECONDS = 3600.0
@@ -58,20 +59,33 @@ def _inputs(a: Run, b: Run) -> list[Fact]:
 
 
 def _identities(run: Run) -> dict[str, str]:
+    """By the question that an input answers; of a sweep by its text, as it may answer several."""
     found: dict[str, list[str]] = {}
     for each in run.inputs:
-        found.setdefault(each["id"], []).append(each["identity"])
+        found.setdefault(each["id"] or str(each.get("text")), []).append(each["identity"])
     return {name: ", ".join(identities) for name, identities in found.items()}
 
 
 def _values(a: Run, b: Run) -> list[Fact]:
-    files = {each["id"] for run in (a, b) for each in run.inputs}
-    names = sorted((a.invocation.keys() | b.invocation.keys()) - files)
+    others = {name for run in (a, b) for name in (*_files(run), *(run.sweep.columns if run.sweep else ()))}
+    names = sorted((a.invocation.keys() | b.invocation.keys()) - others)
     return [Fact(f"value {name}", a.invocation.get(name), b.invocation.get(name)) for name in names]
 
 
+def _files(run: Run) -> set[str]:
+    """The questions that files answer; of a sweep those whose answers are texts of its inputs."""
+    if run.sweep is None:
+        return {each["id"] for each in run.inputs}
+    texts = {each.get("text") for each in run.inputs}
+    lists = {name: each if isinstance(each, list) else [each] for name, each in run.invocation.items()}
+    return {name for name, some in lists.items() if some and all(each in texts for each in some)}
+
+
 class Copies:
-    """Files that a run left, as they can be read on this machine: as they were collected, or brought now."""
+    """Files that a run left, as they can be read on this machine: as they were collected, or brought now.
+
+    Those of a sweep are called `N/PATH`.
+    """
 
     def __init__(self, run: Run, left: Left, folder: Path) -> None:
         """What has to be brought comes to `folder`, which is made."""
@@ -83,11 +97,10 @@ class Copies:
     def bring(self, paths: Sequence[bytes], site: Site, tell: Listener) -> Mapping[bytes, Path]:
         """Where each of them lies here. Raises `IncompleteError` where one cannot be brought as it was."""
         wanted = [path for path in paths if not self._is_collected(path)]
-        text = str(self._folder.absolute())
-        target = Location(local_site(), text, text, typed_local=True)
-        receipt = pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
+        here = self._folder.absolute()
+        receipt = self._pull(wanted, site, here, tell)
         for path in wanted:
-            self._found[path] = Path(text) / os.fsdecode(path)
+            self._found[path] = here / os.fsdecode(path)
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
                 raise IncompleteError(
                     "not-brought",
@@ -95,6 +108,14 @@ class Copies:
                     about=f"{self._run.id}: {printable(path)}",
                 )
         return self._found
+
+    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, tell: Listener) -> Receipt:
+        if self._run.sweep is not None and wanted:
+            from runs.sweeps.left import pull_named
+
+            return pull_named("compare", self._run, site, here, wanted, tell)
+        target = Location(local_site(), str(here), str(here), typed_local=True)
+        return pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
 
     def _is_collected(self, path: bytes) -> bool:
         """Whether it lies where it was collected to, unchanged."""
