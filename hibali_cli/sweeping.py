@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
@@ -13,7 +13,8 @@ from hibali.ledger import new_identifier
 from hibali.locations import Location, read_location
 from hibali.strict_json import read_json_file
 from hibali_cli.chaining import Order, settle
-from hibali_cli.collecting import Into, tell_collected
+from hibali_cli.choosing import Asked, choose_site, is_choice, texts_of, typed_sites
+from hibali_cli.collecting import Into, saving_in, tell_collected
 from hibali_cli.job_options import wanted_again, with_wishes
 from hibali_cli.launching import (
     announce,
@@ -33,14 +34,14 @@ from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.carry import Synchroniser
 from runs.container import load_container
-from runs.dataset import asked_here
+from runs.dataset import asked_before, asked_here, keep_in
 from runs.follow import wait_for_end
-from runs.inputs import locate_files
+from runs.inputs import Located, locate_files, seen_from
 from runs.launch import Request, TaskRequest, launch
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, show_tasks
+from runs.sweeps.launch import files_of, show_tasks, takes_several, tasks_key
 from runs.sweeps.rerun import read_again, tasks_to_rerun
 from runs.sweeps.sweep import sweep_of
 from runs.sweeps.table import OutputFile, check_table, hash_files, write_table
@@ -49,6 +50,7 @@ from transfers.request import Saving
 
 if TYPE_CHECKING:
     from registry.catalogue import Catalogue
+    from runs.prepare import Input
     from transfers.receipt import Receipt
 
 
@@ -91,7 +93,8 @@ def _read_again(common: Common, book: Book, run: Run, pipeline: Pipeline, number
     again = read_again(run, book, pipeline, numbers)
     site = run_site(common, run.site)
     image = str(again.asked.get("image", ""))
-    located = locate_files(again.files, common.settings(), site, known=again.known)
+    several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
+    located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
     request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
     return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
@@ -103,8 +106,7 @@ def run_sweep(
     pipeline: Pipeline,
     answers: Path | None,
     line: SweepLine,
-    site_name: str,
-    asked: dict[str, Any],
+    choosing: Asked,
     into: Into,
     *,
     wait: bool,
@@ -113,26 +115,28 @@ def run_sweep(
 ) -> int | None:
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
-    request = _read_sweep(
-        common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run, wait=wait
-    )
-    request = with_wishes(common, request, asked["wanted"])
+    sweep = _read_tasks(pipeline, answers, line)
+    order = Order(wait=wait, sweep=True)
+    if is_choice(choosing, common.settings()):
+        request = _choose_site(common, sweep, choosing, order)
+        if choosing.explain and dry_run:
+            return None
+    else:
+        [name] = set(choosing.sites)
+        request = _request_at(common, sweep, name, choosing, order, identify=not dry_run)
+    request = with_wishes(common, request, choosing.wanted)
+    if into.dataset is not None:
+        keep_in(into.dataset, asked_before([{"asked": request.asked}], pipeline.reference))
     if dry_run:
         _show_sweep(common, request)
         return None
     require_consent(common, catalogue, pipeline, request.container)
-    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait, notify=notify)
+    request = replace(request, name=choosing.name, new=choosing.new, image=choosing.image)
+    return send_and_follow(common, request, into, line.table, wait=wait, notify=notify)
 
 
 def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
     """Raise `UsageError` for what a sweep cannot be asked for."""
-    if into.dataset is not None:
-        raise UsageError(
-            "usage",
-            "one record cannot repeat many tasks: a sweep is not kept with one",
-            about="--dataset",
-            hint="Collect into the dataset with --collect DIR, which saves the outputs.",
-        )
     if table is not None and not wait:
         raise UsageError(
             "usage",
@@ -141,22 +145,22 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
     if table is not None:
-        check_table(Path(table), into.folder)
+        check_table(Path(table), into.folder or into.dataset)
 
 
-def _read_sweep(
-    common: Common,
-    pipeline: Pipeline,
-    answers: Path | None,
-    line: SweepLine,
-    site_name: str,
-    image: str,
-    *,
-    identify: bool,
-    wait: bool,
-) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything."""
-    site = run_site(common, site_name)
+@dataclass(frozen=True, slots=True)
+class _Tasks:
+    """What a line asks for, read and checked: what all tasks answer, each of them, and their files."""
+
+    pipeline: Pipeline
+    answers: Path | None
+    line: SweepLine
+    invocation: Invocation
+    tasks: tuple[TaskRequest, ...]
+    files: tuple[Input, ...]
+
+
+def _read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> _Tasks:
     given = read_json_file(answers) if answers is not None else {}
     rows = make_rows(pipeline, line.each, line.parameters)
     invocations = check_tasks(pipeline, given, rows)
@@ -164,15 +168,50 @@ def _read_sweep(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
     )
-    files = files_of(tasks)
+    invocation = Invocation(dict(given), dict(given))
+    return _Tasks(pipeline, answers, line, invocation, tasks, tuple(files_of(tasks)))
+
+
+def _choose_site(common: Common, sweep: _Tasks, choosing: Asked, order: Order) -> Request:
+    """The request at the best site, by what all tasks read together."""
+    several = takes_several(sweep.tasks)
+    located = locate_files(sweep.files, common.settings(), None, several=several)
+    texts = texts_of(located)
+    key = tasks_key(
+        sweep.pipeline, sweep.invocation, sweep.tasks, texts, typed_sites(choosing), choosing.name
+    )
+
+    def make(name: str) -> Request:
+        here = order._replace(wait=False, heard=True)
+        return _request_at(common, sweep, name, choosing, here, identify=True, located=located)
+
+    return choose_site(common, choosing, key, located, make, order)
+
+
+def _request_at(
+    common: Common,
+    sweep: _Tasks,
+    site_name: str,
+    choosing: Asked,
+    order: Order,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+) -> Request:
+    """Everything that can be checked here is checked before the site is asked anything; `located` as `read_request` has it."""
+    site = run_site(common, site_name)
+    settings = common.settings()
     if identify:
-        references = list_references(files, common.settings())
-        settle(common, references, Order(wait=wait, sweep=True), site, load_container(site.container))
-    located = locate_files(files, common.settings(), site, identify=identify)
-    asked = asked_here(answers or Path(), located, image).to_fields()
-    request = make_request(pipeline, Invocation(dict(given), dict(given)), located, site, image, asked)
-    request.container.image_name(pipeline.container)
-    return replace(request, tasks=tasks)
+        settle(common, list_references(sweep.files, settings), order, site, load_container(site.container))
+    if located is None:
+        several = takes_several(sweep.tasks)
+        located = locate_files(sweep.files, settings, site, identify=identify, several=several)
+    else:
+        located = seen_from(located, site, settings)
+    asked = asked_here(sweep.answers, located, choosing.image, sweep.line.each, sweep.line.parameters)
+    request = make_request(sweep.pipeline, sweep.invocation, located, site, choosing.image, asked.to_fields())
+    request.container.image_name(sweep.pipeline.container)
+    return replace(request, tasks=sweep.tasks, marks=choosing.marks)
 
 
 def send_and_follow(
@@ -218,14 +257,15 @@ def _finish(
 ) -> tuple[Run, Receipt | None]:
     """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
     collector = None
-    if into.folder is not None:
-        target = read_location(into.folder, common.settings())
+    folder = into.folder or into.dataset
+    if folder is not None:
+        target = read_location(folder, common.settings())
         collector = TaskCollector(book, request.site, target, tell, Saving(save=not into.no_save))
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
         try:
-            if collector is not None:
+            if collector is not None and into.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
             tell(Noted(f"not collected yet: {problem.message}"))
@@ -239,6 +279,9 @@ def _finish(
         tell=tell,
         changed=changed,
     )
+    if collector is not None and into.dataset is not None:
+        # one commit with one record, when all is well; nothing is kept unasked of what failed
+        collector = _keeping(book, run, into.dataset, collector) if run.state is State.SUCCEEDED else None
     numbers = sweep_of(run).in_state(State.SUCCEEDED)
     receipt, chosen = collector.bring(run, numbers) if collector is not None else (None, None)
     if table is not None:
@@ -246,14 +289,21 @@ def _finish(
     return book.load(run.id), receipt
 
 
+def _keeping(book: Book, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+    """The same, committing what it brings with a record of the line."""
+    return collector.saving(saving_in(book, run, dataset))
+
+
 def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str | None) -> int:
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell)
-        target = read_location(into.folder or f"./{run.id}", common.settings())
+        target = read_location(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
+        if into.dataset is not None and run.state is State.SUCCEEDED:
+            collector = _keeping(book, run, into.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))
         if table is not None:
             make_table(common, run, Path(table), collector, chosen)

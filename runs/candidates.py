@@ -91,7 +91,9 @@ def _bytes_to_move(request: Request, far: Far, sizes: Sizes, tell: Listener) -> 
     work = far.expand(work_path(request.site))
     cache = open_cache(far, request.site, work, Synchroniser(), tell)
     total = 0
-    for place, identity in zip(request.places, request.identities, strict=True):
+    for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
+        if each.in_place:
+            continue  # what a run leaves there, perhaps later
         if identity is None:
             identify_at_site(far, place)
         else:

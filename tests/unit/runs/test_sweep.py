@@ -85,7 +85,8 @@ def test_a_sweep_runs_until_the_last_task_has_ended_and_is_then_as_bad_as_the_wo
 def test_a_task_is_read_as_a_run_by_itself() -> None:
     run = run_of(sweep([State.SUCCEEDED, State.FAILED]))
     task = one_task(run, 2)
-    assert (task.state, task.job, task.sweep) == (State.FAILED, "7", None)
+    assert (task.state, task.job, task.sweep, task.task) == (State.FAILED, "7", None, 2)
+    assert (task.word, run.word) == (f"{RUN}.2", RUN)
     assert task.folder == run.folder + b"/tasks/2"
     assert one_task(run, 2, log_of_job=True).folder == run.folder + b"/chunks/1"
     with pytest.raises(NotFoundError):
