@@ -155,25 +155,26 @@ def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
 
     Raises `NotFoundError` where the sweep has no such task.
     """
-    sweep = sweep_of(run)
-    if number not in sweep.tasks:
-        numbers = write_ranges(sweep.tasks)
-        raise NotFoundError(
-            "no-such-task", f"there is no task {number}", about=run.id, hint=f"There are: {numbers}"
-        )
     [found] = tasks_as_runs(run, [number])
-    place = sweep.places().get(number)
+    place = sweep_of(run).places().get(number)
     if log_of_job and found.folder and place is not None:
         return replace(found, folder=chunk_folder(run, place[0]))
     return found
 
 
 def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
-    """The same of several tasks, which are there."""
+    """The same of several tasks."""
     sweep = sweep_of(run)
+    wanted = list(numbers)
+    missing = next((number for number in wanted if number not in sweep.tasks), None)
+    if missing is not None:
+        known = write_ranges(sweep.tasks)
+        raise NotFoundError(
+            "no-such-task", f"there is no task {missing}", about=run.id, hint=f"There are: {known}"
+        )
     places, outputs = sweep.places(), sweep.outputs()
     return [
-        _as_run(run, number, sweep.tasks[number], places.get(number), outputs[number]) for number in numbers
+        _as_run(run, number, sweep.tasks[number], places.get(number), outputs[number]) for number in wanted
     ]
 
 

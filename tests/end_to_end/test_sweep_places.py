@@ -143,7 +143,7 @@ def test_a_sweep_is_saved_with_one_record_of_its_line(hibali: Any, tmp_path: Pat
     reference = study.bench.reference
     assert log == [f"[DATALAD RUNCMD] {reference} at here", "made"]
     _, found = get_run_info(None, study.repository.run("log", "-1", "--format=%B").decode())
-    assert found["inputs"] == ["answers.json", "rows {x}.csv", "one.txt"]
+    assert found["inputs"] == ["answers.json", "rows {{x}}.csv", "one.txt"]
     assert found["outputs"] == ["derived/*/out.txt"]
     assert found["cmd"] == (
         f"hibali run {reference} answers.json --each 'rows {{x}}.csv' --param=code=0 --site here --wait --new"
