@@ -133,7 +133,8 @@ def _prepare_tasks(
 
 def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Need]) -> tuple[Need, ...]:
     """What one task takes of other runs, which is looked after before its tool starts; `needs` are those of all by path."""
-    return tuple(needs[each.source] for each in inputs if each.in_place and each.source in needs)
+    taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
+    return tuple(dict.fromkeys(taken))
 
 
 def _check_marks(request: Request) -> None:

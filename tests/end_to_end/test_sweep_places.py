@@ -146,7 +146,7 @@ def test_a_sweep_is_saved_with_one_record_of_its_line(hibali: Any, tmp_path: Pat
     assert found["inputs"] == ["answers.json", "rows {{x}}.csv", "one.txt"]
     assert found["outputs"] == ["derived/*/out.txt"]
     assert found["cmd"] == (
-        f"hibali run {reference} answers.json --each 'rows {{x}}.csv' --param=code=0 --site here --wait --new"
+        f"hibali run {reference} answers.json --each 'rows {{{{x}}}}.csv' --param=code=0 --site here --wait --new"
         " --collect derived --no-save"
     )
 
