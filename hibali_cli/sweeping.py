@@ -1,9 +1,8 @@
-"""What `hibali run` and `hibali runs rerun` do with many tasks: reading them, sending them, following them, and the table at the end."""
+"""What `hibali run` and `hibali runs rerun` do with many tasks: sending them, following them, and the table at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +10,12 @@ from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import Location, read_location
-from hibali.strict_json import read_json_file
-from hibali_cli.chaining import Order, settle
-from hibali_cli.choosing import Asked, choose_site, is_choice, texts_of, typed_sites
+from hibali_cli.chaining import Order
+from hibali_cli.choosing import Asked, is_choice
 from hibali_cli.collecting import Into, saving_in, tell_collected
-from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.job_options import with_wishes
 from hibali_cli.launching import (
     announce,
-    make_request,
     require_consent,
     run_one,
     show_files,
@@ -28,39 +25,25 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure, report_ends, state_text
 from hibali_cli.run_site import opener, run_site, update_runs
-from registry.invocation import Invocation
-from registry.parameters import check_tasks, make_rows
+from hibali_cli.sweep_request import SweepLine, choose_sweep, read_tasks, request_again, request_at
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.carry import Synchroniser
-from runs.container import load_container
-from runs.dataset import asked_before, asked_here, keep_in
+from runs.dataset import asked_before, keep_in
 from runs.follow import wait_for_end
-from runs.inputs import Located, locate_files, seen_from
-from runs.launch import Request, TaskRequest, launch
+from runs.launch import Request, launch
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, show_tasks, takes_several, tasks_key
-from runs.sweeps.rerun import read_again, tasks_to_rerun
+from runs.sweeps.launch import show_tasks
+from runs.sweeps.rerun import tasks_to_rerun
 from runs.sweeps.sweep import sweep_of
 from runs.sweeps.table import OutputFile, check_table, hash_files, write_table
-from runs.taking import list_references
 from transfers.request import Saving
 
 if TYPE_CHECKING:
     from registry.catalogue import Catalogue
-    from runs.prepare import Input
     from transfers.receipt import Receipt
-
-
-@dataclass(frozen=True, slots=True)
-class SweepLine:
-    """What the command line said of the tasks, and where their table goes."""
-
-    each: Path | None
-    parameters: Sequence[str]
-    table: str | None
 
 
 def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed: bool, wait: bool) -> int:
@@ -81,23 +64,11 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
         common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
-    request = _read_again(common, book, run, catalogue.find(run.pipeline), numbers)
+    request = request_again(common, book, run, catalogue.find(run.pipeline), numbers)
     require_consent(common, catalogue, request.pipeline, request.container)
     if request.tasks:
         return send_and_follow(common, request, into, table, wait=wait)
     return run_one(common, request, wait=wait, into=into)
-
-
-def _read_again(common: Common, book: Book, run: Run, pipeline: Pipeline, numbers: Sequence[int]) -> Request:
-    """The request that runs these tasks of a run again, or all of one that is no sweep."""
-    again = read_again(run, book, pipeline, numbers)
-    site = run_site(common, run.site)
-    image = str(again.asked.get("image", ""))
-    several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
-    located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
-    request = make_request(pipeline, again.invocation, located, site, image, again.asked)
-    request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
 
 
 def run_sweep(
@@ -115,15 +86,15 @@ def run_sweep(
 ) -> int | None:
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
-    sweep = _read_tasks(pipeline, answers, line)
+    sweep = read_tasks(pipeline, answers, line)
     order = Order(wait=wait, sweep=True)
     if is_choice(choosing, common.settings()):
-        request = _choose_site(common, sweep, choosing, order)
+        request = choose_sweep(common, sweep, choosing, order)
         if choosing.explain and dry_run:
             return None
     else:
         [name] = set(choosing.sites)
-        request = _request_at(common, sweep, name, choosing, order, identify=not dry_run)
+        request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
     request = with_wishes(common, request, choosing.wanted)
     if into.dataset is not None:
         keep_in(into.dataset, asked_before([{"asked": request.asked}], pipeline.reference))
@@ -146,72 +117,6 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
         )
     if table is not None:
         check_table(Path(table), into.folder or into.dataset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tasks:
-    """What a line asks for, read and checked: what all tasks answer, each of them, and their files."""
-
-    pipeline: Pipeline
-    answers: Path | None
-    line: SweepLine
-    invocation: Invocation
-    tasks: tuple[TaskRequest, ...]
-    files: tuple[Input, ...]
-
-
-def _read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> _Tasks:
-    given = read_json_file(answers) if answers is not None else {}
-    rows = make_rows(pipeline, line.each, line.parameters)
-    invocations = check_tasks(pipeline, given, rows)
-    tasks = tuple(
-        TaskRequest(number, row.values, invocation)
-        for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
-    )
-    invocation = Invocation(dict(given), dict(given))
-    return _Tasks(pipeline, answers, line, invocation, tasks, tuple(files_of(tasks)))
-
-
-def _choose_site(common: Common, sweep: _Tasks, choosing: Asked, order: Order) -> Request:
-    """The request at the best site, by what all tasks read together."""
-    several = takes_several(sweep.tasks)
-    located = locate_files(sweep.files, common.settings(), None, several=several)
-    texts = texts_of(located)
-    key = tasks_key(
-        sweep.pipeline, sweep.invocation, sweep.tasks, texts, typed_sites(choosing), choosing.name
-    )
-
-    def make(name: str) -> Request:
-        here = order._replace(wait=False, heard=True)
-        return _request_at(common, sweep, name, choosing, here, identify=True, located=located)
-
-    return choose_site(common, choosing, key, located, make, order)
-
-
-def _request_at(
-    common: Common,
-    sweep: _Tasks,
-    site_name: str,
-    choosing: Asked,
-    order: Order,
-    *,
-    identify: bool,
-    located: Sequence[Located] | None = None,
-) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything; `located` as `read_request` has it."""
-    site = run_site(common, site_name)
-    settings = common.settings()
-    if identify:
-        settle(common, list_references(sweep.files, settings), order, site, load_container(site.container))
-    if located is None:
-        several = takes_several(sweep.tasks)
-        located = locate_files(sweep.files, settings, site, identify=identify, several=several)
-    else:
-        located = seen_from(located, site, settings)
-    asked = asked_here(sweep.answers, located, choosing.image, sweep.line.each, sweep.line.parameters)
-    request = make_request(sweep.pipeline, sweep.invocation, located, site, choosing.image, asked.to_fields())
-    request.container.image_name(sweep.pipeline.container)
-    return replace(request, tasks=sweep.tasks, marks=choosing.marks)
 
 
 def send_and_follow(
@@ -290,7 +195,18 @@ def _finish(
 
 
 def _keeping(book: Book, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
-    """The same, committing what it brings with a record of the line."""
+    """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
+    part = run
+    while part.origin:
+        whole = book.load(part.origin)
+        if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
+            raise UsageError(
+                "part-of-a-sweep",
+                "these tasks are a part of their sweep, and the record of its line would repeat all of them",
+                about=run.id,
+                hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
+            )
+        part = whole
     return collector.saving(saving_in(book, run, dataset))
 
 

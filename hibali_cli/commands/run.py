@@ -161,7 +161,8 @@ def command(
     choosing = Asked(site_names, image, name, new, explain, marks, wanted)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
-        from hibali_cli.sweeping import SweepLine, run_sweep
+        from hibali_cli.sweep_request import SweepLine
+        from hibali_cli.sweeping import run_sweep
 
         check_alone(order)
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
