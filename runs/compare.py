@@ -34,35 +34,45 @@ class Fact:
 
 
 def differing_facts(a: Run, b: Run) -> list[Fact]:
-    """What distinguishes two runs, of all that may change what they leave; pure. Of inputs the content counts, not the place."""
+    """What distinguishes two runs, of all that may change what they leave; pure. Of inputs the content counts, not the place.
+
+    How tasks of sweeps ended is told of each (runs.sweeps.compare).
+    """
+    single = a.sweep is None and b.sweep is None
     facts = [
         Fact("pipeline", a.pipeline, b.pipeline),
         Fact("digest", a.pipeline_digest, b.pipeline_digest),
         Fact("image", a.image or None, b.image or None),
         Fact("container", a.container, b.container),
         Fact("site", a.site, b.site),
-        Fact("host", a.host or None, b.host or None),
-        Fact("state", str(a.state), str(b.state)),
-        Fact("exit code", a.exit_code, b.exit_code),
-        *_inputs(a, b),
+        *(_ends(a, b) if single else ()),
+        *_inputs(a, b, "id" if single else "text"),
         *_values(a, b),
     ]
     return [fact for fact in facts if fact.a != fact.b]
 
 
-def _inputs(a: Run, b: Run) -> list[Fact]:
-    both = (_identities(a), _identities(b))
+def _ends(a: Run, b: Run) -> list[Fact]:
+    return [
+        Fact("host", a.host or None, b.host or None),
+        Fact("state", str(a.state), str(b.state)),
+        Fact("exit code", a.exit_code, b.exit_code),
+    ]
+
+
+def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
+    """By the question that an input answers, or by its text, as of a sweep it may answer several."""
+    both = (_identities(a, by), _identities(b, by))
     return [
         Fact(f"input {name}", both[0].get(name), both[1].get(name))
         for name in sorted(both[0].keys() | both[1])
     ]
 
 
-def _identities(run: Run) -> dict[str, str]:
-    """By the question that an input answers; of a sweep by its text, as it may answer several."""
+def _identities(run: Run, by: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for each in run.inputs:
-        found.setdefault(each["id"] or str(each.get("text")), []).append(each["identity"])
+        found.setdefault(str(each.get(by)), []).append(each["identity"])
     return {name: ", ".join(identities) for name, identities in found.items()}
 
 
