@@ -20,7 +20,14 @@ from runs.book import Book
 from runs.bundles.archive import Archive
 from runs.bundles.compose import Parts
 from runs.bundles.create import create_bundle
-from runs.bundles.gather import given_answers, image_of, inputs_of_invocation, inputs_of_run, left_by
+from runs.bundles.gather import (
+    given_answers,
+    image_of,
+    inputs_of_invocation,
+    inputs_of_run,
+    left_by,
+    require_single,
+)
 from runs.bundles.read import Bundle, read_bundle
 from runs.run import RUN_ID
 
@@ -62,6 +69,7 @@ def make_bundle(
 def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -> Parts:
     book, catalogue = Book(), Catalogue()
     [run] = update_runs(common, book, [book.load(run_id)], tell)
+    require_single(run)
     left = left_by(run, book, lambda: run_site(common, run.site))
     pipeline = catalogue.find(run.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))

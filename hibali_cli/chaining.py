@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 class Order(NamedTuple):
     """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for.
 
-    A `sweep` comes after the end of whatever it takes from.
+    A `sweep` comes after the end of whatever it takes from. What was `heard` of the others just now is in the ledger: nobody is asked again.
     """
 
     after: tuple[str, ...] = ()
     hold: bool = False
     wait: bool = False
     sweep: bool = False
+    heard: bool = False
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -62,17 +63,6 @@ def check_alone(order: Order) -> None:
         )
 
 
-def check_unchained(order: Order) -> None:
-    """Raise `UsageError` for what needs a site that is named."""
-    if order.after or order.hold:
-        raise UsageError(
-            "usage",
-            "a run of a chain is at one named site",
-            about="--after" if order.after else "--hold",
-            hint="Name one --site.",
-        )
-
-
 def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool:  # noqa: FBT001 - as click has it
     """Whether to look for a run that can be reused; `--new` always starts one. Raises `UsageError` for what goes not together."""
     if reuse and dataset is not None:
@@ -102,21 +92,28 @@ def settle(
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs, wait_for_runs
     from runs.book import Book
-    from runs.chain import must_end_before, require_success
-    from runs.taking import outputs_taken
+    from runs.chain import must_end_before, needed_parts, require_success
+    from runs.scheduler import load_scheduler
 
     book = Book()
-    ids = dict.fromkeys([*order.after, *(each.run for each in references)])
-    runs = [book.load(each) for each in ids]
+    taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}
+    for each in references:
+        taken.setdefault(each.run, []).append(each)
+    scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
+
+    def needed(run: Run) -> list[Run]:
+        return needed_parts(run, [] if run.id in order.after else taken[run.id])
+
     first = [
         run
-        for run in runs
-        if order.sweep or must_end_before(run, site, container, outputs_taken(references, run))
+        for run in map(book.load, taken)
+        if order.sweep or must_end_before(run, taken[run.id], needed(run), site, container, scheduler)
     ]
-    waited = [run for run in first if not run.state.final]
-    if waited:
+    waited = [run for run in first if not all(part.state.final for part in needed(run))]
+    if waited and not order.heard:
         with listening(common, "waiting for runs that come first") as tell:
             (wait_for_runs if order.wait else update_runs)(common, book, waited, tell)
     for run in first:
-        require_success(book.load(run.id))
+        for part in needed(book.load(run.id)):
+            require_success(part)
     return load_first(order)

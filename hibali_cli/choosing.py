@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hibali.errors import HibaliError, UsageError
+from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali.settings import Settings
 from hibali.strict_json import read_json_file
+from hibali_cli.chaining import Order, load_first
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_site import opener
+from hibali_cli.run_site import opener, update_runs, wait_for_runs
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
@@ -19,7 +20,7 @@ from runs.book import Book
 from runs.candidates import Sizes, can_choose, look_at
 from runs.choose import Candidate, Choice, choose
 from runs.fast import NO_MARKS, Marks
-from runs.inputs import locate_inputs
+from runs.inputs import Located, locate_inputs
 from runs.launch import Request
 from runs.prepare import run_key
 from runs.scheduler import Resources
@@ -47,40 +48,96 @@ def is_choice(asked: Asked, settings: Settings) -> bool:
     return asked.explain or word_alone or len(set(asked.sites)) > 1
 
 
-def choose_request(common: Common, pipeline: Pipeline, answers: Path, asked: Asked) -> Request:
-    """The request at the best site. A run of this very line that is under way stays where it is, and nobody else is asked.
-
-    Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
-    """
+def choose_request(
+    common: Common, pipeline: Pipeline, answers: Path, asked: Asked, order: Order | None = None
+) -> Request:
+    """The request at the best site, as `choose_site` finds it."""
     from hibali_cli.launching import read_request
 
-    settings = common.settings()
+    order = order or Order()
     invocation = check_invocation(pipeline, read_json_file(answers))
-    located = locate_inputs(invocation, settings, None)
-    typed = "|".join(sorted(set(asked.sites)))  # no site's name holds a bar
-    texts = [each.identity.text if each.identity is not None else "" for each in located]
-    line = run_key(pipeline, invocation, texts, typed, asked.name)
+    located = locate_inputs(invocation, common.settings(), None)
+    line = run_key(pipeline, invocation, texts_of(located), typed_sites(asked), asked.name, order.after)
+
+    def make(name: str) -> Request:
+        return read_request(
+            common,
+            pipeline,
+            answers,
+            name,
+            asked.image,
+            order._replace(wait=False, heard=True),
+            identify=True,
+            located=located,
+            marks=asked.marks,
+        )
+
+    return choose_site(common, asked, line, located, make, order)
+
+
+def texts_of(located: Sequence[Located]) -> list[str]:
+    """What the inputs are, seen from no site."""
+    return [each.identity.text if each.identity is not None else "" for each in located]
+
+
+def typed_sites(asked: Asked) -> str:
+    """The sites of a line, however they were ordered: no site's name holds a bar."""
+    return "|".join(sorted(set(asked.sites)))
+
+
+def choose_site(
+    common: Common,
+    asked: Asked,
+    line: str,
+    located: Sequence[Located],
+    make: Callable[[str], Request],
+    order: Order,
+) -> Request:
+    """The request, as `make` makes it for each site, at the best one. A run of this very line that is under way stays where it is, and nobody else is asked.
+
+    Runs whose outputs are among what was `located`, or that come first, are asked about once; where no site can do without their
+    ends they are waited for, if the line waits. Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
+    """
+    if _hear_of(common, located, order, wait=False):
+        return _choose_now(common, asked, line, make)
+    try:
+        return _choose_now(common, asked, line, make)
+    except TryLaterError as problem:
+        if not order.wait or problem.code != "no-site":
+            raise
+    _hear_of(common, located, order, wait=True)
+    return _choose_now(common, asked, line, make)
+
+
+def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: bool) -> bool:
+    """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
+    book = Book()
+    ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
+    runs = {run.id: run for run in [*load_first(order), *map(book.load, ids)]}
+    waited = [run for run in runs.values() if not run.state.final]
+    if waited:
+        with listening(common, "asking about runs that come first") as tell:
+            (wait_for_runs if wait else update_runs)(common, book, waited, tell)
+    return all(book.load(run_id).state.final for run_id in runs)
+
+
+def _choose_now(common: Common, asked: Asked, line: str, make: Callable[[str], Request]) -> Request:
     requests: dict[str, Request] = {}
     unable: list[Candidate] = []
-    for name in _names(asked, settings):
+    failed: RunFailedError | None = None
+    for name in _names(asked, common.settings()):
         try:
-            request = read_request(
-                common,
-                pipeline,
-                answers,
-                name,
-                asked.image,
-                identify=True,
-                located=located,
-                marks=asked.marks,
-            )
-            request = replace(request, wanted=asked.wanted)
+            request = replace(make(name), wanted=asked.wanted)
             request.ask()
             _check_consent(request)
         except HibaliError as problem:
-            unable.append(Candidate(name, why_not=" ".join(problem.message.split())))
+            failed = problem if isinstance(problem, RunFailedError) else failed
+            words = " ".join(problem.message.split())
+            unable.append(Candidate(name, why_not=words, later=isinstance(problem, TryLaterError)))
         else:
             requests[name] = replace(request, name=asked.name, new=asked.new, image=asked.image, line=line)
+    if failed is not None and not requests:
+        raise failed
     choice = _choose(common, requests, unable, line, asked)
     _tell(common, choice, explain=asked.explain)
     return requests[choice.site]

@@ -69,7 +69,7 @@ def read_request(
     if located is None:
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
     else:
-        located = seen_from(located, site)
+        located = seen_from(located, site, common.settings())
     asked = asked_here(answers, located, image).to_fields()
     return make_request(
         pipeline, invocation, located, site, image, asked, first, hold=order.hold, marks=marks or NO_MARKS
@@ -90,7 +90,7 @@ def make_request(
 ) -> Request:
     """The request of these answers at a site, with its inputs located; `first` are the runs that come before.
 
-    Without `marks` nothing goes to fast storage.
+    Without `marks` nothing goes to fast storage; those of the tasks of a sweep are read for each task.
     """
     from hibali_cli.catalogue import pinned_image
     from registry.catalogue import Catalogue

@@ -1,23 +1,21 @@
-"""What `hibali run` and `hibali runs rerun` do with many tasks: reading them, sending them, following them, and the table at the end."""
+"""What `hibali run` and `hibali runs rerun` do with many tasks: sending them, following them, and the table at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import Location, read_location
-from hibali.strict_json import read_json_file
-from hibali_cli.chaining import Order, settle
-from hibali_cli.collecting import Into, tell_collected
-from hibali_cli.job_options import wanted_again, with_wishes
+from hibali_cli.chaining import Order
+from hibali_cli.choosing import Asked, is_choice
+from hibali_cli.collecting import Into, saving_in, tell_collected
+from hibali_cli.job_options import with_wishes
 from hibali_cli.launching import (
     announce,
-    make_request,
     require_consent,
     run_one,
     show_files,
@@ -27,38 +25,25 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure, report_ends, state_text
 from hibali_cli.run_site import opener, run_site, update_runs
-from registry.invocation import Invocation
-from registry.parameters import check_tasks, make_rows
+from hibali_cli.sweep_request import SweepLine, choose_sweep, read_tasks, request_again, request_at
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.carry import Synchroniser
-from runs.container import load_container
-from runs.dataset import asked_here
+from runs.dataset import asked_before, keep_in
 from runs.follow import wait_for_end
-from runs.inputs import locate_files
-from runs.launch import Request, TaskRequest, launch
+from runs.launch import Request, launch
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, show_tasks
-from runs.sweeps.rerun import read_again, tasks_to_rerun
+from runs.sweeps.launch import show_tasks
+from runs.sweeps.rerun import tasks_to_rerun
 from runs.sweeps.sweep import sweep_of
 from runs.sweeps.table import OutputFile, check_table, hash_files, write_table
-from runs.taking import list_references
 from transfers.request import Saving
 
 if TYPE_CHECKING:
     from registry.catalogue import Catalogue
     from transfers.receipt import Receipt
-
-
-@dataclass(frozen=True, slots=True)
-class SweepLine:
-    """What the command line said of the tasks, and where their table goes."""
-
-    each: Path | None
-    parameters: Sequence[str]
-    table: str | None
 
 
 def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed: bool, wait: bool) -> int:
@@ -79,22 +64,11 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
         common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
-    request = _read_again(common, book, run, catalogue.find(run.pipeline), numbers)
+    request = request_again(common, book, run, catalogue.find(run.pipeline), numbers)
     require_consent(common, catalogue, request.pipeline, request.container)
     if request.tasks:
         return send_and_follow(common, request, into, table, wait=wait)
     return run_one(common, request, wait=wait, into=into)
-
-
-def _read_again(common: Common, book: Book, run: Run, pipeline: Pipeline, numbers: Sequence[int]) -> Request:
-    """The request that runs these tasks of a run again, or all of one that is no sweep."""
-    again = read_again(run, book, pipeline, numbers)
-    site = run_site(common, run.site)
-    image = str(again.asked.get("image", ""))
-    located = locate_files(again.files, common.settings(), site, known=again.known)
-    request = make_request(pipeline, again.invocation, located, site, image, again.asked)
-    request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
 
 
 def run_sweep(
@@ -103,8 +77,7 @@ def run_sweep(
     pipeline: Pipeline,
     answers: Path | None,
     line: SweepLine,
-    site_name: str,
-    asked: dict[str, Any],
+    choosing: Asked,
     into: Into,
     *,
     wait: bool,
@@ -113,26 +86,28 @@ def run_sweep(
 ) -> int | None:
     """Check every task, then send them all, and follow them where that is asked for; the exit code."""
     check_sweep_options(into, line.table, wait=wait)
-    request = _read_sweep(
-        common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run, wait=wait
-    )
-    request = with_wishes(common, request, asked["wanted"])
+    sweep = read_tasks(pipeline, answers, line)
+    order = Order(wait=wait, sweep=True)
+    if is_choice(choosing, common.settings()):
+        request = choose_sweep(common, sweep, choosing, order)
+        if choosing.explain and dry_run:
+            return None
+    else:
+        [name] = set(choosing.sites)
+        request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
+    request = with_wishes(common, request, choosing.wanted)
+    if into.dataset is not None:
+        keep_in(into.dataset, asked_before([{"asked": request.asked}], pipeline.reference))
     if dry_run:
         _show_sweep(common, request)
         return None
     require_consent(common, catalogue, pipeline, request.container)
-    return send_and_follow(common, replace(request, **asked), into, line.table, wait=wait, notify=notify)
+    request = replace(request, name=choosing.name, new=choosing.new, image=choosing.image)
+    return send_and_follow(common, request, into, line.table, wait=wait, notify=notify)
 
 
 def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
     """Raise `UsageError` for what a sweep cannot be asked for."""
-    if into.dataset is not None:
-        raise UsageError(
-            "usage",
-            "one record cannot repeat many tasks: a sweep is not kept with one",
-            about="--dataset",
-            hint="Collect into the dataset with --collect DIR, which saves the outputs.",
-        )
     if table is not None and not wait:
         raise UsageError(
             "usage",
@@ -141,38 +116,7 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
     if table is not None:
-        check_table(Path(table), into.folder)
-
-
-def _read_sweep(
-    common: Common,
-    pipeline: Pipeline,
-    answers: Path | None,
-    line: SweepLine,
-    site_name: str,
-    image: str,
-    *,
-    identify: bool,
-    wait: bool,
-) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything."""
-    site = run_site(common, site_name)
-    given = read_json_file(answers) if answers is not None else {}
-    rows = make_rows(pipeline, line.each, line.parameters)
-    invocations = check_tasks(pipeline, given, rows)
-    tasks = tuple(
-        TaskRequest(number, row.values, invocation)
-        for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
-    )
-    files = files_of(tasks)
-    if identify:
-        references = list_references(files, common.settings())
-        settle(common, references, Order(wait=wait, sweep=True), site, load_container(site.container))
-    located = locate_files(files, common.settings(), site, identify=identify)
-    asked = asked_here(answers or Path(), located, image).to_fields()
-    request = make_request(pipeline, Invocation(dict(given), dict(given)), located, site, image, asked)
-    request.container.image_name(pipeline.container)
-    return replace(request, tasks=tasks)
+        check_table(Path(table), into.folder or into.dataset)
 
 
 def send_and_follow(
@@ -218,14 +162,15 @@ def _finish(
 ) -> tuple[Run, Receipt | None]:
     """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
     collector = None
-    if into.folder is not None:
-        target = read_location(into.folder, common.settings())
+    folder = into.folder or into.dataset
+    if folder is not None:
+        target = read_location(folder, common.settings())
         collector = TaskCollector(book, request.site, target, tell, Saving(save=not into.no_save))
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
         try:
-            if collector is not None:
+            if collector is not None and into.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
             tell(Noted(f"not collected yet: {problem.message}"))
@@ -239,6 +184,9 @@ def _finish(
         tell=tell,
         changed=changed,
     )
+    if collector is not None and into.dataset is not None:
+        # one commit with one record, when all is well; nothing is kept unasked of what failed
+        collector = _keeping(book, run, into.dataset, collector) if run.state is State.SUCCEEDED else None
     numbers = sweep_of(run).in_state(State.SUCCEEDED)
     receipt, chosen = collector.bring(run, numbers) if collector is not None else (None, None)
     if table is not None:
@@ -246,14 +194,32 @@ def _finish(
     return book.load(run.id), receipt
 
 
+def _keeping(book: Book, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+    """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
+    part = run
+    while part.origin:
+        whole = book.load(part.origin)
+        if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
+            raise UsageError(
+                "part-of-a-sweep",
+                "these tasks are a part of their sweep, and the record of its line would repeat all of them",
+                about=run.id,
+                hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
+            )
+        part = whole
+    return collector.saving(saving_in(book, run, dataset))
+
+
 def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str | None) -> int:
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell)
-        target = read_location(into.folder or f"./{run.id}", common.settings())
+        target = read_location(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
+        if into.dataset is not None and run.state is State.SUCCEEDED:
+            collector = _keeping(book, run, into.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))
         if table is not None:
             make_table(common, run, Path(table), collector, chosen)

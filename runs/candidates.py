@@ -14,10 +14,12 @@ from runs.book import Book
 from runs.carry import Synchroniser
 from runs.choose import Candidate
 from runs.launch import Request, request_key, show_prepared
+from runs.prepare import Prepared
 from runs.run import Run
 from runs.scheduler import Foretells
 from runs.site_images import SiteImages
 from runs.stage import Cache, Identity, identify_at_site, open_cache
+from runs.sweeps.launch import show_tasks
 from transfers.entry import Kind
 from transfers.far import Far
 from transfers.places import open_store
@@ -64,7 +66,7 @@ def look_at(
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
     site = request.site
     try:
-        show_prepared(request, _NO_RUN)  # refuses what can never be there, before anybody is asked
+        _shown(request)  # refuses what can never be there, before anybody is asked
         far = open_far()
     except HibaliError as problem:
         return Looked(_unable(site, problem))
@@ -80,6 +82,11 @@ def look_at(
         far.close()
 
 
+def _shown(request: Request) -> Prepared:
+    """What would be put there; of a sweep the first of its tasks, whose job is as any other's."""
+    return show_tasks(request, _NO_RUN).prepared if request.tasks else show_prepared(request, _NO_RUN)
+
+
 def _unable(site: Site, problem: HibaliError) -> Candidate:
     words = f"{problem.message} ({problem.about})" if problem.about else problem.message
     later = isinstance(problem, TryLaterError)
@@ -91,7 +98,9 @@ def _bytes_to_move(request: Request, far: Far, sizes: Sizes, tell: Listener) -> 
     work = far.expand(work_path(request.site))
     cache = open_cache(far, request.site, work, Synchroniser(), tell)
     total = 0
-    for place, identity in zip(request.places, request.identities, strict=True):
+    for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
+        if each.in_place:
+            continue  # what a run leaves there, perhaps later
         if identity is None:
             identify_at_site(far, place)
         else:
@@ -120,5 +129,5 @@ def _waiting(request: Request, far: Far) -> float | None:
     words = scheduler.start_words()
     if not words:
         return 0.0
-    script = show_prepared(request, _NO_RUN).job_script.encode("utf-8", "surrogateescape")
+    script = _shown(request).job_script.encode("utf-8", "surrogateescape")
     return scheduler.read_start(far.run(words, stdin=script), datetime.now(UTC))

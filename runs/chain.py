@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hibali.errors import NotFoundError, RunFailedError, TryLaterError
 from hibali.sites import Site
@@ -12,22 +12,44 @@ from runs.container import Container
 from runs.explain import failed_words
 from runs.guard import Need
 from runs.heard import update
-from runs.run import Output, Run, State
-from runs.scheduler import Scheduler
+from runs.reference import Reference, find_output, parts_meant
+from runs.run import Run, State
+from runs.scheduler import Scheduler, WaitsForTasks
+from runs.sweeps.sweep import NOT_WELL, sweep_of, tasks_as_runs
 from transfers.far import Far
 
 
-def must_end_before(run: Run, site: Site, container: Container, outputs: Iterable[Output]) -> bool:
+def must_end_before(
+    run: Run,
+    references: Sequence[Reference],
+    parts: Sequence[Run],
+    site: Site,
+    container: Container,
+    scheduler: Scheduler,
+) -> bool:
     """Whether a run has to have ended before what needs it can be submitted to a site.
 
-    Elsewhere nobody can wait for its job; what a pattern takes is known, and a private copy can be made, only then. A sweep
-    has many jobs, some of which may not be submitted yet.
+    `references` are those that take of it, `parts` is what is needed of it (`needed_parts`).
+
+    Elsewhere nobody can wait for its job; what a pattern takes is known, and a private copy can be made, only then. Of a sweep
+    the tasks that are needed have to be submitted, where the scheduler can wait for tasks at all.
     """
     copies = container.isolates and not container.binds_inputs
-    asked = list(outputs)
-    if run.sweep is not None:
+    if run.site != site.name or (copies and references):
         return True
-    return run.site != site.name or any(each.is_pattern for each in asked) or (copies and bool(asked))
+    if any(find_output(part, each).is_pattern for each in references for part in parts_meant(run, each)):
+        return True
+    if run.sweep is None:
+        return False
+    return find_task_jobs(run, [part.task for part in parts], scheduler) is None
+
+
+def needed_parts(run: Run, references: Iterable[Reference]) -> list[Run]:
+    """What has to succeed of a run of which these references take, or which only comes first: itself, or tasks of a sweep."""
+    if run.sweep is None:
+        return [run]
+    tasks = {each.task for each in references}
+    return tasks_as_runs(run, run.sweep.tasks if not tasks or 0 in tasks else sorted(tasks))
 
 
 def require_success(run: Run) -> None:
@@ -69,6 +91,38 @@ def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(jobs))
 
 
+def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tuple[str, ...] | None:
+    """The jobs to come after for these tasks of a sweep; none for those that have succeeded.
+
+    None where nobody can wait for one: the scheduler, or its job, is none that can be named, or it did not end well. Where only whole
+    arrays can be waited for, nor can they once another task of theirs did not end well.
+    """
+    sweep = sweep_of(run)
+    wanted = set(numbers)
+    still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
+    if not still_open:
+        return ()
+    if run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
+        return None
+    jobs: dict[str, None] = {}
+    for chunk in sweep.chunks:
+        indices = [index for index, number in enumerate(chunk.tasks, start=1) if number in still_open]
+        if not indices:
+            continue
+        if len(chunk.jobs) != 1:
+            return None
+        [job] = chunk.jobs
+        if wanted.issuperset(chunk.tasks):
+            jobs[job] = None
+        else:
+            jobs |= dict.fromkeys(scheduler.task_job(job, index) for index in indices)
+        waited = chunk.tasks if job in jobs else [chunk.tasks[index - 1] for index in indices]
+        if any(sweep.tasks[number].state in NOT_WELL for number in waited):
+            return None
+        still_open.difference_update(chunk.tasks)
+    return None if still_open else tuple(jobs)
+
+
 def require_submitted(run: Run) -> None:
     """Raise `TryLaterError` for a run that has no job yet."""
     if not run.job and not run.state.final:
@@ -82,36 +136,62 @@ def require_submitted(run: Run) -> None:
 
 
 def check_needs(far: Far, scheduler: Scheduler, book: Book, needs: Sequence[Need]) -> None:
-    """Raise what `find_jobs` does, and `NotFoundError` where a run that succeeded did not leave what is taken of it."""
-    runs = {run.id: run for run in _ask(far, scheduler, book, needs)}
-    find_jobs(list(runs.values()), scheduler.name)
-    for need in needs:
-        if runs[need.run].state is not State.SUCCEEDED:
-            continue
-        for path in need.paths:
-            if far.stat(f"{need.folder}/work/{path}".encode("utf-8", "surrogateescape")) is None:
-                raise NotFoundError(
-                    "no-such-output",
-                    f"the run did not leave it: {printable(path)}",
-                    about=need.run,
-                    hint=f"hibali runs logs {need.run}",
-                )
+    """Raise `NotFoundError` where a run that succeeded did not leave what is taken of it, and for what nobody can wait for."""
+    runs = _ask(far, scheduler, book, needs)
+    _jobs_of(needs, runs, scheduler)
+    left = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
+    paths = [
+        (need, path, f"{need.folder}/work/{path}".encode("utf-8", "surrogateescape"))
+        for need in left
+        for path in need.paths
+    ]
+    found = (
+        far.get_all([where for _, _, where in paths], maximum=1) if len(paths) > 1 else [None] * len(paths)
+    )
+    for (need, path, where), content in zip(paths, found, strict=True):
+        if content is None and far.stat(where) is None:
+            raise NotFoundError(
+                "no-such-output",
+                f"the run did not leave it: {printable(path)}",
+                about=need.word,
+                hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
+            )
+
+
+def _state_of(run: Run, need: Need) -> State:
+    return run.state if run.sweep is None or not need.task else run.sweep.tasks[need.task].state
 
 
 def jobs_to_come_after(
     far: Far, scheduler: Scheduler, book: Book, run: Run, needs: Sequence[Need]
 ) -> tuple[str, ...] | Run:
-    """The jobs, as `find_jobs` has them now; or the run itself, ended, where one that it needs failed meanwhile."""
+    """The jobs to come after, as they are now; or the run itself, ended, where one that it needs failed meanwhile."""
     try:
-        return find_jobs(_ask(far, scheduler, book, needs), scheduler.name)
+        return _jobs_of(needs, _ask(far, scheduler, book, needs), scheduler)
     except RunFailedError as failed:
         reason = failed.message.partition(",")[0]
         return book.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
-def _ask(far: Far, scheduler: Scheduler, book: Book, needs: Sequence[Need]) -> list[Run]:
-    """The runs that are needed; of those that have not ended the scheduler is asked once."""
-    runs = [book.load(need.run) for need in needs]
+def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
+    """Raises as `find_jobs` does."""
+    jobs = list(find_jobs([run for run in runs.values() if run.sweep is None], scheduler.name))
+    for run in runs.values():
+        if run.sweep is None:
+            continue
+        tasks = {need.task for need in needs if need.run == run.id}
+        numbers = tuple(run.sweep.tasks) if 0 in tasks else sorted(tasks)
+        found = find_task_jobs(run, numbers, scheduler)
+        if found is None:
+            for part in tasks_as_runs(run, numbers):
+                require_success(part)
+        jobs += found or ()
+    return tuple(dict.fromkeys(jobs))
+
+
+def _ask(far: Far, scheduler: Scheduler, book: Book, needs: Sequence[Need]) -> dict[str, Run]:
+    """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
+    runs = [book.load(each) for each in dict.fromkeys(need.run for need in needs)]
     asked = [run for run in runs if run.job and not run.state.final and run.scheduler == scheduler.name]
     now = {run.id: run for run in (update(far, scheduler, book, asked) if asked else ())}
-    return [now.get(run.id, run) for run in runs]
+    return {run.id: now.get(run.id, run) for run in runs}

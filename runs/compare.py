@@ -18,6 +18,7 @@ from hibali.text import printable
 from runs.bundles.outputs import Left
 from runs.collect import pull_outputs
 from runs.run import Run
+from transfers.receipt import Receipt
 from transfers.request import Saving
 
 _COMMAND_SECONDS = 3600.0
@@ -33,45 +34,68 @@ class Fact:
 
 
 def differing_facts(a: Run, b: Run) -> list[Fact]:
-    """What distinguishes two runs, of all that may change what they leave; pure. Of inputs the content counts, not the place."""
+    """What distinguishes two runs, of all that may change what they leave; pure. Of inputs the content counts, not the place.
+
+    How tasks of sweeps ended is told of each (runs.sweeps.compare).
+    """
+    single = a.sweep is None and b.sweep is None
     facts = [
         Fact("pipeline", a.pipeline, b.pipeline),
         Fact("digest", a.pipeline_digest, b.pipeline_digest),
         Fact("image", a.image or None, b.image or None),
         Fact("container", a.container, b.container),
         Fact("site", a.site, b.site),
-        Fact("host", a.host or None, b.host or None),
-        Fact("state", str(a.state), str(b.state)),
-        Fact("exit code", a.exit_code, b.exit_code),
-        *_inputs(a, b),
+        *(_ends(a, b) if single else ()),
+        *_inputs(a, b, "id" if single else "text"),
         *_values(a, b),
     ]
     return [fact for fact in facts if fact.a != fact.b]
 
 
-def _inputs(a: Run, b: Run) -> list[Fact]:
-    both = (_identities(a), _identities(b))
+def _ends(a: Run, b: Run) -> list[Fact]:
+    return [
+        Fact("host", a.host or None, b.host or None),
+        Fact("state", str(a.state), str(b.state)),
+        Fact("exit code", a.exit_code, b.exit_code),
+    ]
+
+
+def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
+    """By the question that an input answers, or by its text, as of a sweep it may answer several."""
+    both = (_identities(a, by), _identities(b, by))
     return [
         Fact(f"input {name}", both[0].get(name), both[1].get(name))
         for name in sorted(both[0].keys() | both[1])
     ]
 
 
-def _identities(run: Run) -> dict[str, str]:
+def _identities(run: Run, by: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for each in run.inputs:
-        found.setdefault(each["id"], []).append(each["identity"])
+        found.setdefault(str(each.get(by)), []).append(each["identity"])
     return {name: ", ".join(identities) for name, identities in found.items()}
 
 
 def _values(a: Run, b: Run) -> list[Fact]:
-    files = {each["id"] for run in (a, b) for each in run.inputs}
-    names = sorted((a.invocation.keys() | b.invocation.keys()) - files)
+    others = {name for run in (a, b) for name in (*_files(run), *(run.sweep.columns if run.sweep else ()))}
+    names = sorted((a.invocation.keys() | b.invocation.keys()) - others)
     return [Fact(f"value {name}", a.invocation.get(name), b.invocation.get(name)) for name in names]
 
 
+def _files(run: Run) -> set[str]:
+    """The questions that files answer; of a sweep those whose answers are texts of its inputs."""
+    if run.sweep is None:
+        return {each["id"] for each in run.inputs}
+    texts = {each.get("text") for each in run.inputs}
+    lists = {name: each if isinstance(each, list) else [each] for name, each in run.invocation.items()}
+    return {name for name, some in lists.items() if some and all(each in texts for each in some)}
+
+
 class Copies:
-    """Files that a run left, as they can be read on this machine: as they were collected, or brought now."""
+    """Files that a run left, as they can be read on this machine: as they were collected, or brought now.
+
+    Those of a sweep are called `N/PATH`.
+    """
 
     def __init__(self, run: Run, left: Left, folder: Path) -> None:
         """What has to be brought comes to `folder`, which is made."""
@@ -83,11 +107,10 @@ class Copies:
     def bring(self, paths: Sequence[bytes], site: Site, tell: Listener) -> Mapping[bytes, Path]:
         """Where each of them lies here. Raises `IncompleteError` where one cannot be brought as it was."""
         wanted = [path for path in paths if not self._is_collected(path)]
-        text = str(self._folder.absolute())
-        target = Location(local_site(), text, text, typed_local=True)
-        receipt = pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
+        here = self._folder.absolute()
+        receipt = self._pull(wanted, site, here, tell)
         for path in wanted:
-            self._found[path] = Path(text) / os.fsdecode(path)
+            self._found[path] = here / os.fsdecode(path)
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
                 raise IncompleteError(
                     "not-brought",
@@ -95,6 +118,14 @@ class Copies:
                     about=f"{self._run.id}: {printable(path)}",
                 )
         return self._found
+
+    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, tell: Listener) -> Receipt:
+        if self._run.sweep is not None and wanted:
+            from runs.sweeps.left import pull_named
+
+            return pull_named("compare", self._run, site, here, wanted, tell)
+        target = Location(local_site(), str(here), str(here), typed_local=True)
+        return pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
 
     def _is_collected(self, path: bytes) -> bool:
         """Whether it lies where it was collected to, unchanged."""

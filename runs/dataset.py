@@ -17,7 +17,7 @@ from hibali.errors import UsageError
 from hibali.ledger import write_atomic
 from hibali.text import printable
 from runs.inputs import Located
-from runs.run import Run
+from runs.run import Output, Run
 from transfers.datasets.programs import run_git
 from transfers.datasets.repository import Repository, find_place
 from transfers.request import Saving
@@ -36,7 +36,8 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 class Asked:
     """How a run was asked for here: in which folder, with which file of answers, and which local files it names.
 
-    `options` are the words of the line that say what its job asks for.
+    `options` are the words of the line that say what its job asks for. Of a sweep the file of answers may be "", `table` is that of
+    `--each` or "", and `parameters` are the words of `--param`.
     """
 
     folder: str
@@ -44,6 +45,13 @@ class Asked:
     inputs: tuple[str, ...] = ()
     image: str = ""
     options: tuple[str, ...] = ()
+    table: str = ""
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """What the line itself names, besides the inputs."""
+        return [path for path in (self.invocation, self.table) if path]
 
     def to_fields(self) -> dict[str, Any]:
         """For the ledger."""
@@ -53,14 +61,25 @@ class Asked:
             "inputs": list(self.inputs),
             "image": self.image,
             "options": list(self.options),
+            **({"table": self.table} if self.table else {}),
+            **({"parameters": list(self.parameters)} if self.parameters else {}),
         }
 
 
-def asked_here(invocation: Path, located: Sequence[Located], image: str) -> Asked:
+def asked_here(
+    invocation: Path | None,
+    located: Sequence[Located],
+    image: str,
+    table: Path | None = None,
+    parameters: Sequence[str] = (),
+) -> Asked:
     """Paths absolute, as typed from the current folder: what a symlink leads to is not what was typed."""
     here = Path.cwd()
     inputs = (str(here / each.input.text) for each in located if each.place.typed_local)
-    return Asked(str(here), str(here / invocation), tuple(dict.fromkeys(inputs)), image)
+    answers, rows = ("" if path is None else str(here / path) for path in (invocation, table))
+    return Asked(
+        str(here), answers, tuple(dict.fromkeys(inputs)), image, table=rows, parameters=tuple(parameters)
+    )
 
 
 def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> Asked:
@@ -69,7 +88,15 @@ def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> Asked:
     if not isinstance(fields, dict) or not fields.get("folder"):
         raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
     options = tuple(str(word) for word in fields.get("options", ()))
-    return Asked(fields["folder"], fields["invocation"], tuple(fields["inputs"]), fields["image"], options)
+    return Asked(
+        fields["folder"],
+        fields["invocation"],
+        tuple(fields["inputs"]),
+        fields["image"],
+        options,
+        fields.get("table", ""),
+        tuple(str(word) for word in fields.get("parameters", ())),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +118,12 @@ def keep_in(folder: str, asked: Asked) -> Dataset:
             about=printable(folder),
             hint=f"datalad create --force {printable(folder)}",
         )
-    for what, path in (
+    typed = (
         ("the folder where the run was typed", asked.folder),
         ("the invocation", asked.invocation),
-    ):
+        ("the table of tasks", asked.table),
+    )
+    for what, path in ((what, path) for what, path in typed if path):
         other = find_place(os.fsencode(path))
         if other is None or other.repository != place.repository:
             root = printable(place.repository.root)
@@ -102,19 +131,19 @@ def keep_in(folder: str, asked: Asked) -> Dataset:
                 "outside-dataset",
                 f"{what} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
                 about=printable(path),
-                hint=f"Put the file of answers into the dataset, and type the line in a folder of {root}.",
+                hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
             )
     return Dataset(place.repository, os.fsdecode(place.path), asked)
 
 
 def saving_of(dataset: Dataset, run: Run) -> Saving:
-    """The commit of a run that succeeded: outputs, the file of answers, and the record in the message.
+    """The commit of a run that succeeded: outputs, the files that its line names, and the record in the message.
 
     Where the dataset says so the record goes into a file of its own, which is written here.
     """
     record = run_record(dataset, run, _dataset_id(dataset.repository))
     text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
-    also = [_real(dataset.asked.invocation)]
+    also = [_real(path) for path in dataset.asked.files]
     if _configured(dataset.repository, "datalad.run.record-sidecar").lower() in _TRUE:
         name = hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
         also.append(_write_sidecar(dataset.repository, name, record))
@@ -131,28 +160,43 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     def relative(path: str) -> str:
         return os.path.relpath(path, start)
 
-    invocation = relative(_text(_real(dataset.asked.invocation)))
-    words = ["hibali", "run", run.pipeline, _as_path(invocation), "--site", run.site, "--wait", "--new"]
+    def typed(path: str) -> str:
+        return _as_path(relative(_text(_real(path))))
+
+    words = ["hibali", "run", run.pipeline]
+    words += [typed(dataset.asked.invocation)] if dataset.asked.invocation else []
+    words += ["--each", typed(dataset.asked.table)] if dataset.asked.table else []
+    words += [f"--param={word}" for word in dataset.asked.parameters]
+    words += ["--site", run.site, "--wait", "--new"]
     words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
     words += [f"--name={run.name}"] if run.name else []
     words += [f"--image={dataset.asked.image}"] if dataset.asked.image else []
     words += dataset.asked.options
     inside = [path for path in dataset.asked.inputs if _is_in(path, root)]
-    outputs = [
-        str(Path(dataset.folder, each.path if each.is_pattern else glob.escape(each.path)))
-        for each in run.outputs
-    ]
+    named = [relative(_text(_real(path))) for path in dataset.asked.files]
     return {
         "chain": [],
         "cmd": _plain(shlex.join(words)),
         **({"dsid": identifier} if identifier else {}),
         "exit": run.exit_code or 0,
         "extra_inputs": [],
-        "inputs": [_plain(glob.escape(relative(path))) for path in (str(Path(start, invocation)), *inside)],
-        "outputs": [_plain(relative(path)) for path in outputs],
+        "inputs": [_plain(glob.escape(path)) for path in (*named, *map(relative, inside))],
+        "outputs": [_plain(relative(path)) for path in _output_patterns(dataset.folder, run)],
         "pwd": os.path.relpath(start, root),
         "hibali": {"run": run.id, "pipeline_digest": run.pipeline_digest, "scheduler": run.scheduler},
     }
+
+
+def _output_patterns(folder: str, run: Run) -> list[str]:
+    """What the line writes; each task of a sweep has a folder of its own."""
+    if run.sweep is None:
+        return [str(Path(folder, _pattern(each))) for each in run.outputs]
+    patterns = (str(Path(folder, "*", _pattern(each))) for outputs in run.sweep.sets for each in outputs)
+    return list(dict.fromkeys(patterns))
+
+
+def _pattern(output: Output) -> str:
+    return output.path if output.is_pattern else glob.escape(output.path)
 
 
 def _plain(text: str) -> str:

@@ -12,6 +12,7 @@ from runs.look import Key
 from runs.run import Run, State
 from runs.script import EXIT_NOT_RUN
 from runs.submit import find_job
+from runs.sweeps.sweep import one_task
 from runs.verdict import Seen
 from transfers.far import Far
 
@@ -55,8 +56,16 @@ def explain(
 
 
 def failed_words(run: Run) -> str:
-    """How a run ended that another one needs, as that one's reason."""
-    return f"run {run.id} {_FAILED.get(run.state, f'is {run.state}')}"
+    """How a run ended that another one needs, as that one's reason; of a sweep the first task that did not end well."""
+    failed = _failed_part(run) or run
+    return f"run {failed.word} {_FAILED.get(failed.state, f'is {failed.state}')}"
+
+
+def _failed_part(run: Run) -> Run | None:
+    """The run, or the first of its tasks, that did not end well; None where all is well so far."""
+    if run.sweep is None:
+        return run if run.state in _FAILED else None
+    return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
 
 
 def _unmet(far: Far, run: Run) -> str:
@@ -73,4 +82,5 @@ def _find_failed(run: Run, book: Book, look: Callable[[Sequence[Run]], Sequence[
     same = [each for each in needed if (each.site, each.scheduler) == (run.site, run.scheduler)]
     open_runs = [each for each in same if each.job and not each.state.final]
     asked = {each.id: each for each in (look(open_runs) if open_runs else ())}
-    return next((now for each in needed if (now := asked.get(each.id, each)).state in _FAILED), None)
+    parts = (_failed_part(asked.get(each.id, each)) for each in needed)
+    return next((part for part in parts if part is not None), None)

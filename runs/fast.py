@@ -144,6 +144,12 @@ def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], mark
     return Fast(found, _tier(site, work, "--fast-work") if work else "", site.tiers)
 
 
+def marks_of_task(marks: Marks, inputs: Sequence[Input]) -> Marks:
+    """The marks that are about inputs which a task of a sweep has: not every task needs to answer everything."""
+    there = {each.id for each in inputs}
+    return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
+
+
 def _tier(site: Site, name: str, about: str) -> str:
     """The tier of that name, or the one that goes without saying."""
     only = next(iter(site.tiers)) if len(site.tiers) == 1 else ""
@@ -171,7 +177,7 @@ def _open_tier(name: str, path: str, place: str) -> str:
         'if ! [ -d "$fast_base" ]; then\n'
         f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} leads to no folder" >&2\n'
         "return 1\nfi\n"
-        f'{place}=$(mktemp -d "$fast_base/hibali-$run-XXXXXXXX") || return 1\n'
+        f'{place}=$(mktemp -d "$fast_base/hibali-${{run%%/*}}-XXXXXXXX") || return 1\n'  # of a task: ID/NUMBER
     )
 
 

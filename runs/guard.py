@@ -47,14 +47,22 @@ hibali_left() {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A run of the same site that has to have succeeded: its folder there, and what is taken of its work folder.
+    """A run of the same site, or with a number a task of a sweep, that has to have succeeded: its folder, and what is taken of its work folder.
 
-    Each of `paths` is relative to the work folder; without any the run only comes first.
+    Each of `paths` is relative to the work folder; without any it only comes first. Of `all_tasks` of a sweep every one has to have
+    succeeded, and the folder is that of the run.
     """
 
     run: str
     folder: str
     paths: tuple[str, ...] = ()
+    task: int = 0
+    all_tasks: bool = False
+
+    @property
+    def word(self) -> str:
+        """How it is called in a reference."""
+        return f"{self.run}.{self.task}" if self.task else self.run
 
 
 def guard_lines(folder: str, needs: Sequence[Need]) -> str:
@@ -66,7 +74,11 @@ def guard_lines(folder: str, needs: Sequence[Need]) -> str:
         return ""
     lines = [f"hibali_folder={shlex.quote(folder)}{_CHECKS}"]
     for need in needs:
-        of = f"{shlex.quote(need.run)} {shlex.quote(need.folder)}"
+        of = f"{shlex.quote(need.word)} {shlex.quote(need.folder)}"
+        if need.all_tasks:
+            every = f'hibali_succeeded {shlex.quote(need.run)}."${{hibali_task##*/}}" "$hibali_task"'
+            lines.append(f"for hibali_task in {shlex.quote(need.folder)}/tasks/*; do {every}; done\n")
+            continue
         lines.append(f"hibali_succeeded {of}\n")
         lines += [f"hibali_left {of} {shlex.quote(path)}\n" for path in need.paths]
     return "".join(lines)

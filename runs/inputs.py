@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hibali.errors import NotFoundError, UsageError
+from hibali.errors import NotFoundError
 from hibali.locations import Location, read_location
 from hibali.settings import Settings
 from hibali.sites import Site
 from registry.invocation import Invocation
 from runs.prepare import Input, list_inputs
-from runs.reference import read_reference
+from runs.reference import Reference, read_reference
 from runs.stage import Identity, identify_elsewhere, identify_local
-from runs.taking import Taken, take_output
+from runs.taking import Taken, find_home, take_output
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store
 
@@ -26,13 +26,21 @@ _MOST_NAMED = 100
 class Located:
     """One input and its place; `identity` is None for one that is at the run's site, which is asked later.
 
-    `taken` is what it was of another run.
+    `taken` is what it was of another run. While there is no site, `reference` is what is to be taken of one, `several` files perhaps.
     """
 
     input: Input
     place: Location
     identity: Identity | None
     taken: Taken | None = None
+    reference: Reference | None = None
+    several: bool = False
+
+
+def takes_one(each: Input) -> bool:
+    """No input stands for several files."""
+    del each
+    return False
 
 
 def locate_inputs(
@@ -47,7 +55,8 @@ def locate_inputs(
     annexed content that cannot be got, and what `runs.taking.take_output` raises.
     """
     lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
-    return locate_files(list_inputs(invocation), settings, site, identify=identify, several=lists)
+    files = list_inputs(invocation)
+    return locate_files(files, settings, site, identify=identify, several=lambda each: each.id in lists)
 
 
 def locate_files(
@@ -57,11 +66,11 @@ def locate_files(
     *,
     identify: bool = True,
     known: Mapping[str, str] | None = None,
-    several: frozenset[str] = frozenset(),
+    several: Callable[[Input], bool] = takes_one,
 ) -> list[Located]:
     """The same of files that several invocations may name; `known` has for some texts the location that was meant.
 
-    Of the inputs in `several` each may stand for many files.
+    `several` says which of the inputs may stand for many files.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
@@ -69,14 +78,10 @@ def locate_files(
         reference = read_reference(each.text, settings.sites)
         if reference is not None:
             if site is None:
-                raise UsageError(
-                    "usage",
-                    "an output of another run is taken by a run at one named site",
-                    about=each.text,
-                    hint="Name one --site.",
-                )
-            taken = take_output(each, reference, settings, site, several=each.id in several, look=identify)
-            found += [Located(one.input, one.place, one.identity, one) for one in taken]
+                home, text = find_home(reference, settings), reference.text
+                found.append(Located(each, home, Identity(text), None, reference, several(each)))
+            else:
+                found += _take(each, reference, settings, site, several=several(each), look=identify)
             continue
         place = read_location((known or {}).get(each.text, each.text), settings)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
@@ -89,15 +94,35 @@ def locate_files(
             missing.append(problem)
     if missing:
         raise _all_of(missing)
+    return _numbered(found)
+
+
+def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
+    """Inputs that were located without a site, as a run there sees them: its own need not come.
+
+    Raises what `take_output` does.
+    """
+    found: list[Located] = []
+    for each in located:
+        if each.reference is not None:
+            found += _take(each.input, each.reference, settings, site, several=each.several, look=True)
+        elif each.place.site == site and not each.place.typed_local:
+            found.append(replace(each, identity=None))
+        else:
+            found.append(each)
+    return _numbered(found)
+
+
+def _take(
+    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
+) -> list[Located]:
+    taken = take_output(each, reference, settings, site, several=several, look=look)
+    return [Located(one.input, one.place, one.identity, one) for one in taken]
+
+
+def _numbered(found: Sequence[Located]) -> list[Located]:
+    """In their order: some stand for several."""
     return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
-
-
-def seen_from(located: Sequence[Located], site: Site) -> list[Located]:
-    """Inputs that were located without a site, as a run there sees them: its own need not come."""
-    return [
-        replace(each, identity=None) if each.place.site == site and not each.place.typed_local else each
-        for each in located
-    ]
 
 
 def _identify(each: Input, place: Location) -> Located:

@@ -22,7 +22,7 @@ from runs.card import put_card
 from runs.chain import check_needs, jobs_to_come_after
 from runs.container import Container
 from runs.experience import runs_of
-from runs.fast import NOTHING_FAST, Fast
+from runs.fast import NO_MARKS, NOTHING_FAST, Fast, Marks
 from runs.image import Pinned, find_image
 from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
@@ -57,8 +57,8 @@ class Request:
     `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
     where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
-    then the files of all of them, and `invocation` has what all of them answer, not checked by itself. `origin` is the run that is to be
-    run again, all of it or these tasks.
+    then the files of all of them, and `invocation` has what all of them answer, not checked by itself; what goes to fast storage is
+    said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks.
     """
 
     pipeline: Pipeline
@@ -74,6 +74,7 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     fast: Fast = NOTHING_FAST
+    marks: Marks = NO_MARKS
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
     wanted: Resources = field(default_factory=Resources)
@@ -152,8 +153,7 @@ def _key(request: Request, identities: Sequence[str]) -> str:
 
 def request_key(request: Request, far: Far) -> str:
     """The key of a request at its site, which is asked only where inputs lie there."""
-    texts = [identity.text for identity in _locate(request, far)[1]]
-    return run_key(request.pipeline, request.invocation, texts, request.site.name, request.name)
+    return _key(request, [identity.text for identity in _locate(request, far)[1]])
 
 
 def _check_line(request: Request, book: Book) -> None:

@@ -208,6 +208,12 @@ def content_at(path: bytes, standing: Standing) -> Content:
     return Content(tree_digest(files, folders), files)
 
 
+def size_at(path: bytes, standing: Standing) -> int:
+    """The bytes of one file or folder among what was listed; pure."""
+    below = path + b"/" if path else b""
+    return sum(each.size for name, each in standing.files.items() if name == path or name.startswith(below))
+
+
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
     """The digest of a folder of regular files: the same as `runs.stage.identify_local` finds for an equal one here."""
     what = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}

@@ -145,12 +145,7 @@ def _tasks_of(
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
         status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
-        # as Slurm, PBS or LSF, and Grid Engine write it
-        accounts = tuple(
-            name
-            for job in chunk.jobs
-            for name in (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
-        )
+        accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
         state = sweep.tasks[number].state
         word = task_word(run.id, number)
         folder = folder_of(run, number)
@@ -158,6 +153,11 @@ def _tasks_of(
             Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
         )
     return found
+
+
+def names_of_task(job: str, index: int) -> tuple[str, ...]:
+    """How accounting may call a task of an array: as Slurm, PBS or LSF, and Grid Engine write it."""
+    return (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
 
 
 def _best(statuses: Sequence[Status]) -> Status:

@@ -21,6 +21,7 @@ from runs.left import content_of_place, find_content, look_at
 from runs.reference import read_named
 from runs.run import FROM_RUN, Run, State
 from runs.stage import Identity
+from runs.sweeps.sweep import part_of
 
 if TYPE_CHECKING:
     from runs.launch import Request
@@ -117,7 +118,7 @@ class Reuse:
     def _hash_output(self, text: str) -> str:
         """What is in an output of a run now, if that is as the run left it."""
         named = read_named(text)
-        run = self._book.load(named.reference.run) if named else None
+        run = part_of(self._book.load(named.reference.run), named.reference.task) if named else None
         if named is None or run is None or run.state is not State.SUCCEEDED:
             return ""
         content = find_content(run, self._settings.site(run.site), named)

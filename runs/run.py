@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runs.sweeps.sweep import Sweep
 
 # The tool is a child of somebody else there, whose time the job does not see.
-_BY_OTHERS = frozenset({"docker", "podman"})
+BY_OTHERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
 
@@ -62,8 +62,8 @@ class Run:
     `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
     `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
     for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
-    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs. `origin` is the run
-    that is run again by this one.
+    A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs; one of them by
+    itself has its number as `task` (runs.sweeps.sweep). `origin` is the run that is run again by this one.
 
     `submitting` says that its submission was begun, `words` are those that submit it when there is room for it in the
     queue. `cancelled` is a wish, `marked` says that it stands at the site, `told` that the scheduler took it. `cleaned` is when its
@@ -108,6 +108,7 @@ class Run:
     kept: bool = False
 
     sweep: Sweep | None = None
+    task: int = 0
     origin: str = ""
     receipts: tuple[str, ...] = field(default=())
     hibali: str = ""
@@ -127,7 +128,12 @@ class Run:
     def needs(self) -> tuple[str, ...]:
         """The runs that have to succeed before this one starts."""
         taken = (text.removeprefix(FROM_RUN).partition("/")[0] for _, text in self.sources)
-        return tuple(dict.fromkeys((*self.after, *taken)))
+        return tuple(dict.fromkeys((*self.after, *(each.partition(".")[0] for each in taken))))
+
+    @property
+    def word(self) -> str:
+        """How it is called in a reference: a task of a sweep by its number, too."""
+        return f"{self.id}.{self.task}" if self.task else self.id
 
     @property
     def waits(self) -> bool:
@@ -288,6 +294,10 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
         case "image":
             return replace(run, image=f"sha256:{record['id']}")
         case "usage":
+            if run.sweep is not None:
+                from runs.sweeps.sweep import apply_record
+
+                run = apply_record(run, run.sweep, kind, record)
             return replace(run, accounted=True, **_used(run, record))
         case "reported":
             return replace(run, reported=run.state.final)
@@ -319,7 +329,7 @@ def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
     """What a tool used, as far as it is told; what was known before stays."""
     memory = record.get("memory_bytes")
     seconds = record.get("cpu_seconds")
-    if record.get("kind") == "seen" and "exit_code" in record and run.container in _BY_OTHERS:
+    if record.get("kind") == "seen" and "exit_code" in record and run.container in BY_OTHERS:
         seconds = None
     return {
         "cpu_seconds": run.cpu_seconds if seconds is None else seconds,

@@ -180,6 +180,14 @@ class Warns(Protocol):
         """Comment lines that have the job script, and nothing else, sent TERM so long before."""
 
 
+@runtime_checkable
+class WaitsForTasks(Protocol):
+    """A scheduler in which a job can come after a job array, or after one task of it."""
+
+    def task_job(self, job: str, index: int) -> str:
+        """What `Job.after` says for this task; the id of the array where only all of them can be waited for."""
+
+
 class KeepsNoAccounts:
     """A scheduler that keeps no accounts, or none that a program can read: they are never asked."""
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hibali.errors import HibaliError
 from runs.book import Book
+from runs.look import names_of_task
 from runs.run import Run
 from runs.scheduler import Phase, Scheduler, Status
+from runs.sweeps.sweep import Sweep
 from transfers.far import Far
 
 _PATIENCE_SECONDS = 20.0  # nobody's end is told later for want of a number
@@ -29,9 +31,10 @@ def note_usage(far: Far, scheduler: Scheduler, book: Book, runs: Iterable[Run]) 
     with contextlib.suppress(HibaliError):
         known = scheduler.read_accounting(far.run(words, timeout=_PATIENCE_SECONDS))
         for run in asked:
-            tasks = [] if known is None else [task for job in _jobs_of(run) for task in _tasks_of(job, known)]
-            if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks)):
-                book.note(run.id, "usage", _together(tasks))
+            tasks = dict(pair for job in _jobs_of(run) for pair in _tasks_of(job, known or {}))
+            if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
+                each = {} if run.sweep is None else _each_task(run.sweep, tasks)
+                book.note(run.id, "usage", {**_together(list(tasks.values())), **each})
 
 
 def _since(runs: Sequence[Run]) -> str:
@@ -43,9 +46,22 @@ def _jobs_of(run: Run) -> list[str]:
     return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
 
 
-def _tasks_of(job: str, known: Mapping[str, Status]) -> list[Status]:
-    """The job itself, or the tasks of the array that it is: `12` is `12_1`, `12_2`, ..."""
-    return [status for name, status in known.items() if name == job or name.startswith(f"{job}_")]
+def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]:
+    """The job itself, or the tasks of the array that it is: `12` is `12_1`, `12_2`, ..., elsewhere `12[1]` or `12.1`."""
+    begins = tuple(f"{job.replace('[]', '')}{mark}" for mark in "_[.")
+    return [(name, each) for name, each in known.items() if name == job or name.startswith(begins)]
+
+
+def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
+    """What each task used, as its number, seconds and bytes; of one that several jobs had, whoever used most ran it."""
+    found: dict[int, tuple[float | None, int | None]] = {}
+    for number, (chunk, index) in sweep.places().items():
+        told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
+        if told:
+            best = max(told, key=lambda each: each.cpu_seconds or 0.0)
+            found[number] = (best.cpu_seconds, best.memory_bytes)
+    used = [[number, *each] for number, each in found.items() if each != (None, None)]
+    return {"tasks": used} if used else {}
 
 
 def _together(tasks: Sequence[Status]) -> dict[str, float | int | None]:

@@ -14,7 +14,6 @@ from hibali_cli.chaining import (
     add_chain_options,
     check_alone,
     check_reusing,
-    check_unchained,
 )
 from hibali_cli.collecting import Into, check_collecting
 from hibali_cli.command import command as as_command
@@ -162,26 +161,18 @@ def command(
     choosing = Asked(site_names, image, name, new, explain, marks, wanted)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
-        from hibali_cli.sweeping import SweepLine, run_sweep
+        from hibali_cli.sweep_request import SweepLine
+        from hibali_cli.sweeping import run_sweep
 
         check_alone(order)
-        if is_choice(choosing, common.settings()) or fast_inputs or fast_work:
-            raise UsageError(
-                "usage",
-                "a sweep is at one named site, and nothing of it on fast storage",
-                about="--each, --param",
-                hint="Name one --site, and leave out --explain and --fast; of a site's own `fast` a sweep takes nothing.",
-            )
         tasks = SweepLine(None if each is None else Path(each), parameters, table)
-        asked = {"name": name, "new": new, "image": image, "wanted": wanted}
         return run_sweep(
             common,
             catalogue,
             found,
             answers,
             tasks,
-            site_names[0],
-            asked,
+            choosing,
             into,
             wait=wait,
             dry_run=dry_run,
@@ -197,8 +188,7 @@ def command(
             hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
-        check_unchained(order)
-        request = choose_request(common, found, answers, choosing)
+        request = choose_request(common, found, answers, choosing, order)
         if explain and dry_run:
             return None
     else:

@@ -17,6 +17,7 @@ from runs.left import find_content
 from runs.prepare import Input
 from runs.reference import read_named
 from runs.stage import identify_at_site, identify_elsewhere, identify_local
+from runs.sweeps.sweep import part_of
 from transfers.far import Far
 from transfers.inventory import Inventory, Wanted
 from transfers.places import open_store
@@ -98,6 +99,7 @@ def check_unchanged(
 def _now_left(recorded: str, site: Site, content: Content) -> str:
     """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
     named = read_named(recorded)
-    found = find_content(Book().load(named.reference.run), site, named) if named else None
+    run = part_of(Book().load(named.reference.run), named.reference.task) if named else None
+    found = find_content(run, site, named) if run and named else None
     same = found is not None and sorted(found.files.values()) == sorted(content.digests.values())
     return recorded if same else ""

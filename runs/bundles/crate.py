@@ -63,7 +63,7 @@ class _Crate:
         parts = [Part(self, each, agent) for each in told]
         if len({part.tool.id for part in parts}) == 1:
             root["mainEntity"] = parts[0].tool
-        actions = [action for part in parts if (action := part.action()) is not None]
+        actions = [action for part in parts for action in part.actions()]
         if actions:
             root["conformsTo"] = self.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
             root["mentions"] = one_or_all(actions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from runs.bundles.members import (
     RECORD,
     RUN,
 )
-from runs.bundles.record import PackedInput, Record
+from runs.bundles.record import PackedInput, Record, RunFacts
 from runs.run import State
 
 TERMS = "https://w3id.org/ro/terms/workflow-run#"
@@ -40,11 +41,29 @@ _ABOUT = {
 
 
 @dataclass(frozen=True, slots=True)
+class Action:
+    """Something that was done: `identifier` is the run's, and of a task of a sweep `number` its own.
+
+    `values` are what that task answers beside the others, `inputs` the members that it was given. Times are RFC 3339.
+    """
+
+    identifier: str
+    state: str
+    exit_code: int | None
+    reason: str
+    started: str
+    ended: str
+    inputs: Sequence[str]
+    number: int = 0
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """What the metadata is made of. `members` are sizes by name, `inputs` and `outputs` are sha256 and size by name or path.
 
     `published` is RFC 3339, `agent` the account's name. `identities` say by name what is known of inputs that nobody hashed
-    for this. All members lie below `folder`, which is "" or ends in a slash.
+    for this. All members lie below `folder`, which is "" or ends in a slash. Of a sweep there are `tasks`, and outputs are called `N/PATH`.
     """
 
     record: Record
@@ -58,6 +77,7 @@ class Described:
     image_file: str = ""
     identities: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
+    tasks: Sequence[Action] = ()
 
 
 class Crate(Protocol):
@@ -89,34 +109,60 @@ class Part:
             if name in _ABOUT:
                 words, form = _ABOUT[name]
                 self._file(name, size, name=words, encodingFormat=form)
-        self._inputs = [self._input(each) for each in told.record.inputs]
+        self._inputs = {each.member: self._input(each) for each in told.record.inputs}
         self._image = self._add_image()
 
-    def action(self) -> Any:
-        """What was done, added, too; None where nothing was."""
+    def actions(self) -> list[Any]:
+        """What was done, added, too: nothing, one run, or every task of a sweep."""
         run = self._told.record.run
         if run is None:
-            return None
-        succeeded = run.state == State.SUCCEEDED
-        ended = f" ended with exit code {run.exit_code}" if run.exit_code is not None else ""
+            return []
+        if self._told.tasks:
+            results = self._results_of_tasks()
+            return [
+                self._action(run, each, results.get(each.number, results.get(0, [])))
+                for each in self._told.tasks
+            ]
+        members = [each.member for each in self._told.record.inputs]
+        whole = Action(run.id, run.state, run.exit_code, run.reason, run.started, run.ended, members)
+        return [self._action(run, whole, list(self._results(self._told.outputs)))]
+
+    def _action(self, run: RunFacts, done: Action, results: list[Any]) -> Any:
+        succeeded = done.state == State.SUCCEEDED
+        ended = f" ended with exit code {done.exit_code}" if done.exit_code is not None else ""
+        began = done.started or run.started or run.created
+        called = f"Task {done.number} of run {run.id}" if done.number else f"Run {run.id}"
+        given = [*(self._inputs[name] for name in done.inputs), *self._values(done)]
         facts: dict[str, Any] = {
-            "name": f"Run {run.id} of {self._told.pipeline.reference}",
+            "name": f"{called} of {self._told.pipeline.reference}",
             "description": f"At {run.site} with {run.scheduler} and {run.container}{ended}.",
             "instrument": self.tool,
             "agent": self._agent,
-            "object": one_or_all([*self._inputs, self._crate.get(self._member(INVOCATION))]),
-            "startTime": moment(run.started or run.created),
-            "endTime": moment(run.ended or run.started or run.created),
+            "object": one_or_all([*given, self._crate.get(self._member(INVOCATION))]),
+            "startTime": moment(began),
+            "endTime": moment(done.ended or began),
             "actionStatus": f"http://schema.org/{'Completed' if succeeded else 'Failed'}ActionStatus",
         }
-        results = list(self._results())
         if results:
             facts["result"] = one_or_all(results)
         if not succeeded:
-            facts["error"] = f"{run.state}: {run.reason or 'the tool' + (ended or ' did not end well')}"
+            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' did not end well')}"
         if self._image is not None:
             facts["containerImage"] = self._image
-        return self._crate.entity(f"#run-{quote(run.id)}", "CreateAction", **facts)
+        identifier = f"#run-{quote(done.identifier)}{f'-{done.number}' if done.number else ''}"
+        return self._crate.entity(identifier, "CreateAction", **facts)
+
+    def _values(self, done: Action) -> list[Any]:
+        """What a task answers beside the others."""
+        return [
+            self._crate.entity(
+                f"#{self._told.folder}{done.number}/{quote(name)}",
+                "PropertyValue",
+                name=printable(name),
+                value=printable(value) if isinstance(value, str) else json.dumps(value),
+            )
+            for name, value in done.values.items()
+        ]
 
     def _tool(self) -> Any:
         """The pipeline, called by its digest (RFC 6920): a name and a version say less."""
@@ -160,8 +206,17 @@ class Part:
             return self._crate.dataset(self._member(each.member), {**facts, "description": words})
         return self._crate.file(self._member(each.member), facts)
 
-    def _results(self) -> Iterable[Any]:
+    def _results_of_tasks(self) -> dict[int, list[Any]]:
+        """By the numbers of tasks; by 0 what stands for those of all."""
         outputs = self._told.outputs
+        if len(outputs) > _MOST_RESULTS:
+            return {0: list(self._results(outputs))}
+        found: dict[int, dict[bytes, tuple[str, int]]] = {}
+        for name, facts in outputs.items():
+            found.setdefault(int(name.partition(b"/")[0]), {})[name] = facts
+        return {number: list(self._results(some)) for number, some in found.items()}
+
+    def _results(self, outputs: Mapping[bytes, tuple[str, int]]) -> Iterable[Any]:
         if not outputs or len(outputs) > _MOST_RESULTS:
             listed = self._crate.get(self._member(OUTPUTS))
             yield from [] if listed is None else [listed]

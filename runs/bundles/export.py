@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,20 +17,24 @@ from registry.pipeline import Pipeline
 from runs.bundles.archive import ArchiveWriter
 from runs.bundles.compose import left_facts, manifest_of, run_facts
 from runs.bundles.crate import write_runs_metadata
-from runs.bundles.described import Described
+from runs.bundles.described import Action, Described
 from runs.bundles.members import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, member_of
 from runs.bundles.outputs import Left
 from runs.bundles.record import PackedInput, Record
+from runs.launch import TaskRequest
+from runs.prepare import list_inputs
 from runs.run import Run
+from runs.sweeps.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One run that has ended, its pipeline, and what it left."""
+    """One run that has ended, its pipeline, and what it left; of a sweep what each of its `tasks` was asked."""
 
     run: Run
     pipeline: Pipeline
     left: Left
+    tasks: Sequence[TaskRequest] = ()
 
 
 def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
@@ -65,9 +69,10 @@ def _json(value: Mapping[str, object]) -> bytes:
 def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
     run, pipeline = each.run, each.pipeline
     names = [member_of(number, _name_of(given)) for number, given in enumerate(run.inputs)]
+    questions = _questions(each.tasks)
     inputs = tuple(
         PackedInput(
-            id=given["id"],
+            id=given["id"] or ", ".join(questions.get(str(given.get("text")), ())),
             member=name,
             type="folder" if given["identity"].startswith("tree:") else "file",
             files=0,
@@ -94,7 +99,37 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
         outputs=dict(sorted(each.left.files.items())),
         identities={name: given["identity"] for name, given in zip(names, run.inputs, strict=True)},
         folder=f"{run.id}/",
+        tasks=() if run.sweep is None else tuple(_actions(run, run.sweep, each.tasks, names)),
     )
+
+
+def _questions(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
+    """The ids of the inputs that each text answers in any task."""
+    found: dict[str, dict[str, None]] = {}
+    for task in tasks:
+        for given in list_inputs(task.invocation):
+            found.setdefault(given.text, {})[given.id] = None
+    return {text: list(some) for text, some in found.items()}
+
+
+def _actions(run: Run, sweep: Sweep, tasks: Sequence[TaskRequest], names: Sequence[str]) -> Iterator[Action]:
+    members: dict[str, list[str]] = {}
+    for name, given in zip(names, run.inputs, strict=True):
+        members.setdefault(str(given.get("text")), []).append(name)
+    for asked in tasks:
+        task = sweep.tasks[asked.number]
+        texts = dict.fromkeys(given.text for given in list_inputs(asked.invocation))
+        yield Action(
+            run.id,
+            str(task.state),
+            task.exit_code,
+            task.reason,
+            task.started,
+            task.ended,
+            [name for text in texts for name in members.get(text, ())],
+            asked.number,
+            asked.values,
+        )
 
 
 def _name_of(given: Mapping[str, str]) -> bytes:

@@ -111,9 +111,15 @@ def image_of(run: Run, book: Book) -> str:
 
 
 def left_by(run: Run, book: Book, site: Callable[[], Site]) -> Left:
-    """The outputs of a run that has ended; raises `TryLaterError` for one that has not, or of which nobody knows, `UsageError` for a sweep."""
-    require_single(run)
+    """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
+
+    Raises `TryLaterError` for one that has not ended, or of which nobody knows.
+    """
     require_end(run)
+    if run.sweep is not None:
+        from runs.sweeps.left import left_by_tasks
+
+        return left_by_tasks(run, book, site)
     return recorded_outputs(run, book) or hash_outputs(run, site())
 
 

@@ -58,6 +58,11 @@ class Direct(KeepsNoAccounts):
         hold = "hold" if job.hold else ""
         return ("/bin/sh", "-c", LAUNCH, job.name, LEADER, folder, f"{job.tasks:d}", hold, *job.after)
 
+    def task_job(self, job: str, index: int) -> str:
+        """The process that leads an array ends with the last of its tasks (see runs.scheduler.WaitsForTasks)."""
+        del index
+        return job
+
     def read_submit(self, finished: Finished) -> Answer:
         """The launcher's last word is the job's id."""
         words = finished.stdout.decode("ascii", "replace").split()

@@ -42,11 +42,16 @@ while read -r word option rest; do
   esac
 done <job.sh
 
-# One on another host cannot be seen: its record says that it is over.
+# One on another host cannot be seen: its record says that it is over, of an array those of all its tasks.
+all_over() {
+  while read -r task; do [ -e "$1/../../tasks/$task/exit.json" ] || return 1; done <"$1/tasks"
+}
 is_over() {
   [ "${1##*:}" != "$host" ] || { ! runs "$1"; return; }
-  for each in ../*/started/job; do
-    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] && [ -e "${each%/started/job}/exit.json" ] && return
+  for each in ../*/started/job ../*/chunks/*/started/job; do
+    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
+    each=${each%/started/job}
+    if [ -f "$each/tasks" ]; then all_over "$each"; else [ -e "$each/exit.json" ]; fi && return
   done
   return 1
 }

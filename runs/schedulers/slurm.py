@@ -252,6 +252,10 @@ class Slurm:
         """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
         return ("scancel", job)
 
+    def task_job(self, job: str, index: int) -> str:
+        """See runs.scheduler.WaitsForTasks."""
+        return f"{job}_{index:d}"
+
     def array_limit_words(self) -> tuple[str, ...]:
         """See runs.sweeps.chunks.TellsArrayLimit."""
         return ("scontrol", "show", "config")

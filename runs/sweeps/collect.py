@@ -101,6 +101,10 @@ class TaskCollector:
         self._brought: set[int] = set()
         self.digests: dict[bytes, str] = {}
 
+    def saving(self, saving: Saving) -> TaskCollector:
+        """Another one, of the same place, that makes this commit there."""
+        return TaskCollector(self._book, self._site, self.target, self._tell, saving)
+
     def bring_new(self, run: Run) -> None:
         """The tasks that succeeded since the last time; what went wrong is tried again, and told, by `bring`."""
         numbers = [

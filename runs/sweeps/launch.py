@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,10 @@ from hibali.ranges import write_ranges
 from hibali.strict_json import canonical_digest
 from hibali.text import path_fields
 from registry.invocation import Invocation
+from registry.pipeline import Pipeline
 from runs.book import Book
+from runs.fast import marks_of_task, read_fast
+from runs.guard import Need
 from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
 from runs.prepare import Input, Prepared, Started, list_inputs
 from runs.put import as_bytes
@@ -27,29 +30,52 @@ from transfers.far import Far
 
 def sweep_key(request: Request, identities: Sequence[str]) -> str:
     """What makes two lines the same sweep, or the same running again, as a sha256 (contracts.md, "The same line again")."""
-    tasks = [[task.number, dict(task.invocation.values)] for task in request.tasks]
+    return tasks_key(
+        request.pipeline,
+        request.invocation,
+        request.tasks,
+        identities,
+        request.site.name,
+        request.name,
+        origin=request.origin,
+    )
+
+
+def tasks_key(
+    pipeline: Pipeline,
+    invocation: Invocation,
+    tasks: Sequence[TaskRequest],
+    identities: Sequence[str],
+    site: str,
+    name: str,
+    *,
+    origin: str = "",
+) -> str:
+    """The same of what a sweep is made of; `site` is how it was named."""
     return canonical_digest(
         {
-            "pipeline": request.pipeline.digest,
-            "values": dict(request.invocation.values),
-            "tasks": tasks,
+            "pipeline": pipeline.digest,
+            "values": dict(invocation.values),
+            "tasks": [[task.number, dict(task.invocation.values)] for task in tasks],
             "inputs": list(identities),
-            "site": request.site.name,
-            "name": request.name,
-            "origin": request.origin,
+            "site": site,
+            "name": name,
+            "origin": origin,
         }
     )
 
 
-def inputs_of(invocation: Invocation, files: Mapping[str, Input]) -> list[Input]:
-    """The inputs of one task, in its own order and numbers; `files` has each by its text."""
-    return [replace(files[each.text], id=each.id, number=each.number) for each in list_inputs(invocation)]
+def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> list[Input]:
+    """The inputs of one task, in its own order and numbers; `files` has those of all tasks by their texts, which may stand for several."""
+    found = [replace(file, id=each.id) for each in list_inputs(invocation) for file in files[each.text]]
+    return [replace(each, number=number) for number, each in enumerate(found)]
 
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
     """The fields of a sweep's first record; whatever cannot be prepared or submitted raises here, before there is one."""
     request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
     request = replace(request, inputs=tuple(placed))
+    _check_marks(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
     outputs = {number: each.outputs for number, each in prepared}
     return {"sweep": sweep_fields({task.number: task.values for task in request.tasks}, outputs)}
@@ -87,12 +113,43 @@ def _array_limit(far: Far, request: Request, wanted: int) -> int | None:
 def _prepare_tasks(
     request: Request, run_id: str, folder: str, image: Started
 ) -> Iterator[tuple[int, Prepared]]:
-    files = {each.text: each for each in request.inputs}
+    files: dict[str, list[Input]] = {}
+    for each in request.inputs:
+        files.setdefault(each.text, []).append(each)
+    needs = {
+        f"{need.folder}/work/{path}".removesuffix("/."): replace(need, paths=(path,))
+        for need in request.waiting.needs
+        for path in need.paths
+    }
     for task in request.tasks:
         inputs = inputs_of(task.invocation, files)
-        alone = replace(request, invocation=task.invocation)
+        marks = marks_of_task(request.marks, inputs)
+        fast = read_fast(request.site, inputs, [each.in_place for each in inputs], marks)
+        waiting = replace(request.waiting, needs=_needs_of(inputs, needs))
+        alone = replace(request, invocation=task.invocation, fast=fast, waiting=waiting)
         where = f"{folder}/tasks/{task.number}"
         yield task.number, prepare_request(alone, inputs, run_id, where, image=image, number=task.number)
+
+
+def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Need]) -> tuple[Need, ...]:
+    """What one task takes of other runs, which is looked after before its tool starts; `needs` are those of all by path."""
+    taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
+    return tuple(dict.fromkeys(taken))
+
+
+def _check_marks(request: Request) -> None:
+    """Raise `UsageError` for a mark that no task has an input for."""
+    named = {each.id: each for task in request.tasks for each in list_inputs(task.invocation)}
+    inputs = list(named.values())
+    read_fast(request.site, inputs, [False] * len(inputs), request.marks)
+
+
+def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
+    """Whether an input of `files_of` may stand for several files: it does where it stands in lists alone."""
+    single = {
+        answer for task in tasks for _, answer in task.invocation.file_inputs() if isinstance(answer, str)
+    }
+    return lambda each: each.text not in single
 
 
 def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
@@ -126,6 +183,7 @@ def show_tasks(request: Request, run_id: str) -> Shown:
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
         f"{where}/start": prepared.start,
         f"{where}/command": prepared.command,
+        **({f"{where}/fast.sh": prepared.fast} if prepared.fast else {}),
     }
     files |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
     submit = request.scheduler.submit_words(job)

@@ -32,12 +32,13 @@ def put_tasks(far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prep
             far.remove_tree(run.folder + b"/" + name)
     partial = run.folder + b"/" + _PARTIAL + secrets.token_hex(8).encode("ascii")
     far.make_folder(partial)
-    directives: tuple[str, ...] = ()
+    directives: dict[str, None] = {}
     prepared = iter(prepare())
     while some := list(islice(prepared, _AT_ONCE)):
-        directives = some[0][1].directives
+        # those for fast storage differ: one job array asks for what any of its tasks needs
+        directives |= {line: None for _, each in some for line in each.directives}
         _put_some(far, [each for _, each in some], final, partial)
-    _put_chunks(far, run, directives)
+    _put_chunks(far, run, tuple(directives))
     far.move(partial, final)
     if far.stat(final) is None:
         raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
@@ -68,6 +69,8 @@ def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[Sm
     for path, content in prepared.configuration_files.items():
         yield SmallFile(placed(f"{prepared.folder}/work/{path}"), as_bytes(content))
     yield SmallFile(placed(prepared.command_path), as_bytes(prepared.command))
+    if prepared.fast:
+        yield SmallFile(placed(f"{prepared.folder}/fast.sh"), as_bytes(prepared.fast))
     yield SmallFile(placed(f"{prepared.folder}/start"), as_bytes(prepared.start))
 
 

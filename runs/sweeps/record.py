@@ -27,6 +27,8 @@ def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "host": task.host,
                 "started": task.started or None,
                 "ended": task.ended or None,
+                "cpu_seconds": task.cpu_seconds,
+                "memory_bytes": task.memory_bytes,
             }
         )
     return tasks, {"counts": {str(state): count for state, count in sweep.counts().items()}}

@@ -10,7 +10,7 @@ from typing import Any
 from hibali.errors import NotFoundError, UsageError
 from hibali.ranges import read_ranges, write_ranges
 from hibali.text import path_from_fields
-from runs.run import Output, Run, State
+from runs.run import BY_OTHERS, Output, Run, State
 from runs.verdict import Seen
 
 
@@ -25,6 +25,8 @@ class Task:
     host: str = ""
     started: str = ""
     ended: str = ""
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,23 +155,39 @@ def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
 
     Raises `NotFoundError` where the sweep has no such task.
     """
+    [found] = tasks_as_runs(run, [number])
+    place = sweep_of(run).places().get(number)
+    if log_of_job and found.folder and place is not None:
+        return replace(found, folder=chunk_folder(run, place[0]))
+    return found
+
+
+def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
+    """The same of several tasks."""
     sweep = sweep_of(run)
-    task = sweep.tasks.get(number)
-    if task is None:
-        numbers = write_ranges(sweep.tasks)
+    wanted = list(numbers)
+    missing = next((number for number in wanted if number not in sweep.tasks), None)
+    if missing is not None:
+        known = write_ranges(sweep.tasks)
         raise NotFoundError(
-            "no-such-task", f"there is no task {number}", about=run.id, hint=f"There are: {numbers}"
+            "no-such-task", f"there is no task {missing}", about=run.id, hint=f"There are: {known}"
         )
-    found = sweep.places().get(number)
-    folder = folder_of(run, number) if run.folder else b""
-    if log_of_job and folder and found is not None:
-        folder = chunk_folder(run, found[0])
+    places, outputs = sweep.places(), sweep.outputs()
+    return [
+        _as_run(run, number, sweep.tasks[number], places.get(number), outputs[number]) for number in wanted
+    ]
+
+
+def _as_run(
+    run: Run, number: int, task: Task, place: tuple[Chunk, int] | None, outputs: tuple[Output, ...]
+) -> Run:
     return replace(
         run,
         sweep=None,
-        folder=folder,
-        outputs=sweep.outputs()[number],
-        job=found[0].jobs[0] if found and found[0].jobs else "",
+        task=number,
+        folder=folder_of(run, number) if run.folder else b"",
+        outputs=outputs,
+        job=place[0].jobs[0] if place and place[0].jobs else "",
         state=task.state,
         native=task.native,
         reason=task.reason,
@@ -177,7 +195,14 @@ def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
         host=task.host,
         started=task.started,
         ended=task.ended,
+        cpu_seconds=task.cpu_seconds,
+        memory_bytes=task.memory_bytes,
     )
+
+
+def part_of(run: Run, task: int) -> Run:
+    """The run itself, or with a number that task of it."""
+    return one_task(run, task) if task else run
 
 
 def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Run:
@@ -254,7 +279,11 @@ def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -
             tasks = _moved(sweep, chunk.tasks, State.SUBMITTED)
             return _with(replace(run, job=record["job"]), replace(sweep, chunks=chunks, tasks=tasks))
         case "tasks":
-            return _with(run, replace(sweep, tasks=_changed(sweep, record)))
+            return _with(
+                run, replace(sweep, tasks=_changed(sweep, record, counts=run.container not in BY_OTHERS))
+            )
+        case "usage":
+            return replace(run, sweep=replace(sweep, tasks=_used(sweep, record.get("tasks", ()))))
         case _:
             return run
 
@@ -272,7 +301,19 @@ def _moved(sweep: Sweep, numbers: Iterable[int], state: State) -> dict[int, Task
     return tasks
 
 
-def _changed(sweep: Sweep, record: Mapping[str, Any]) -> dict[int, Task]:
+def _used(sweep: Sweep, used: Iterable[Sequence[Any]]) -> dict[int, Task]:
+    """The tasks with what accounting says that each of them used."""
+    tasks = dict(sweep.tasks)
+    for number, seconds, memory in used:
+        before = tasks[number].cpu_seconds
+        tasks[number] = replace(
+            tasks[number], cpu_seconds=before if seconds is None else seconds, memory_bytes=memory
+        )
+    return tasks
+
+
+def _changed(sweep: Sweep, record: Mapping[str, Any], *, counts: bool) -> dict[int, Task]:
+    """The tasks after what was told of them; whether the time that a job `counts` is its tool's depends on the container."""
     tasks = dict(sweep.tasks)
     ends = {number: rest for number, *rest in record["ends"]}
     for change in record["changes"]:
@@ -280,7 +321,7 @@ def _changed(sweep: Sweep, record: Mapping[str, Any]) -> dict[int, Task]:
             before = tasks[number]
             if before.state.final:
                 continue
-            code, started, ended, host = ends.get(number, (None, "", "", ""))
+            code, started, ended, host, *used = ends.get(number, (None, "", "", ""))
             tasks[number] = Task(
                 State(change["state"]),
                 change["native"],
@@ -289,6 +330,8 @@ def _changed(sweep: Sweep, record: Mapping[str, Any]) -> dict[int, Task]:
                 host or before.host,
                 started or before.started,
                 ended or before.ended,
+                used[0] if used and counts else before.cpu_seconds,
+                before.memory_bytes,
             )
     return tasks
 
@@ -307,7 +350,7 @@ def change_fields(sweep: Sweep, seen: Mapping[int, Seen]) -> dict[str, Any] | No
         changes.setdefault((found.state, found.native, found.reason), []).append(number)
         if found.record is not None and found.state.ended:
             record = found.record
-            ends.append([number, record.code, record.started, record.ended, record.host])
+            ends.append([number, record.code, record.started, record.ended, record.host, record.cpu_seconds])
     if not changes:
         return None
     return {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.run_tools import Answer, Bench, doing
+from tests.end_to_end.run_tools import Bench, doing
+from tests.support.chains import Chain, output, waiting_for
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(600)  # a chain is several runs, one after the other
@@ -18,50 +17,6 @@ pytestmark = pytest.mark.timeout(600)  # a chain is several runs, one after the 
 LARGE = 3_000_000
 SMALL = 1000
 SHORTEN = {**doing(f"head -c {SMALL} [IN] >[OUT]"), "name": "Shorten"}
-
-
-class Chain:
-    """A bench with further pipelines, and steps that are typed as lines."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.hibali = bench.hibali
-        self.folder = bench.folder
-
-    def add(self, descriptor: dict[str, Any]) -> str:
-        """One more trusted pipeline; its reference."""
-        (self.folder / "more.json").write_text(json.dumps(descriptor))
-        reference: str = self.hibali("pipelines", "add", "more.json", exit=0).out.decode().split()[0]
-        self.hibali("pipelines", "trust", reference, exit=0)
-        return reference
-
-    def step(
-        self,
-        name: str,
-        given: Any,
-        *more: str,
-        of: str = "",
-        exit: int | None = 0,  # noqa: A002
-        **values: Any,
-    ) -> Answer:
-        """Type a line with the answers of a file called so; `given` is the answer of the input `in`."""
-        answers = f"{name}.json"
-        (self.folder / answers).write_text(json.dumps({"in": given, **values}))
-        return self.hibali("run", of or self.bench.reference, answers, *more, "--json", exit=exit)
-
-    def shown(self, run_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.hibali("runs", "show", run_id, "--json", exit=0).last
-        return found
-
-    def receipts(self) -> list[dict[str, Any]]:
-        """Of everything that was moved so far."""
-        folder = self.hibali.home.state / "operations"
-        lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-        return [each for each in map(json.loads, lines) if each.get("kind") == "receipt"]
-
-
-def output(run: dict[str, Any], below: str = "") -> str:
-    return f"run:{run['id']}/out_file{below}"
 
 
 @pytest.fixture
@@ -219,11 +174,6 @@ def test_reuse_goes_through_a_chain_by_content(chain: Chain) -> None:
     there.write_text("hello\n")
     at_site = chain.step("first", f"here:{there}", *HERE, "--reuse").last
     assert at_site["reused"] is True
-
-
-def waiting_for(go: Path, name: str) -> dict[str, Any]:
-    """A tool that copies its input when it is let go."""
-    return {**doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]; exit [CODE]"), "name": name}
 
 
 @pytest.fixture

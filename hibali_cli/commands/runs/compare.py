@@ -29,6 +29,7 @@ def command(common: Common, a: str, b: str, *, by: str | None, folder: str | Non
     """Compare what two runs left, by digest: exit 0 where all of it is the same, 6 where it is not.
 
     Nothing is moved: what was not collected is hashed where it lies. Only for --by, what differs is brought here.
+    Of sweeps the tasks are compared that answer the same; a run that is no sweep is one task.
     """
     from hibali_cli.comparing import compare_runs, read_command, tell_comparison
     from hibali_cli.progress import listening

@@ -21,6 +21,7 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
     """Describe runs that have ended as an RO-Crate: pipeline, answers, digests of inputs and outputs, times.
 
     No data goes into it; `hibali bundle create` makes a file that a peer can repeat. What was not collected is hashed at its site.
+    Of a sweep each task is an action with its own values, times and outputs.
     """
     import getpass
     import os
@@ -33,6 +34,7 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
     from runs.book import Book
     from runs.bundles.export import Exported, crate_texts, write_crate
     from runs.bundles.gather import check_pipeline, left_by
+    from runs.sweeps.rerun import read_again
 
     book, catalogue = Book(), Catalogue()
     target = Path(crate)
@@ -43,7 +45,8 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
             left = left_by(run, book, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
             pipeline = catalogue.find(run.pipeline)
             check_pipeline(run, pipeline)
-            found.append(Exported(run, pipeline, left))
+            tasks = read_again(run, book, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
+            found.append(Exported(run, pipeline, left, tasks))
         texts = crate_texts(found, getpass.getuser())
         write_crate(texts, target)
     for each in found:

@@ -11,10 +11,12 @@ import pytest
 
 from hibali.errors import RunFailedError, TryLaterError
 from runs.book import Book
-from runs.chain import find_jobs
+from runs.chain import find_jobs, find_task_jobs
 from runs.clean import Wanted, needed_ids, why_kept
 from runs.explain import explain
 from runs.run import Run, State
+from runs.scheduler import load_scheduler
+from runs.sweeps.sweep import Chunk, Sweep, Task, sweep_fields
 from runs.verdict import ExitRecord, Seen
 
 FIRST, SECOND = "20260102-030405-00000001", "20260102-030405-00000002"
@@ -135,3 +137,60 @@ def test_the_scheduler_let_it_start_although_one_before_had_failed() -> None:
 def test_one_on_hold_says_how_it_is_let_go() -> None:
     found = explained(State.RUNNING, Seen(State.WAITING, "PENDING", "JobHeldUser"), Place(), hold=True)
     assert found.reason == f"on hold: hibali runs release {SECOND}"
+
+
+def a_sweep(
+    *states: State, jobs: tuple[tuple[str, ...], ...] = (("7",), ("8",)), scheduler: str = "slurm"
+) -> Run:
+    """Six tasks in two arrays; those beyond `states` wait."""
+    tasks = {number: Task(State.WAITING) for number in range(1, 7)} | {
+        number: Task(state) for number, state in enumerate(states, start=1)
+    }
+    chunks = (Chunk(1, (1, 2, 3), jobs[0]), Chunk(2, (4, 5, 6), jobs[1]))
+    sweep = Sweep(tasks, rows=((),) * 6, set_of=(0,) * 6, chunks=chunks)
+    return replace(a_run(State.RUNNING), sweep=sweep, scheduler=scheduler)
+
+
+@pytest.mark.parametrize(
+    ("run", "numbers", "slurm", "direct"),
+    [
+        (a_sweep(), range(1, 7), ("7", "8"), ("7", "8")),
+        (a_sweep(), [2, 3], ("7_2", "7_3"), ("7",)),
+        (a_sweep(), [1, 2, 3, 6], ("7", "8_3"), ("7", "8")),
+        (a_sweep(State.SUCCEEDED, State.SUCCEEDED), [1, 2], (), ()),
+        (
+            a_sweep(State.SUCCEEDED, State.FAILED),
+            [3],
+            ("7_3",),
+            None,
+        ),  # an array with a failure never ends well
+        (a_sweep(State.SUCCEEDED, State.FAILED), [1], (), ()),
+        (a_sweep(State.FAILED), [1, 4], None, None),
+        (a_sweep(jobs=(("7",), ())), [1], ("7_1",), ("7",)),
+        (a_sweep(jobs=(("7",), ())), [1, 4], None, None),  # the second array is not submitted yet
+        (a_sweep(jobs=(("7", "9"), ("8",))), [1], None, None),  # nobody knows which of the two runs it
+    ],
+)
+def test_a_job_comes_after_the_tasks_that_it_needs(
+    run: Run, numbers: Sequence[int], slurm: tuple[str, ...] | None, direct: tuple[str, ...] | None
+) -> None:
+    assert find_task_jobs(run, list(numbers), load_scheduler("slurm")) == slurm
+    assert find_task_jobs(replace(run, scheduler="direct"), list(numbers), load_scheduler("direct")) == direct
+    for other in ("oar", "pbs"):
+        found = find_task_jobs(replace(run, scheduler=other), list(numbers), load_scheduler(other))
+        assert found == (() if slurm == () else None)
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
+    book = Book()
+    sweep = sweep_fields({number: {} for number in (1, 2)}, dict.fromkeys((1, 2), ()))
+    book.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
+    failed = {"state": State.FAILED, "native": "", "reason": "", "tasks": "2"}
+    book.note(FIRST, "tasks", {"changes": [failed], "ends": [[2, 3, "t", "t", "h", 0.5]]})
+    taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}.2/out"}
+    run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
+    assert run.needs == (FIRST,)
+    far: Any = Place()
+    found = explain(replace(run, folder=b"/w", job="8"), Seen(State.LOST, "x"), far, book, list)
+    assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")

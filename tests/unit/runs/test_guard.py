@@ -30,7 +30,10 @@ class Chain:
 
     def start(self, *paths: str) -> str:
         """ "" where the tool starts, else what is said of why it does not."""
-        need = Need(RUN, str(self.left.parent), paths)
+        return self.start_after(Need(RUN, str(self.left.parent), paths))
+
+    def start_after(self, need: Need) -> str:
+        """The same after whatever is needed."""
         script = guard_lines(str(self.own), [need]) + "exec touch started\n"
         done = subprocess.run(["/bin/sh", "-c", script], cwd=self.own, capture_output=True, check=False)
         started = (self.own / "started").exists()
@@ -100,3 +103,21 @@ def test_a_symlink_anywhere_in_a_folder_keeps_it_from_being_taken(chain: Chain) 
 def test_a_fifo_is_named_and_not_opened(chain: Chain) -> None:
     os.mkfifo(chain.left / "pipe")
     assert "special file" in chain.start("pipe")
+
+
+def test_a_task_is_called_by_its_number(chain: Chain) -> None:
+    chain.end(3)
+    assert chain.start_after(Need(RUN, str(chain.left.parent), (), 7)) == f"run {RUN}.7 did not succeed\n"
+
+
+def test_of_a_whole_sweep_every_task_has_to_have_succeeded(chain: Chain) -> None:
+    run = chain.left.parent.parent / "sweep 'x"
+    record = '{"code":%d,"signal":""}\n'
+    for number, code in ((1, 0), (2, 0), (10, 0)):
+        (run / "tasks" / str(number)).mkdir(parents=True)
+        (run / "tasks" / str(number) / "exit.json").write_text(record % code)
+    need = Need(RUN, str(run), all_tasks=True)
+    assert chain.start_after(need) == ""
+    (chain.own / "started").unlink()
+    (run / "tasks" / "10" / "exit.json").write_text(record % 3)
+    assert chain.start_after(need) == f"run {RUN}.10 did not succeed\n"

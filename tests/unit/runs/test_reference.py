@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import NotFoundError, UsageError
-from runs.reference import Reference, find_output, read_reference
+from runs.reference import Named, Reference, find_output, parts_meant, read_named, read_reference
 from runs.run import Output, Run
+from runs.sweeps.sweep import Sweep, Task
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -22,6 +23,7 @@ def left_by(*outputs: Output) -> Run:
         (f"run:{RUN}/out/", Reference(RUN, "out")),
         (f"run:{RUN}/out/a b/c", Reference(RUN, "out", "a b/c")),
         (f"run:{RUN}/out/new\nline", Reference(RUN, "out", "new\nline")),
+        (f"run:{RUN}.12/out/a", Reference(RUN, "out", "a", 12)),
         (f"./run:{RUN}/out", None),
         ("site:x", None),
         ("x/run:y", None),
@@ -40,6 +42,10 @@ def test_references_are_told_from_paths(text: str, reference: Reference | None) 
         f"run:{RUN}/",
         f"run:{RUN}//x",
         f"run:{RUN}x/out",
+        f"run:{RUN}.0/out",
+        f"run:{RUN}./out",
+        f"run:{RUN}.-1/out",
+        f"run:{RUN}.1",
         f"run:{RUN}/out/../../x",
         f"run:{RUN}/out/./x",
         f"run:{RUN}/out//x",
@@ -70,3 +76,30 @@ def test_what_is_meant_of_a_run_has_to_be_declared_and_there() -> None:
     assert "tree" in missing.value.hint
     with pytest.raises(UsageError):
         find_output(run, Reference(RUN, "parts", "a.txt"))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        Named(Reference(RUN, "out")),
+        Named(Reference(RUN, "out", "a/b", 7)),
+        Named(Reference(RUN, "out", task=7), "part-1"),
+    ],
+)
+def test_an_identity_is_read_as_it_was_written(named: Named) -> None:
+    assert read_named(named.text) == named
+
+
+def test_of_a_sweep_one_task_is_meant_or_all_in_their_order() -> None:
+    outputs = ((Output("out", "a"),), (Output("out", "b"),))
+    sweep = Sweep({3: Task(), 10: Task()}, rows=((), ()), sets=outputs, set_of=(0, 1))
+    run = Run(RUN, "k", "p@1", "d", "s", "", "direct", "bare", "now", folder=b"/w", sweep=sweep)
+    everything, one = Reference(RUN, "out"), Reference(RUN, "out", task=10)
+    assert [part.word for part in parts_meant(run, everything)] == [f"{RUN}.3", f"{RUN}.10"]
+    assert [find_output(part, everything).path for part in parts_meant(run, everything)] == ["a", "b"]
+    [part] = parts_meant(run, one)
+    assert (part.task, part.folder, find_output(part, one).path) == (10, b"/w/tasks/10", "b")
+    with pytest.raises(NotFoundError):
+        parts_meant(run, Reference(RUN, "out", task=4))
+    with pytest.raises(UsageError):
+        parts_meant(left_by(Output("out", "a")), one)

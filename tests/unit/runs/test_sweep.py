@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali.sites import local_site
+from hibali.sites import Site, Tier, local_site
 from hibali_cli.sweep_record import grid, tasks_text
+from runs.fast import Fast, Marks, marks_of_task, read_fast
+from runs.prepare import Input
 from runs.run import Output, Run, State
 from runs.scheduler import load_scheduler
 from runs.script import array_script, start_script
@@ -85,7 +87,8 @@ def test_a_sweep_runs_until_the_last_task_has_ended_and_is_then_as_bad_as_the_wo
 def test_a_task_is_read_as_a_run_by_itself() -> None:
     run = run_of(sweep([State.SUCCEEDED, State.FAILED]))
     task = one_task(run, 2)
-    assert (task.state, task.job, task.sweep) == (State.FAILED, "7", None)
+    assert (task.state, task.job, task.sweep, task.task) == (State.FAILED, "7", None, 2)
+    assert (task.word, run.word) == (f"{RUN}.2", RUN)
     assert task.folder == run.folder + b"/tasks/2"
     assert one_task(run, 2, log_of_job=True).folder == run.folder + b"/chunks/1"
     with pytest.raises(NotFoundError):
@@ -324,3 +327,30 @@ def test_a_table_in_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ended", ["", "yesterday", "2026-01-02"])
 def test_a_time_that_is_none_makes_no_duration(ended: str) -> None:
     assert seconds_between("2026-01-02T03:04:05Z", ended) is None
+
+
+def test_tasks_of_an_array_have_folders_of_their_own_on_fast_storage(tmp_path: Path) -> None:
+    node, source = tmp_path / "node", tmp_path / "a file"
+    node.mkdir()
+    source.write_text("read\n")
+    fast = Fast({0: "local"}, "local", {"local": Tier("$FAST")})
+    run = lay(tmp_path, [3, 4], "pwd -P >where; cat ../0/* >out")
+    for number in (3, 4):
+        script = fast.script([Input("in", 0, "x", "a file", source=str(source))])
+        (run / "tasks" / str(number) / "fast.sh").write_text(script)
+        assert execute(run / "chunks" / "2", SLURM_ARRAY_TASK_ID=str(number - 2), FAST=str(node)) == 0
+        work = run / "tasks" / str(number) / "work"
+        assert (work / "where").read_text().startswith(f"{node}/hibali-{RUN}-")
+        assert (work / "out").read_text() == "read\n"
+    assert not list(node.iterdir())
+
+
+def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
+    site = Site("s", "local", tiers={"local": Tier("/fast"), "other": Tier("/other")})
+    marks = Marks(("in=local", "more=other"), "local")
+    one = [Input("in", 0, "a")]
+    assert read_fast(site, one, [False], marks_of_task(marks, one)).inputs == {0: "local"}
+    both = [*one, Input("more", 1, "b"), Input("more", 2, "c")]
+    found = read_fast(site, both, [False] * 3, marks_of_task(marks, both))
+    assert (found.inputs, found.work) == ({0: "local", 1: "other", 2: "other"}, "local")
+    assert not read_fast(site, both, [False] * 3, marks_of_task(Marks(none=True), both)).is_used

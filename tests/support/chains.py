@@ -1,0 +1,58 @@
+"""Lines that build on each other: pipelines, the files of their answers, and what was moved for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.run_tools import Answer, Bench, doing
+
+
+class Chain:
+    """A bench with further pipelines, and steps that are typed as lines."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.hibali = bench.hibali
+        self.folder = bench.folder
+
+    def add(self, descriptor: dict[str, Any]) -> str:
+        """One more trusted pipeline; its reference."""
+        (self.folder / "more.json").write_text(json.dumps(descriptor))
+        reference: str = self.hibali("pipelines", "add", "more.json", exit=0).out.decode().split()[0]
+        self.hibali("pipelines", "trust", reference, exit=0)
+        return reference
+
+    def step(
+        self,
+        name: str,
+        given: Any,
+        *more: str,
+        of: str = "",
+        exit: int | None = 0,  # noqa: A002
+        **values: Any,
+    ) -> Answer:
+        """Type a line with the answers of a file called so; `given` is the answer of the input `in`."""
+        answers = f"{name}.json"
+        (self.folder / answers).write_text(json.dumps({"in": given, **values}))
+        return self.hibali("run", of or self.bench.reference, answers, *more, "--json", exit=exit)
+
+    def shown(self, run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.hibali("runs", "show", run_id, "--json", exit=0).last
+        return found
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """Of everything that was moved so far."""
+        folder = self.hibali.home.state / "operations"
+        lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+        return [each for each in map(json.loads, lines) if each.get("kind") == "receipt"]
+
+
+def output(run: dict[str, Any], below: str = "") -> str:
+    return f"run:{run['id']}/out_file{below}"
+
+
+def waiting_for(go: Path, name: str) -> dict[str, Any]:
+    """A tool that copies its input when it is let go."""
+    return {**doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]; exit [CODE]"), "name": name}

@@ -1,0 +1,45 @@
+"""The record of a sweep in a dataset: the line that was typed, and patterns for what its tasks left."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from runs.dataset import Asked, Dataset, asked_before, asked_here, run_record
+from runs.run import Output, Run
+from runs.sweeps.sweep import Sweep, Task
+from transfers.datasets.repository import Repository
+
+
+def record_of(root: Path, asked: Asked) -> dict[str, object]:
+    sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
+    sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1))
+    run = Run("r", "k", "p@1", "d", "s", "", "slurm", "bare", "now", sweep=sweep)
+    repository = Repository(str(root).encode(), b"", annex=False)
+    return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
+
+
+def test_a_sweep_is_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path.resolve()
+    monkeypatch.chdir(root)
+    parameters = ("x=1,2", 'say="a,{b}"')
+    asked = asked_here(Path("answers.json"), [], "", Path("-rows:1.csv"), parameters)
+    assert asked_before([{"asked": asked.to_fields()}], "r") == asked
+    record = record_of(root, asked)
+    assert shlex.split(str(record["cmd"])) == [
+        *("hibali", "run", "p@1", "answers.json", "--each", "./-rows:1.csv"),
+        *("--param=x=1,2", '--param=say="a,{{b}}"'),
+        *("--site", "s", "--wait", "--new", "--collect", "derived", "--no-save"),
+    ]
+    assert record["inputs"] == ["answers.json", "-rows:1.csv"]
+    assert record["outputs"] == ["derived/*/o[[]1].txt", "derived/*/p-*"]
+
+
+def test_a_line_without_a_file_of_answers_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path.resolve()
+    monkeypatch.chdir(root)
+    record = record_of(root, asked_here(None, [], "", None, ("x=1",)))
+    assert str(record["cmd"]).startswith("hibali run p@1 --param=x=1 --site s ")
+    assert record["inputs"] == []

@@ -1,0 +1,107 @@
+"""What tasks used, taken from the one answer of accounting and kept with each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runs.book import Book
+from runs.run import Run
+from runs.scheduler import load_scheduler
+from runs.sweeps.sweep import sweep_fields, sweep_of
+from runs.usage import note_usage
+from transfers.far import Finished
+
+RUN = "20260102-030405-0a1b2c3d"
+FIELDS: dict[str, Any] = {
+    "pipeline": "p@1",
+    "pipeline_digest": "d",
+    "site": "here",
+    "name": "",
+    "scheduler": "slurm",
+    "container": "bare",
+    "outputs": [],
+}
+
+
+class Accounting:
+    """A machine where one command can be asked."""
+
+    def __init__(self, answer: bytes, code: int = 0) -> None:
+        self._finished = Finished(code, answer, b"")
+        self.asked = 0
+
+    def run(self, words: tuple[str, ...], *, timeout: float) -> Finished:
+        assert words[0] == "sacct"
+        assert timeout
+        self.asked += 1
+        return self._finished
+
+
+def ended_sweep(container: str = "bare") -> Run:
+    """Three tasks in two arrays that have ended; jobs themselves counted half a second each."""
+    book = Book()
+    numbers = (3, 17, 20)
+    sweep = sweep_fields({number: {} for number in numbers}, dict.fromkeys(numbers, ()))
+    book.begin(RUN, "1" * 64, {**FIELDS, "container": container, "sweep": sweep})
+    book.note(RUN, "staged", {"folder": "/w", "chunks": ["3,17", "20"]})
+    for chunk, job in ((1, "12"), (2, "13")):
+        book.note(RUN, "chunk", {"chunk": chunk, "job": job})
+    change = {"state": "SUCCEEDED", "native": "", "reason": "", "tasks": "3,17,20"}
+    ends = [[number, 0, "t", "t", "h", 0.5] for number in numbers]
+    return book.note(RUN, "tasks", {"changes": [change], "ends": ends})
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> None:
+    book = Book()
+    run = ended_sweep()
+    far: Any = Accounting(
+        b"12_1|COMPLETED|0:0|00:02.500|\n12_1.batch|COMPLETED|0:0|00:02.500|2048K\n"
+        b"12_2|COMPLETED|0:0|00:00:00|\n13_1|COMPLETED|0:0|01:00:00|\n13_1.batch|COMPLETED|0:0|01:00:00|1G\n"
+    )
+    note_usage(far, load_scheduler("slurm"), book, [run])
+    found = book.load(RUN)
+    tasks = sweep_of(found).tasks
+    assert {number: (task.cpu_seconds, task.memory_bytes) for number, task in tasks.items()} == {
+        3: (2.5, 2 << 20),
+        17: (0.5, None),
+        20: (3600.0, 1 << 30),
+    }
+    assert (found.cpu_seconds, found.memory_bytes) == (3602.5, 1 << 30)
+    shown = found.to_record()["tasks"]
+    assert [task["cpu_seconds"] for task in shown] == [2.5, 0.5, 3600.0]
+    note_usage(far, load_scheduler("slurm"), book, [found])
+    assert far.asked == 1
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_what_is_run_by_a_daemon_is_not_counted_by_the_job() -> None:
+    run = ended_sweep("podman")
+    assert {task.cpu_seconds for task in sweep_of(run).tasks.values()} == {None}
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_without_accounting_what_jobs_counted_stays() -> None:
+    run = ended_sweep()
+    far: Any = Accounting(b"", 1)
+    note_usage(far, load_scheduler("slurm"), Book(), [run])
+    found = Book().load(RUN)
+    assert found.accounted
+    assert {task.cpu_seconds for task in sweep_of(found).tasks.values()} == {0.5}
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_records_of_older_versions_are_read() -> None:
+    run = ended_sweep()
+    change = {"state": "SUCCEEDED", "native": "", "reason": "", "tasks": "3"}
+    again = Book().begin(
+        "20260102-030405-00000002",
+        "2" * 64,
+        {**FIELDS, "sweep": sweep_fields({3: {}}, {3: ()})},
+    )
+    found = Book().note(again.id, "tasks", {"changes": [change], "ends": [[3, 0, "s", "e", "h"]]})
+    task = sweep_of(found).tasks[3]
+    assert (task.exit_code, task.started, task.cpu_seconds) == (0, "s", None)
+    assert run.id != again.id
