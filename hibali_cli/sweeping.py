@@ -37,6 +37,7 @@ from runs.dataset import asked_here
 from runs.follow import wait_for_end
 from runs.inputs import locate_files
 from runs.launch import Request, TaskRequest, launch
+from runs.pilot.ready import check_wishes
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
@@ -94,7 +95,11 @@ def _read_again(common: Common, book: Book, run: Run, pipeline: Pipeline, number
     located = locate_files(again.files, common.settings(), site, known=again.known)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
     request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
+    pilot = run.sweep.pilot if run.sweep is not None else None
+    allocations = pilot.allocations if pilot is not None else 0
+    return replace(
+        request, tasks=again.tasks, origin=run.id, name=run.name, image=image, allocations=allocations
+    )
 
 
 def run_sweep(
@@ -117,6 +122,9 @@ def run_sweep(
         common, pipeline, answers, line, site_name, asked["image"], identify=not dry_run, wait=wait
     )
     request = with_wishes(common, request, asked["wanted"])
+    request = replace(request, allocations=asked["allocations"])
+    if request.allocations:
+        check_wishes(request.ask())
     if dry_run:
         _show_sweep(common, request)
         return None
@@ -305,5 +313,8 @@ def _bytes(text: str) -> bytes:
 def _show_sweep(common: Common, request: Request) -> None:
     """The first job array and the first task: the others differ by their numbers and values."""
     shown = show_tasks(request, new_identifier())
-    common.output.say(f"{len(request.tasks)} tasks in {shown.chunks} job arrays; this is the first of each")
+    where = f"{shown.chunks} job arrays; this is the first of each"
+    if request.allocations:
+        where = "one job after the other; this is the first one, and the first task"
+    common.output.say(f"{len(request.tasks)} tasks in {where}")
     show_files(common, request, shown.prepared, shown.files)
