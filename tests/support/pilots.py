@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,4 +25,14 @@ def pilot_pids(folder: Path) -> list[int]:
             continue
         if here is not None and here.is_relative_to(folder):
             found.append(int(process.name))
+    return found
+
+
+def processes_in(folder: Path) -> list[int]:
+    """The processes whose current folder this is: of a task's own folder, its script."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
     return found
