@@ -54,6 +54,12 @@ def nowhere(secrets: list[str], hibali: Any, *answers: Any) -> None:
                     assert secret.encode() not in content, path
 
 
+@pytest.fixture(autouse=True)
+def from_nothing(hibali: Any) -> None:
+    """Only a command that is a program of its own shows its arguments to others."""
+    hibali.forks = False
+
+
 @pytest.fixture
 def bucket(transfers_to: Any) -> Transfers:
     there: Transfers = transfers_to("s3")

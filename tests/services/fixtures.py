@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from tests.schemas import check_line
 from tests.services.docker import Docker
+from tests.services.forked import Ended, Forks
 from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
 from tests.services.podman import Podman
@@ -29,6 +31,8 @@ from tests.services.webdav import DavServer
 from tests.support.lacking import lacks
 
 SESSION = "HIBALI_TEST_SESSION"  # how the workers of one session learn of its folder
+FORKS = "HIBALI_TEST_FROM_NOTHING" not in os.environ  # else each command is an interpreter of its own
+START = (sys.executable, "-P", "-m", "hibali_cli")
 _DROPPED = ("AWS_", "GLOBUS_", "SSH_", "SLURM_", "CONTAINERS_", "HIBALI_", "XDG_", "S3_", "BOTO")
 
 
@@ -296,12 +300,18 @@ class Answer:
         )
 
 
+@functools.cache
+def _forks() -> Forks:
+    return Forks()
+
+
 class Hibali:
     """Calls hibali as a subprocess: `hibali("push", a, b, "--json")`."""
 
     def __init__(self, home: HibaliHome) -> None:
         self.home = home
         self.env = dict(home.env)
+        self.forks = FORKS
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __call__(
@@ -315,11 +325,13 @@ class Hibali:
     ) -> Answer:
         """Run it to its end; with `exit` given, assert that exit code."""
         command = self.command(*words)
-        ended = subprocess.run(
+        environment = {**self.env, **(env or {})}
+        folder = cwd or self.home.folder
+        ended = self._fork(command, environment, folder, stdin, timeout) or subprocess.run(
             command,
-            env={**self.env, **(env or {})},
+            env=environment,
             input=stdin,
-            cwd=cwd or self.home.folder,
+            cwd=folder,
             capture_output=True,
             check=False,
             timeout=timeout,
@@ -328,6 +340,13 @@ class Hibali:
         if exit is not None:
             assert answer.exit == exit, str(answer)
         return answer
+
+    def _fork(
+        self, command: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
+    ) -> Ended | None:
+        if not self.forks or tuple(command[: len(START)]) != START:
+            return None
+        return _forks().run(command[len(START) :], env, cwd, stdin, timeout)
 
     def start(
         self, *words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
@@ -354,7 +373,7 @@ class Hibali:
     def command(*words: str | bytes | Path) -> tuple[str | bytes, ...]:
         """The whole command line, in this very interpreter's environment."""
         given = (str(word) if isinstance(word, Path) else word for word in words)
-        return (sys.executable, "-P", "-m", "hibali_cli", *given)
+        return (*START, *given)
 
     def end(self) -> None:
         for process in self._running:

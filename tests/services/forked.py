@@ -1,0 +1,211 @@
+"""Runs hibali's commands as children of one process that has already imported it: docs/decisions/0205-commands-of-tests-are-forked.md.
+
+Two thirds of a short command's time go into importing. What a command is given (words, environment, folder, streams) is
+its own; only what an interpreter reads before its first line must be as it was here, else `run` declines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from tests.services.processes import MARK
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("hibali", "hibali_cli", "transfers", "registry", "runs")
+ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})  # run, or sent elsewhere, never imported
+HEAVY = ("botocore.session", "botocore.auth", "botocore.httpsession", "jsonschema", "tomlkit", "tenacity")
+EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read before a program's first line
+MOST_TOLD = 100_000  # bytes: a message is never cut
+MOST_INPUT = 65_536  # bytes: what a pipe takes without a reader
+WAIT = struct.Struct("i")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code, negative for a signal, and what it wrote."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Forks:
+    """The process that has imported hibali; it ends with the one that asks it."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        environment.pop(MARK, None)  # it outlives the test that asks for it first
+        self._early = _early(environment)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                (sys.executable, "-P", "-m", "tests.services.forked", str(theirs.fileno())),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                cwd=REPOSITORY,
+            )
+        self._connection = ours
+        self._asking = threading.Lock()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._connection.close()
+        self._process.wait()
+
+    def run(
+        self, words: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
+    ) -> Ended | None:
+        """The command run to its end; None where it must be started from nothing.
+
+        Raises `subprocess.TimeoutExpired` after `timeout` seconds, as `subprocess.run` does.
+        """
+        told = json.dumps([[os.fsdecode(word) for word in words], dict(env), str(cwd)]).encode()
+        if _early(env) != self._early or len(told) > MOST_TOLD or len(stdin) > MOST_INPUT:
+            return None
+        with contextlib.ExitStack() as opened:
+            given, giving = os.pipe()
+            out, err = os.memfd_create("out"), os.memfd_create("err")
+            ending, ended = os.pipe()
+            for number in (given, out, err, ending):
+                opened.callback(os.close, number)
+            os.write(giving, stdin)
+            os.close(giving)
+            with self._asking:
+                socket.send_fds(self._connection, [told], [given, out, err, ended])
+            os.close(ended)
+            code = _wait(ending, timeout, words)
+            return Ended(code, _content(out), _content(err))
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(EARLY)}
+
+
+def _content(number: int) -> bytes:
+    os.lseek(number, 0, os.SEEK_SET)
+    with open(number, "rb", closefd=False) as stream:
+        return stream.read()
+
+
+def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
+    """The process's number comes first, its end second."""
+    pid = 0
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        selector.register(ending, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(deadline - time.monotonic(), 0)):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired([os.fsdecode(word) for word in words], timeout)
+            told = os.read(ending, WAIT.size)
+            if not told:
+                raise RuntimeError("the process that starts commands has ended")
+            (number,) = WAIT.unpack(told)
+            if pid:
+                return os.waitstatus_to_exitcode(number)
+            pid = number
+
+
+def main() -> None:
+    """Import everything, then start what is asked for until nobody asks any more."""
+    _import_all()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    running: dict[int, tuple[int, int]] = {}  # a process's descriptor: its number, and where its end is told
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd in running:
+                    selector.unregister(key.fd)
+                    pid, ended = running.pop(key.fd)
+                    _, status = os.waitpid(pid, 0)
+                    _tell(ended, status)
+                    os.close(ended)
+                    os.close(key.fd)
+                    continue
+                told, numbers, _, _ = socket.recv_fds(connection, MOST_TOLD + 1, 4)
+                if not told:
+                    return
+                pid = os.fork()
+                if pid == 0:
+                    _become(told, numbers)
+                _tell(numbers[3], pid)
+                for number in numbers[:3]:
+                    os.close(number)
+                watched = os.pidfd_open(pid)
+                running[watched] = (pid, numbers[3])
+                selector.register(watched, selectors.EVENT_READ)
+
+
+def _tell(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # whoever asked has given up
+        os.write(descriptor, WAIT.pack(number))
+
+
+def _import_all() -> None:
+    for name in HEAVY:
+        import_module(name)
+    for package in PACKAGES:
+        folder = import_module(package).__path__
+        for found in pkgutil.walk_packages(folder, f"{package}."):
+            if found.name.startswith("transfers.agent.") or found.name.rpartition(".")[2] in ENTRY:
+                continue
+            import_module(found.name)
+
+
+def _become(told: bytes, numbers: Sequence[int]) -> NoReturn:
+    """Be the command: nothing of what this process was for is left but what is imported."""
+    words, environment, cwd = json.loads(told)
+    for target in range(3):
+        os.dup2(numbers[target], target)
+    os.closerange(3, 1024)  # the objects that held them live on and are never finalized: see `os._exit` below
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.chdir(cwd)
+    sys.argv = ["hibali", *words]
+    code = _run()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or 120
+    os._exit(code)
+
+
+def _run() -> int:
+    from hibali_cli.main import main as run
+
+    try:
+        run()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
+    except BaseException:  # noqa: BLE001 - what an interpreter shows of it
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    main()
