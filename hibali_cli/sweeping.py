@@ -258,7 +258,7 @@ def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str |
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        [run] = update_runs(common, book, [run], tell, going_on=True)
         target = read_location(into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))

@@ -69,6 +69,7 @@ def test_a_job_that_others_end_is_followed_by_one_for_what_is_left(bench: Bench,
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("say,sleep\na,0\nb,300\n")
@@ -79,8 +80,12 @@ def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> N
     job = job_of(folder)
     assert say(slurm, "scontrol", "update", f"JobId={job}", "Requeue=1")
     assert say(slurm, "scontrol", "requeue", job)
-    wait_for(lambda: say(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now"))
-    wait_for((folder / "chunks" / "1" / "again").exists, 170)
+
+    def begins_again() -> bool:
+        say(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")  # else after two minutes
+        return (folder / "chunks" / "1" / "again").exists()
+
+    wait_for(begins_again, 300)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
     assert ended["counts"] == {"SUCCEEDED": 2}
     assert ended["pilot"]["allocations"] == 1
