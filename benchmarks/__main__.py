@@ -14,7 +14,7 @@ from subprocess import SubprocessError
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from benchmarks import link_cases, loop_cases, planning_cases, s3_cases, sweep_case
+from benchmarks import link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
 from benchmarks.case import Case, Contender
 from benchmarks.machine import commit, today
 from benchmarks.measuring import FailedError, end_logins, measure
@@ -29,6 +29,7 @@ CASES: tuple[Case, ...] = (
     *s3_cases.CASES,
     *planning_cases.CASES,
     *sweep_case.CASES,
+    *pilot_case.CASES,
 )
 
 _BROKEN = (
@@ -112,6 +113,7 @@ def _run(case: Case, contender: Contender, stage: Stage, place: str, measured: M
             environment["HIBALI_STATE"] = str(stage.state())
         sample = measure(words, environment, stage.work, logins=contender.logins, watch=case.watch)
         contender.target.check(place)
+        sample = contender.target.timed(sample)
     except FailedError as problem:
         measured.missing[contender.name] = f"failed: {problem}"
         print(f"  {contender.name} failed: {problem}", file=sys.stderr)

@@ -83,15 +83,16 @@ def _prepare(stage: Stage) -> Iterator[Field]:
         amount = stage.amount(_TASKS, 1)
         table.write_text("say\n" + "".join(f"t{number}\n" for number in range(1, amount.files + 1)))
         environment = stage.environment()
-        reference = _hibali(environment, "pipelines", "add", str(tool)).split()[0]
-        _hibali(environment, "pipelines", "trust", reference)
+        reference = hibali(environment, "pipelines", "add", str(tool)).split()[0]
+        hibali(environment, "pipelines", "trust", reference)
         words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
         target = SweepTarget(work, node, amount.files)
         contender = Contender("hibali", lambda _: words, target, environment)
         yield Field(Amount(amount.files, 0), [contender], target.told)
 
 
-def _hibali(environment: dict[str, str], *words: str) -> str:
+def hibali(environment: dict[str, str], *words: str) -> str:
+    """What it prints, of a step that is not measured; raises `FailedError`."""
     ended = subprocess.run(
         [*HIBALI, *words], env=environment, check=False, capture_output=True, stdin=subprocess.DEVNULL
     )

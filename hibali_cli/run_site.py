@@ -17,6 +17,7 @@ from runs.book import Book
 from runs.courtesy import reach
 from runs.follow import wait_for_end
 from runs.heard import update
+from runs.pilot.going_on import go_on, goes_on
 from runs.run import Run, ignore_run
 from runs.scheduler import load_scheduler
 from runs.usage import note_usage
@@ -150,8 +151,13 @@ def ask_usage(common: Common, book: Book, run: Run, tell: Listener) -> Run:
     return book.load(run.id)
 
 
-def update_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> list[Run]:
-    """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told."""
+def update_runs(
+    common: Common, book: Book, runs: list[Run], tell: Listener, *, going_on: bool = False
+) -> list[Run]:
+    """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
+
+    With `going_on` a pilot whose allocation is over goes on in the next one.
+    """
     fresh = {run.id: run for run in runs}
     asked = [run for run in runs if run.job and not run.state.final]
     for name, scheduler in sorted({(run.site, run.scheduler) for run in asked}):
@@ -160,6 +166,10 @@ def update_runs(common: Common, book: Book, runs: list[Run], tell: Listener) -> 
             far = opener(run_site(common, name), tell)()
             try:
                 fresh |= {run.id: run for run in update(far, load_scheduler(scheduler), book, some)}
+                limits = run_site(common, name).limits
+                for run in [fresh[each.id] for each in some if going_on]:
+                    if run.sweep is not None and run.sweep.pilot is not None and goes_on(run):
+                        fresh[run.id] = go_on(far, load_scheduler(scheduler), book, run, limits, tell)
             finally:
                 far.close()
         except HibaliError as problem:

@@ -22,6 +22,7 @@ from runs.container import load_container
 from runs.dataset import asked_here
 from runs.inputs import Located, locate_files, seen_from
 from runs.launch import Request, TaskRequest
+from runs.pilot.ready import by_pilot
 from runs.run import Run
 from runs.sweeps.launch import files_of, takes_several, tasks_key
 from runs.sweeps.rerun import read_again
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """What the command line said of the tasks, and where their table goes."""
+    """What the command line said of the tasks, where their table goes, and in how many jobs a pilot may run them; 0 for job arrays."""
 
     each: Path | None
     parameters: Sequence[str]
     table: str | None
+    allocations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +120,6 @@ def request_again(
     located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
     request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    return replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
+    request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
+    pilot = run.sweep.pilot if run.sweep is not None else None
+    return request if pilot is None else by_pilot(request, pilot.allocations)

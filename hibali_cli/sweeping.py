@@ -32,6 +32,7 @@ from runs.carry import Synchroniser
 from runs.dataset import asked_before, keep_in
 from runs.follow import wait_for_end
 from runs.launch import Request, launch
+from runs.pilot.ready import by_pilot
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
@@ -96,6 +97,8 @@ def run_sweep(
         [name] = set(choosing.sites)
         request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
     request = with_wishes(common, request, choosing.wanted)
+    if line.allocations:
+        request = by_pilot(request, line.allocations)
     if into.dataset is not None:
         keep_in(into.dataset, asked_before([{"asked": request.asked}], pipeline.reference))
     if dry_run:
@@ -214,7 +217,7 @@ def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str |
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        [run] = update_runs(common, book, [run], tell, going_on=True)
         target = read_location(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
@@ -271,5 +274,8 @@ def _bytes(text: str) -> bytes:
 def _show_sweep(common: Common, request: Request) -> None:
     """The first job array and the first task: the others differ by their numbers and values."""
     shown = show_tasks(request, new_identifier())
-    common.output.say(f"{len(request.tasks)} tasks in {shown.chunks} job arrays; this is the first of each")
+    where = f"{shown.chunks} job arrays; this is the first of each"
+    if request.allocations:
+        where = "one job after the other; this is the first one, and the first task"
+    common.output.say(f"{len(request.tasks)} tasks in {where}")
     show_files(common, request, shown.prepared, shown.files)

@@ -14,11 +14,11 @@ from runs.book import Book
 from runs.explain import explain_all
 from runs.heard import note_seen, seen_of, update
 from runs.look import Key, ask
+from runs.pilot.going_on import go_on, goes_on
 from runs.run import Run, State, ignore_run
 from runs.scheduler import NotSubmitted, Scheduler, Unclear, check_job_id
 from runs.send import send_waiting
 from runs.submit import find_job, find_submission
-from runs.sweeps.send import send_chunks
 from runs.sweeps.sweep import folder_of, sweep_of
 from runs.usage import note_usage
 from runs.verdict import Seen
@@ -138,8 +138,9 @@ class _Watch:
                 moved = self._ask(far, asking, open_runs, step)
                 asking.note()
             for run in open_runs:
-                if run.waits or (run.sweep is not None and run.sweep.unsent()):
-                    moved = self._send(far, self._book.load(run.id)) or moved
+                now = self._book.load(run.id)
+                if now.waits or goes_on(now):
+                    moved = self._send(far, now) or moved
         runs = [self._book.load(run.id) for run in runs]
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
@@ -208,10 +209,7 @@ class _Watch:
             if after.state is not run.state:
                 self._changed(after)
             return after.state is not run.state
-        if run.sweep is not None and run.sweep.unsent() and not run.cancelled:
-            with self._book.claim(run.key, tell=self._tell):
-                run = self._book.load(run.id)
-                send_chunks(far, self._scheduler, self._book, run, self._limits, tell=self._tell, look=False)
+        go_on(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
         return False
 
     def _take_run(self, far: Far, run: Run, found: Seen, step: float) -> bool:

@@ -46,9 +46,12 @@ def _with_places(run: Run) -> Run:
     """The sweep, holding places in the queue only for tasks that are not over."""
     queued = Queued(run.site)
     held = queued.held()
-    for chunk in sweep_of(run).chunks:
+    sweep = sweep_of(run)
+    for chunk in sweep.chunks:
         holder = f"{run.id}.{chunk.number}"
-        left = sum(not sweep_of(run).tasks[number].state.ended for number in chunk.tasks)
+        left = sum(not sweep.tasks[number].state.ended for number in chunk.tasks)
+        if sweep.pilot is not None:
+            left = int(bool(left) and chunk is sweep.chunks[-1] and not sweep.unfinished())
         if left < held.get(holder, 0):
             queued.keep(holder, left)
     return run

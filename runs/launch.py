@@ -24,6 +24,7 @@ from runs.container import Container
 from runs.experience import runs_of
 from runs.fast import NO_MARKS, NOTHING_FAST, Fast, Marks
 from runs.image import Pinned, find_image
+from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
@@ -58,7 +59,8 @@ class Request:
     where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
     `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
     then the files of all of them, and `invocation` has what all of them answer, not checked by itself; what goes to fast storage is
-    said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks.
+    said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks. With `allocations`
+    the tasks go by a pilot, in so many one after the other at most.
     """
 
     pipeline: Pipeline
@@ -82,6 +84,7 @@ class Request:
     waiting: Waiting = field(default_factory=Waiting)
     tasks: tuple[TaskRequest, ...] = ()
     origin: str = ""
+    allocations: int = 0
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -123,6 +126,7 @@ def launch(
         run = None if request.new else book.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
+        pilot = _ask_for_pilot(request, far, run)
         if run is None:
             check_needs(far, request.scheduler, book, request.waiting.needs)
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
@@ -130,11 +134,24 @@ def launch(
         began(run)
         if not run.reused:
             take_wishes(book, run, wishes, tell)
+        if run.sweep is not None:
+            from runs.pilot.ready import settle_pilot
+
+            run = settle_pilot(book, run, pilot, tell, wanted=bool(request.allocations))
         if _is_sent(run) or run.state.ended:
             return run
         if run.cancelled and run.sweep is None:
             return end_begun(far, request.scheduler, book, run) if run.submitting else end_unbegun(book, run)
         return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
+
+
+def _ask_for_pilot(request: Request, far: Far, run: Run | None) -> Pilot | None:
+    """The pilot that a sweep is to have, `run` where it was begun before. Raises where it cannot, before there is any trace of it."""
+    if not request.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
+        return None
+    from runs.pilot.ready import prepare_pilot
+
+    return prepare_pilot(request, far)
 
 
 def _is_sent(run: Run) -> bool:
@@ -273,7 +290,7 @@ def _send(
         from runs.sweeps.send import send_chunks
 
         request = replace(request, inputs=tuple(staged))
-        run = stage_tasks(request, run, far, book, as_text(folder), image)
+        run = stage_tasks(request, run, far, book, as_text(folder), image, cache)
         return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
     jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
     if isinstance(jobs, Run):

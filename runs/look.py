@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runs.courtesy import courteous
+from runs.pilot.journal import judge_in_allocation, read_journal, status_of
 from runs.run import Run, State
 from runs.scheduler import GONE, Phase, Scheduler, Status
-from runs.sweeps.sweep import Sweep, folder_of, task_word
+from runs.sweeps.sweep import Sweep, chunk_folder, folder_of, task_word
 from runs.verdict import ASKED, ExitRecord, Seen, judge, read_exit_record
 from transfers.far import Far
 
 _RECORD_BYTES = 16384
+_PIECE_BYTES = 1 << 20
 
 Key = tuple[str, int]  # a run's id, and the number of its task; 0 for a run that is no sweep
 
@@ -77,17 +79,32 @@ def ask(
     unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
     accounted = _ask_accounts(far, scheduler, unclear)
     return {
-        each.key: judge(
-            each.status,
-            records.get(each.key),
-            accounted.get(each.key),
-            cancelled=each.run.cancelled,
-            marked=each.run.marked,
-            told=each.run.told,
-            again=each.key in again,
-        )
+        each.key: _judge(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
         for each in subjects
     }
+
+
+def _judge(subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool) -> Seen:
+    run = subject.run
+    seen = judge(
+        subject.status,
+        record,
+        accounted,
+        cancelled=run.cancelled,
+        marked=run.marked,
+        told=run.told,
+        again=again,
+    )
+    if run.sweep is None or run.sweep.pilot is None:
+        return seen
+    return judge_in_allocation(
+        seen,
+        subject.status,
+        record,
+        cancelled=run.cancelled,
+        allocation=len(run.sweep.chunks),
+        more=run.sweep.may_continue,
+    )
 
 
 def _find_subjects(
@@ -97,12 +114,18 @@ def _find_subjects(
     single = [(run, closely) for run, closely in asked if run.sweep is None]
     sweeps = [(run, run.sweep, closely) for run, closely in asked if run.sweep is not None]
     jobs = {run.job for run, _ in single}
-    arrays = {job for _, sweep, closely in sweeps for job in _open_jobs(sweep, thorough=closely)}
-    if not jobs and not arrays:
+    wanted: dict[bool, set[str]] = {True: set(), False: set()}  # whether they are those of pilots
+    for _, sweep, closely in sweeps:
+        wanted[sweep.pilot is not None].update(_open_jobs(sweep, thorough=closely))
+    pilots, arrays = wanted[True], wanted[False]
+    if not jobs and not arrays and not pilots:
         return []
-    finished = far.run(scheduler.status_words(sorted(jobs | arrays)))
-    statuses = scheduler.read_status(finished, sorted(jobs)) if jobs else {}
-    told = scheduler.read_tasks(finished, sorted(arrays)) if arrays else {}
+    finished = far.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
+    statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
+    told = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
+    for run, sweep, _ in sweeps:
+        if sweep.pilot is not None:
+            told |= _told_by_pilot(far, run, sweep, statuses)
     subjects = [
         Subject(
             (run.id, 0),
@@ -128,10 +151,36 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
     return not (state.final if thorough else state.ended)
 
 
+def _told_by_pilot(
+    far: Far, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
+) -> dict[str, dict[int, Status]]:
+    """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
+    chunk = sweep.chunks[-1]
+    jobs = [job for job in chunk.jobs if job in statuses]
+    if not jobs:
+        return {}
+    told = read_journal(_read_whole(far, chunk_folder(run, chunk) + b"/journal.jsonl"))
+    return {
+        job: {
+            index: status_of(number, statuses[job], told) for index, number in enumerate(chunk.tasks, start=1)
+        }
+        for job in jobs
+    }
+
+
+def _read_whole(far: Far, path: bytes) -> bytes:
+    """A file that others append to, as far as it is written; nothing where it is not there."""
+    found = b""
+    while piece := far.get(path, maximum=_PIECE_BYTES, offset=len(found)):
+        found += piece
+    return found
+
+
 def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
+    chunks = sweep.chunks if sweep.pilot is None else sweep.chunks[-1:]
     return [
         job
-        for chunk in sweep.chunks
+        for chunk in chunks
         if any(_is_open(sweep, number, thorough=thorough) for number in chunk.tasks)
         for job in chunk.jobs
     ]
@@ -146,6 +195,7 @@ def _tasks_of(
             continue
         status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
         accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
+        accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
         word = task_word(run.id, number)
         folder = folder_of(run, number)

@@ -264,7 +264,7 @@ def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
     """One more thing that happened; a state never goes back behind an end that is known."""
-    if run.sweep is not None and kind in {"staged", "chunk", "tasks"}:
+    if run.sweep is not None and kind in {"staged", "chunk", "tasks", "pilot", "allocation"}:
         from runs.sweeps.sweep import apply_record
 
         return apply_record(run, run.sweep, kind, record)

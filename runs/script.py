@@ -62,7 +62,7 @@ run=$run/$task
 runs=../../..
 wish=../../cancel
 """
-_TURN = r"""
+TURN = r"""
 if ! mkdir started; then
   printf '%s\n' "$job" >>again
   echo "hibali: run $run was started before; this job does nothing" >&2
@@ -154,15 +154,16 @@ check_those_before() {
 
 def job_script(run: str, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
-    return _head(run, directives) + _JOB + _TURN
+    return script_head(run, directives) + _JOB + TURN
 
 
 def array_script(run: str, chunk: int, directives: Sequence[str]) -> str:
     """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{_head(run, directives)}chunk={chunk:d}{_ARRAY}{_TURN}"
+    return f"{script_head(run, directives)}chunk={chunk:d}{_ARRAY}{TURN}"
 
 
-def _head(run: str, directives: Sequence[str]) -> str:
+def script_head(run: str, directives: Sequence[str]) -> str:
+    """How each script of a job begins, up to the run's id and a function that looks for those before."""
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
     return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE

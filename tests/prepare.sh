@@ -4,7 +4,7 @@
 # `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
 # `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy,
-# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy.
+# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl` and `dask`.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -92,6 +92,8 @@ for part in "$@"; do
     crates) prepare_own crates "roc-validator" ;;
     torque) prepare_torque ;;
     snakemake) prepare_own snakemake "Snakemake" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque] [snakemake]" >&2 && exit 2 ;;
+    parsl) prepare_own parsl "Parsl" ;;
+    dask) prepare_own dask "Dask" ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque] [snakemake] [parsl] [dask]" >&2 && exit 2 ;;
     esac
 done

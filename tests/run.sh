@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
-parts="packages environment swift crates torque snakemake" # the last four are for tests marked heavy
+parts="packages environment swift crates torque snakemake parsl dask" # the last six are for tests marked heavy
 for word in "$@"; do
     [ "$word" != "not heavy" ] || parts="packages environment"
 done

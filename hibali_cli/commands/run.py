@@ -49,6 +49,10 @@ if TYPE_CHECKING:
             "Run it once for each row and threshold, as job arrays.",
         ),
         (
+            "hibali run count answers.json --each subjects.csv --pilot --cores 32 --time 2h --site juwels --wait",
+            "Run short tasks in one job, 32 at once.",
+        ),
+        (
             "hibali run conform answers.json --site auto --explain",
             "Run it where the least has to move, and see why there.",
         ),
@@ -76,6 +80,17 @@ if TYPE_CHECKING:
     metavar="ID=VALUE,...",
     multiple=True,
     help="A task for each of these values; several options make all combinations.",
+)
+@click.option(
+    "--pilot",
+    is_flag=True,
+    help="Of a sweep, run the tasks inside one job, as many at once as it has cores; best for short ones.",
+)
+@click.option(
+    "--allocations",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended.  [default: 5]",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
@@ -118,6 +133,8 @@ def command(
     explain: bool,
     each: str | None,
     parameters: tuple[str, ...],
+    pilot: bool,
+    allocations: int | None,
     wait: bool,
     dry_run: bool,
     name: str,
@@ -141,6 +158,7 @@ def command(
     The same line again continues the run it began, until somebody was told how that ended; then it begins a
     new one. File answers are local paths, from the current folder, SITE:PATH, or run:ID/OUTPUT-ID: what another run leaves.
     With --each and --param it is a sweep: a task for each row and each combination of values, which go before the answers of the file.
+    With --pilot its tasks share one job, for which the line asks then; when that ends before they do, the next one goes on.
     What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
     """
     from hibali_cli.choosing import Asked, choose_request, is_choice
@@ -165,7 +183,8 @@ def command(
         from hibali_cli.sweeping import run_sweep
 
         check_alone(order)
-        tasks = SweepLine(None if each is None else Path(each), parameters, table)
+        most = _allocations(allocations, pilot=pilot)
+        tasks = SweepLine(None if each is None else Path(each), parameters, table, most)
         return run_sweep(
             common,
             catalogue,
@@ -180,6 +199,8 @@ def command(
         )
     if table is not None:
         raise UsageError("usage", "it is for --each and --param", about="--table")
+    if pilot or allocations is not None:
+        raise UsageError("usage", "it is for the tasks of --each and --param", about="--pilot, --allocations")
     if answers is None:
         raise UsageError(
             "usage",
@@ -206,6 +227,15 @@ def command(
     require_consent(common, catalogue, request.pipeline, request.container)
     request = replace(request, name=name, new=new, image=image)
     return run_one(common, request, wait=wait, into=into, reuses=reuses, notify=notify)
+
+
+def _allocations(most: int | None, *, pilot: bool) -> int:
+    """How many jobs a pilot may have, one after the other; 0 for job arrays."""
+    from runs.pilot.pilot import MOST_ALLOCATIONS
+
+    if most is not None and not pilot:
+        raise UsageError("usage", "it is for --pilot", about="--allocations")
+    return (MOST_ALLOCATIONS if most is None else most) if pilot else 0
 
 
 def _check_words(name: str, notify: str | None, *, wait: bool) -> None:

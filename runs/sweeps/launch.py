@@ -16,12 +16,14 @@ from runs.book import Book
 from runs.fast import marks_of_task, read_fast
 from runs.guard import Need
 from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
+from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, list_inputs
 from runs.put import as_bytes
 from runs.run import Run
 from runs.scheduler import Job
 from runs.script import array_script
 from runs.site_images import Staged
+from runs.stage import Cache
 from runs.sweeps.chunks import TellsArrayLimit, split_tasks
 from runs.sweeps.put import put_tasks
 from runs.sweeps.sweep import chunk_name, sweep_fields, sweep_of
@@ -81,26 +83,45 @@ def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[
     return {"sweep": sweep_fields({task.number: task.values for task in request.tasks}, outputs)}
 
 
-def stage_tasks(request: Request, run: Run, far: Far, book: Book, folder: str, image: Staged) -> Run:
+def stage_tasks(
+    request: Request, run: Run, far: Far, book: Book, folder: str, image: Staged, cache: Cache
+) -> Run:
     """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
 
-    How the tasks are split into chunks is decided once: jobs may be on their way when this is done again.
+    How the tasks are split into chunks is decided once: jobs may be on their way when this is done again. A pilot's first allocation is
+    for all of them.
     """
     if not sweep_of(run).chunks:
         if image.id:
             book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
         numbers = [task.number for task in request.tasks]
         limits = request.site.limits
-        chunks = split_tasks(
-            numbers,
-            array_size=limits.array_size,
-            queued_jobs=limits.queued_jobs,
-            limit=_array_limit(far, request, min(len(numbers), limits.array_size)),
-        )
+        pilot = _stage_pilot(request, run, far, cache)
+        chunks = [tuple(numbers)]
+        if pilot is None:
+            chunks = split_tasks(
+                numbers,
+                array_size=limits.array_size,
+                queued_jobs=limits.queued_jobs,
+                limit=_array_limit(far, request, min(len(numbers), limits.array_size)),
+            )
+        how = {} if pilot is None else {"pilot": pilot.to_fields()}
         where = path_fields(as_bytes(folder), "folder")
-        run = book.note(run.id, "staged", {**where, "chunks": [write_ranges(chunk) for chunk in chunks]})
+        texts = [write_ranges(chunk) for chunk in chunks]
+        run = book.note(run.id, "staged", {**where, "chunks": texts, **how})
     put_tasks(far, run, lambda: _prepare_tasks(request, run.id, folder, image.started))
     return run
+
+
+def _stage_pilot(request: Request, run: Run, far: Far, cache: Cache) -> Pilot | None:
+    """The pilot with its library at the site, ready to go into allocations; None for job arrays."""
+    pilot = sweep_of(run).pilot
+    if pilot is None:
+        return None
+    from runs.pilot.site import stage_library
+
+    library = stage_library(far, request.site, cache, pilot.python)
+    return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
 
 
 def _array_limit(far: Far, request: Request, wanted: int) -> int | None:
@@ -160,7 +181,10 @@ def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder."""
+    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder.
+
+    With a pilot there are no `chunks`: it is one allocation after the other.
+    """
 
     prepared: Prepared
     files: Mapping[str, str]
@@ -174,17 +198,26 @@ def show_tasks(request: Request, run_id: str) -> Shown:
     where = f"tasks/{first.number}"
     alone = replace(request, inputs=tuple(shown_inputs(request)), tasks=(first,))
     [(_, prepared)] = _prepare_tasks(alone, run_id, folder, shown_image(request))
+    tasks = {f"{where}/start": prepared.start, f"{where}/command": prepared.command}
+    if prepared.fast:
+        tasks[f"{where}/fast.sh"] = prepared.fast
+    tasks |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
     limits = request.site.limits
     numbers = [task.number for task in request.tasks]
+    if request.allocations:
+        from runs.pilot.put import allocation_texts
+
+        pilot = Pilot("python3", directives=prepared.directives)
+        texts = allocation_texts(run_id, 1, numbers, pilot)
+        submit = request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh"))
+        files = {f"chunks/1/{name}": text for name, text in texts.items()}
+        return Shown(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
     chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
     job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
     files = {
         "chunks/1/job.sh": array_script(run_id, 1, prepared.directives),
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
-        f"{where}/start": prepared.start,
-        f"{where}/command": prepared.command,
-        **({f"{where}/fast.sh": prepared.fast} if prepared.fast else {}),
+        **tasks,
     }
-    files |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
     submit = request.scheduler.submit_words(job)
     return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

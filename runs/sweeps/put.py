@@ -8,6 +8,7 @@ from itertools import islice
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
+from runs.pilot.put import pristine, program_files
 from runs.prepare import Prepared
 from runs.put import as_bytes
 from runs.run import Run
@@ -20,11 +21,12 @@ _PARTIAL = b"tasks-"
 
 
 def put_tasks(far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prepared]]]) -> None:
-    """The folders of all tasks or none of them, and those of the chunks before; nothing where they are there.
+    """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
 
     What an earlier call left half-done is removed: no job has seen it.
     """
     final = run.folder + b"/tasks"
+    pilot = sweep_of(run).pilot
     if far.stat(final) is not None:
         return
     for name in far.names(run.folder):
@@ -37,14 +39,28 @@ def put_tasks(far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prep
     while some := list(islice(prepared, _AT_ONCE)):
         # those for fast storage differ: one job array asks for what any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
-        _put_some(far, [each for _, each in some], final, partial)
-    _put_chunks(far, run, tuple(directives))
+        _put_some(far, [each for _, each in some], final, partial, pristine if pilot else _nothing)
+    if pilot is None:
+        _put_chunks(far, run, tuple(directives))
+    else:
+        far.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
     far.move(partial, final)
     if far.stat(final) is None:
         raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
 
 
-def _put_some(far: Far, prepared: list[Prepared], final: bytes, partial: bytes) -> None:
+def _nothing(prepared: Prepared) -> None:
+    """A task of a job array is run once, and its folder is never made anew."""
+    del prepared
+
+
+def _put_some(
+    far: Far,
+    prepared: list[Prepared],
+    final: bytes,
+    partial: bytes,
+    remember: Callable[[Prepared], bytes | None],
+) -> None:
     def placed(path: str) -> bytes:
         return partial + as_bytes(path).removeprefix(final)
 
@@ -60,6 +76,9 @@ def _put_some(far: Far, prepared: list[Prepared], final: bytes, partial: bytes) 
         for folder in wanted:
             folders.update(dict.fromkeys(_down_to(folder, top)))
         files += found
+        remembered = remember(each)
+        if remembered is not None:
+            files.append(SmallFile(top + b"/pristine.json", remembered))
         copies += copied
     far.put_all(files, list(folders))
     far.copy_all(copies)

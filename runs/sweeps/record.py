@@ -31,4 +31,11 @@ def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "memory_bytes": task.memory_bytes,
             }
         )
-    return tasks, {"counts": {str(state): count for state, count in sweep.counts().items()}}
+    pilot = None
+    if sweep.pilot is not None:
+        pilot = {
+            "allocations": sum(bool(chunk.jobs) for chunk in sweep.chunks),
+            "most": sweep.pilot.allocations,
+        }
+    counts = {str(state): count for state, count in sweep.counts().items()}
+    return tasks, {"counts": counts, "pilot": pilot}

@@ -9,6 +9,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.sites import Limits
 from runs.book import Book
 from runs.courtesy import courteous
+from runs.pilot.pilot import Pilot
 from runs.put import as_text
 from runs.queued import Queued
 from runs.room import take_room
@@ -46,7 +47,7 @@ def send_chunks(
             run,
             limits.queued_jobs,
             chunk=chunk.number,
-            places=len(chunk.tasks),
+            places=1 if sweep_of(run).pilot else len(chunk.tasks),
             note=begin,
             look=look,
         ):
@@ -72,12 +73,14 @@ def _send_chunk(
     *,
     begun: bool,
 ) -> Run:
-    """One more job array in the queue; its folder has a marker of its own, as a run's has."""
+    """One more job array, or allocation, in the queue; its folder has a marker of its own, as a run's has."""
     folder = chunk_folder(run, chunk)
     name = chunk_name(run.id, chunk.number)
-    job = Job(name, f"{as_text(folder)}/job.sh", tasks=len(chunk.tasks))
+    pilot = sweep_of(run).pilot
+    job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
     words = scheduler.submit_words(job)
-    submission = Submission(name, folder, words, run.created[:10], _nothing, begun=begun)
+    put = partial(_put_allocation, far, run, chunk, pilot) if pilot else _nothing
+    submission = Submission(name, folder, words, run.created[:10], put, begun=begun)
     with courteous(run.site):
         answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
         if isinstance(answer, NotSubmitted):
@@ -93,6 +96,12 @@ def _holder(run: Run, chunk: Chunk) -> str:
 
 def _nothing() -> None:
     """It was laid ready with the tasks."""
+
+
+def _put_allocation(far: Far, run: Run, chunk: Chunk, pilot: Pilot) -> None:
+    from runs.pilot.put import allocation_texts, put_allocation
+
+    put_allocation(far, chunk_folder(run, chunk), allocation_texts(run.id, chunk.number, chunk.tasks, pilot))
 
 
 def _waiting(run: Run) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from hibali.errors import NotFoundError, UsageError
 from hibali.ranges import read_ranges, write_ranges
 from hibali.text import path_from_fields
+from runs.pilot.pilot import Pilot, read_pilot
 from runs.run import BY_OTHERS, Output, Run, State
 from runs.verdict import Seen
 
@@ -31,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tasks that are one job array, by their numbers, in the order of its indices.
+    """Tasks that are one job array, by their numbers, in the order of its indices; with a pilot, those of one allocation.
 
     There is more than one of `jobs` only where a submission was made twice, because the first had left no trace: each
     task is then run by whichever came first.
@@ -47,7 +48,7 @@ class Sweep:
     """The tasks of a run, by number.
 
     `rows` have a value for each of `columns`, or None, in the order of `tasks`; `sets` are different sets of outputs, and
-    `set_of` says which one a task has.
+    `set_of` says which one a task has. With a `pilot` each chunk is what was left for one more allocation.
     """
 
     tasks: Mapping[int, Task]
@@ -56,6 +57,7 @@ class Sweep:
     sets: tuple[tuple[Output, ...], ...] = ((),)
     set_of: tuple[int, ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    pilot: Pilot | None = None
 
     def values(self, number: int) -> dict[str, Any]:
         """What this task answers beside the answers of all."""
@@ -78,7 +80,7 @@ class Sweep:
         return list(self.tasks).index(number)
 
     def places(self) -> dict[int, tuple[Chunk, int]]:
-        """The chunk of each task, and its index there, from 1."""
+        """The chunk of each task, the last one where there are several, and its index there, from 1."""
         return {
             number: (chunk, index)
             for chunk in self.chunks
@@ -92,6 +94,20 @@ class Sweep:
             for chunk in self.chunks
             if not chunk.jobs and not all(self.tasks[number].state.ended for number in chunk.tasks)
         )
+
+    def unfinished(self) -> tuple[int, ...]:
+        """The tasks that the last allocation of a pilot left, where another one may follow; () while it may still go on."""
+        if self.pilot is None or not self.chunks or not self.chunks[-1].jobs or not self.may_continue:
+            return ()
+        states = {number: self.tasks[number].state for number in self.chunks[-1].tasks}
+        if not all(state.ended or state is State.STAGED for state in states.values()):
+            return ()
+        return tuple(number for number, state in states.items() if state is State.STAGED)
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether one more allocation of a pilot may follow those there are."""
+        return self.pilot is not None and len(self.chunks) < self.pilot.allocations
 
     def in_state(self, *states: State) -> tuple[int, ...]:
         """The numbers of the tasks that are in one of these."""
@@ -271,10 +287,16 @@ def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -
             )
             run = replace(run, folder=path_from_fields(dict(record), "folder"))
             tasks = _moved(sweep, sweep.tasks, State.STAGED)
-            return _with(run, replace(sweep, chunks=chunks, tasks=tasks))
+            pilot = read_pilot(record.get("pilot"))
+            return _with(run, replace(sweep, chunks=chunks, tasks=tasks, pilot=pilot))
+        case "pilot":
+            return replace(run, sweep=replace(sweep, pilot=read_pilot(record["pilot"])))
+        case "allocation":
+            chunk = Chunk(len(sweep.chunks) + 1, read_ranges(record["tasks"]))
+            return replace(run, sweep=replace(sweep, chunks=(*sweep.chunks, chunk)))
         case "chunk":
-            chunk = sweep.chunks[record["chunk"] - 1]
-            chunk = replace(chunk, jobs=tuple(dict.fromkeys((*chunk.jobs, record["job"]))))
+            known = sweep.chunks[record["chunk"] - 1]
+            chunk = replace(known, jobs=tuple(dict.fromkeys((*known.jobs, record["job"]))))
             chunks = tuple(chunk if each.number == chunk.number else each for each in sweep.chunks)
             tasks = _moved(sweep, chunk.tasks, State.SUBMITTED)
             return _with(replace(run, job=record["job"]), replace(sweep, chunks=chunks, tasks=tasks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
+from tests.support.calling import calls_of, environment_with_hibali
 from tests.support.lacking import lacks
 
 _SNAKEMAKE = REPOSITORY / ".cache" / "snakemake" / "bin" / "snakemake"
@@ -65,17 +65,7 @@ def snakemake(bench: Bench) -> Callable[..., str]:
     """Call it with its words: what it says. Each line of hibali is noted in `calls`."""
     if not _SNAKEMAKE.exists():
         lacks("snakemake: sh tests/prepare.sh snakemake")
-    programs = bench.folder / "programs"
-    programs.mkdir()
-    wrapper = programs / "hibali"
-    words = " ".join(bench.hibali.command())
-    wrapper.write_text(
-        f'#!/bin/sh\nPYTHONPATH={REPOSITORY}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    # its own Python finds nothing of ours
-    kept = {name: value for name, value in bench.hibali.env.items() if not name.startswith("PYTHON")}
-    environment = {**kept, "PATH": f"{programs}:{_SNAKEMAKE.parent}:{os.environ['PATH']}"}
+    environment = environment_with_hibali(bench, _SNAKEMAKE.parent)
 
     def run(*more: str) -> str:
         words = [_SNAKEMAKE, "--cores", "2", "--nocolor", *more]
@@ -88,10 +78,6 @@ def snakemake(bench: Bench) -> Callable[..., str]:
     return run
 
 
-def calls(bench: Bench) -> int:
-    return len((bench.folder / "calls").read_text().splitlines())
-
-
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)  # Snakemake alone takes seconds each time
 def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callable[..., str]) -> None:
@@ -100,13 +86,13 @@ def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callabl
     assert report.read_text() == "hello\n"
     assert (bench.folder / "report.log").read_text().count("\n") == 1
     runs = bench.run_ids()
-    assert (len(runs), calls(bench)) == (2, 2)
+    assert (len(runs), calls_of(bench)) == (2, 2)
 
     assert "Nothing to be done" in snakemake()
-    assert calls(bench) == 2
+    assert calls_of(bench) == 2
 
     snakemake("--forceall")  # every rule calls hibali again, which computes nothing
-    assert (bench.run_ids(), calls(bench)) == (runs, 4)
+    assert (bench.run_ids(), calls_of(bench)) == (runs, 4)
     assert report.read_text() == "hello\n"
 
     (bench.folder / "input.txt").write_text("other\n")

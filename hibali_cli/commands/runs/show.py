@@ -20,6 +20,6 @@ def command(common: Common, run_id: str) -> int | None:
     book = Book()
     run = book.load(run_id)
     with listening(common, f"run {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        [run] = update_runs(common, book, [run], tell, going_on=True)
     show_run(common, run)
     return None

@@ -1,0 +1,65 @@
+"""The recipes for other engines, as the page has them: their tasks call hibali, and called again nothing is computed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.services.session import REPOSITORY
+from tests.support.calling import calls_of, environment_with_hibali
+from tests.support.lacking import lacks
+
+_PAGE = REPOSITORY / "docs" / "engines.md"
+
+
+def recipe(heading: str) -> str:
+    """The code below a heading of the page."""
+    found = re.search(
+        rf"^## {heading}$.*?^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("heading", "engine"), [("Parsl", "parsl"), ("Dask", "dask")])
+def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str) -> None:
+    python = REPOSITORY / ".cache" / engine / "bin" / "python"
+    if not python.exists():
+        lacks(f"{engine}: sh tests/prepare.sh {engine}")
+    bench = Bench(hibali)
+    bench.add_local_site()
+    for name in ("one", "two"):
+        bench.answers(f"{name}.json", say=name)
+    text = recipe(heading).replace("segment@1.0", bench.reference).replace("juwels", "here")
+    (bench.folder / "recipe.py").write_text(text)
+    environment = environment_with_hibali(bench, python.parent)
+
+    def run() -> list[str]:
+        words = [python, "recipe.py"]
+        done = subprocess.run(
+            words, cwd=bench.folder, env=environment, capture_output=True, text=True, check=False, timeout=400
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [line for line in done.stdout.split() if line.endswith("out.txt")]  # and the ids of runs
+
+    for again in (1, 2):
+        paths = [Path(path) for path in run()]
+        assert [(bench.folder / path).read_text() for path in paths] == ["hello\n", "hello\n"]
+        assert (len(bench.run_ids()), calls_of(bench)) == (2, 2 * again)
+
+
+def test_the_page_has_options_that_are_known() -> None:
+    from hibali_cli.commands.run import command
+
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    named = set(re.findall(r"--[a-z][a-z-]+", _PAGE.read_text()))
+    assert named <= known
+    for heading in ("Parsl", "Dask", "RADICAL-Pilot"):
+        compile(recipe(heading), heading, "exec")
