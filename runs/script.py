@@ -16,7 +16,7 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
 # that does not end is ended, and signals to the whole group do not reach the copying.
 _JOB = r"""
-mask=$(umask)
+mask=$(umask) host=
 umask 077
 case "$PWD" in
   */"$run") ;;
@@ -33,7 +33,7 @@ wish=cancel
 # A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
 # its own task. Words given by a launcher of ours count before variables that may be those of a job around it.
 _ARRAY = r"""
-mask=$(umask)
+mask=$(umask) host=
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
@@ -69,7 +69,7 @@ if ! mkdir started; then
   exit 75
 fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
-host=$(uname -n | tr -cd 'A-Za-z0-9._-')
+[ -n "${host:-}" ] || host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 caught= tool= hurry= code=0
 work=work folder=$PWD
@@ -109,7 +109,8 @@ fi
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 times >started/times  # in this very shell: another one has no children
-used=$(tail -n 1 started/times | tr -cd '0-9ms., ')
+{ read -r used && read -r used; } <started/times
+case "$used" in *[!0-9ms.,\ ]*) used= ;; esac
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
   "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" "$used" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null

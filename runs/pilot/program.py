@@ -17,6 +17,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -331,7 +332,8 @@ class Allocation:
         with open("tasks", encoding="ascii") as file:
             self._tasks = Tasks(self._root, [int(line) for line in file])
         self._journal = Journal("journal.jsonl")
-        self._given = {"HIBALI_JOB": job, "HIBALI_MASK": mask}
+        host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())
+        self._given = {"HIBALI_JOB": job, "HIBALI_MASK": mask, "HIBALI_HOST": host}
         self._job = job
         self._wish = Wish()
 

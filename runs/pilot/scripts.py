@@ -38,8 +38,8 @@ exec "$python" -I ../../pilot/program.py "$job" "$mask"
 # through a pipe that it opens for reading, too: with nobody there at the other end it would wait for ever. What HyperQueue tells its tasks,
 # a key among it, is not for tools. Nothing begins any more where the allocation is to end, or another one has the turn.
 _TASK = r"""
-mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
-unset HIBALI_MASK HIBALI_JOB HIBALI_TOLD
+mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
+unset HIBALI_MASK HIBALI_JOB HIBALI_HOST HIBALI_TOLD
 unset HQ HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_INSTANCE_ID HQ_JOB_ID HQ_PIN HQ_RESOURCE_REQUEST_cpus HQ_RESOURCE_VALUES_cpus HQ_SERVER_DIR HQ_SUBMIT_DIR HQ_TASK_DIR HQ_TASK_ID
 umask 077
 case "$task" in ''|*[!0-9]*) exit 75 ;; esac

@@ -163,7 +163,7 @@ def test_tools_do_not_get_the_key_of_the_pilot(hibali: Any) -> None:
     folder = folder_of(bench, run)
     names = {line.partition("=")[0] for line in (folder / "tasks/1/work/out.txt").read_text().splitlines()}
     assert not [name for name in names if name.startswith("HQ")]
-    assert not names & {"HIBALI_JOB", "HIBALI_MASK", "HIBALI_TOLD"}
+    assert not names & {"HIBALI_JOB", "HIBALI_HOST", "HIBALI_MASK", "HIBALI_TOLD"}
     kept = [path for path in folder.rglob("*") if path.is_file() and b'"access' in path.read_bytes()]
     assert kept == []
 
