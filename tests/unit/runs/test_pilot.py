@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError, UsageError
+from runs.identity import Identity
 from runs.pilot import library, program
 from runs.pilot.journal import Told, judge_in_allocation, read_journal, status_of
 from runs.pilot.pilot import Pilot, read_pilot
@@ -25,7 +26,6 @@ from runs.pilot.site import find_python
 from runs.resources import Asked
 from runs.run import Run, State, fold_records
 from runs.scheduler import Phase, Resources, Status
-from runs.stage import Identity
 from runs.sweeps.sweep import sweep_of
 from runs.verdict import ExitRecord, Seen
 from transfers.far import Finished
