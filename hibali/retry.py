@@ -108,6 +108,28 @@ def try_again(
     return retrying(again)
 
 
+def when_free(
+    attempt: Callable[[], Result], *, about: str, patience: float, tell: Listener = ignore
+) -> Result:
+    """Call `attempt`, and again while it says `locked`: somebody else is at work there, or died there and their lease still runs.
+
+    After `patience` seconds that error is raised as it was.
+    """
+    pauses = growing_intervals(0.5, 10.0)
+    deadline = time.monotonic() + patience
+    tries = 0
+    while True:
+        try:
+            return attempt()
+        except HibaliError as problem:
+            wait = pauses.next_pause()
+            if problem.code != "locked" or time.monotonic() + wait > deadline:
+                raise
+            tries += 1
+            tell(Retried(about, tries, wait, problem.message))
+        pause(wait)
+
+
 def pause(seconds: float) -> None:
     """Wait, because somebody else needs time."""
     if seconds > 0:

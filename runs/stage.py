@@ -13,7 +13,7 @@ from typing import Protocol
 from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location
-from hibali.retry import with_retries
+from hibali.retry import when_free, with_retries
 from hibali.sites import Site
 from hibali.text import printable
 from runs.cache_book import CacheBook
@@ -23,6 +23,8 @@ from runs.cache_times import Times, oldest_ns, times_at
 from runs.local_content import LocalContent, unreadable
 from transfers.entry import Entry, Kind
 from transfers.far import Far
+
+_PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to look and to land
 
 
 class Carrier(Protocol):
@@ -150,10 +152,14 @@ class Cache:
         return self._work + b"/" + name.path
 
     def bring_patiently(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
-        """The same, where somebody else may be at it: whoever comes second waits for the lease."""
-        return with_retries(
-            lambda: self.bring(identity, source, tell), about=source.text, attempts=6, tell=tell
-        )
+        """The same, where somebody else may be at it: whoever comes second waits until the lease of a dead one would be over."""
+
+        def bring() -> bytes:
+            return with_retries(
+                lambda: self.bring(identity, source, tell), about=source.text, attempts=6, tell=tell
+            )
+
+        return when_free(bring, about=source.text, patience=_PATIENCE_SECONDS, tell=tell)
 
     def bring(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
         """The absolute path at the site of a verified copy of `source`; nothing moves where there is one.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hibali.errors import IncompleteError, NotFoundError, UsageError
-from hibali.events import Listener, Moved
+from hibali.errors import IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.events import Listener, Moved, Retried
 from hibali.locations import Location, parse_location
 from hibali.sites import local_site
 from runs.stage import Cache, identify_local
@@ -111,6 +111,25 @@ def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(far: Far,
     cache.bring(identity, place(source))
     assert carrier.carried == 2
     assert path.read_text() == "content"
+
+
+def test_who_comes_second_waits_for_who_is_at_it(far: Far, tmp_path: Path) -> None:
+    """Several runs that are begun at once bring the same input."""
+
+    class Held(Carrier):
+        def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+            if self.carried == 0:
+                self.carried += 1
+                raise TryLaterError("locked", "the target is held by stage", transient=False)
+            super().copy(source, target, tell, checksum=checksum)
+
+    source = old(tmp_path / "input", "content")
+    carrier = Held()
+    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    heard: list[object] = []
+    path = cache.bring_patiently(identify_local(source), place(source), heard.append)
+    assert Path(os.fsdecode(path)).read_text() == "content"
+    assert [event.reason for event in heard if isinstance(event, Retried)] == ["the target is held by stage"]
 
 
 def test_an_input_that_changed_on_the_way_is_not_taken(far: Far, tmp_path: Path) -> None:
