@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     "--allocations",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended.  [default: 5]",
+    help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; 5 where not said.",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")

@@ -38,16 +38,24 @@ def test_tasks_that_share_a_job_have_their_own_ends_and_logs(bench: Bench) -> No
     assert len({task["job"] for task in run["tasks"]}) == 1
     assert ran(bench) == ["a", "b", "c"]
     assert (bench.folder / "back" / "3" / "out.txt").read_text() == "hello\nhello\nc\n"
-    assert bench.hibali("runs", "logs", run["id"], "--task", "2", exit=0).out == b"said\n"
     folder = folder_of(bench, run)
+    assert [(folder / "tasks" / number / "stdout").read_text() for number in "123"] == ["said\n"] * 3
     first, *_, last = journal(folder)
     assert (first["kind"], first["left"], last["because"], last["left"]) == ("pilot", 3, "done", 0)
     assert not (folder / "chunks" / "1" / "hq").exists()  # the key to it is gone
 
+
+@pytest.mark.heavy
+def test_what_failed_in_a_pilot_is_run_again_by_one(bench: Bench) -> None:
+    bench.answers()
+    (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
+    line = bench.line("answers.json", "--each", "table.csv", "--pilot", "--allocations", "3", "--wait")
+    run = bench.hibali(*line, "--json", exit=7).lines[-2]
     (bench.folder / "mended").touch()
     again = bench.hibali("runs", "rerun", run["id"], "--failed", "--wait", "--json", exit=0).last
     assert [(task["number"], task["state"]) for task in again["tasks"]] == [(2, "SUCCEEDED")]
-    assert again["pilot"] == {"allocations": 1, "most": 5}
+    assert again["pilot"] == {"allocations": 1, "most": 3}
+    assert ran(bench) == ["a", "b", "b"]
 
 
 @pytest.mark.heavy

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError, UsageError
+from runs.chain import find_task_jobs
 from runs.identity import Identity
 from runs.pilot import library, program
 from runs.pilot.journal import Told, judge_in_allocation, read_journal, status_of
@@ -25,7 +26,7 @@ from runs.pilot.scripts import allocation_script, task_script
 from runs.pilot.site import find_python
 from runs.resources import Asked
 from runs.run import Run, State, fold_records
-from runs.scheduler import Phase, Resources, Status
+from runs.scheduler import Phase, Resources, Status, load_scheduler
 from runs.sweeps.sweep import sweep_of
 from runs.verdict import ExitRecord, Seen
 from transfers.far import Finished
@@ -139,6 +140,15 @@ def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
     run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"}, second, seen("STAGED", "3"))
     assert sweep_of(run).unfinished() == ()  # two allocations are all there are
     assert run.to_record()["pilot"] == {"allocations": 2, "most": 2}
+
+
+def test_nobody_waits_for_the_job_of_a_pilot() -> None:
+    run = sweep_with(
+        {"kind": "chunk", "chunk": 1, "job": "7"}, seen("RUNNING", "2-3"), seen("SUCCEEDED", "1")
+    )
+    slurm = load_scheduler("slurm")
+    assert find_task_jobs(run, [1], slurm) == ()
+    assert find_task_jobs(run, [1, 2], slurm) is None
 
 
 def test_what_tasks_cannot_share_is_refused() -> None:
