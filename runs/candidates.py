@@ -13,12 +13,13 @@ from hibali.sites import Site
 from runs.book import Book
 from runs.carry import Synchroniser
 from runs.choose import Candidate
+from runs.identity import Identity, identify_at_site
 from runs.launch import Request, request_key, show_prepared
 from runs.prepare import Prepared
 from runs.run import Run
 from runs.scheduler import Foretells
 from runs.site_images import SiteImages
-from runs.stage import Cache, Identity, identify_at_site, open_cache
+from runs.stage import Cache, open_cache
 from runs.sweeps.launch import show_tasks
 from transfers.entry import Kind
 from transfers.far import Far

@@ -95,16 +95,15 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     """The jobs to come after for these tasks of a sweep; none for those that have succeeded.
 
     None where nobody can wait for one: the scheduler, or its job, is none that can be named, or it did not end well. Where only whole
-    arrays can be waited for, nor can they once another task of theirs did not end well.
+    arrays can be waited for, nor can they once another task of theirs did not end well. The job of a pilot may end before its tasks, and
+    another one go on with them.
     """
     sweep = sweep_of(run)
     wanted = set(numbers)
     still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
     if not still_open:
         return ()
-    if run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
-        return None
-    if sweep.pilot is not None:  # what its job leaves goes on in another one
+    if sweep.pilot or run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
         return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:

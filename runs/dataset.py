@@ -167,6 +167,9 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     words += [typed(dataset.asked.invocation)] if dataset.asked.invocation else []
     words += ["--each", typed(dataset.asked.table)] if dataset.asked.table else []
     words += [f"--param={word}" for word in dataset.asked.parameters]
+    pilot = run.sweep.pilot if run.sweep is not None else None
+    # what the line asks for is a pilot's then, and not each task's
+    words += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     words += ["--site", run.site, "--wait", "--new"]
     words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
     words += [f"--name={run.name}"] if run.name else []

@@ -12,9 +12,9 @@ from hibali.locations import Location, read_location
 from hibali.settings import Settings
 from hibali.sites import Site
 from registry.invocation import Invocation
+from runs.identity import Identity, identify_elsewhere, identify_local
 from runs.prepare import Input, list_inputs
 from runs.reference import Reference, read_reference
-from runs.stage import Identity, identify_elsewhere, identify_local
 from runs.taking import Taken, find_home, take_output
 from transfers.datasets.contents import bring_here
 from transfers.places import open_store

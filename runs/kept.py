@@ -13,8 +13,8 @@ from hibali.locations import Location
 from hibali.sites import local_site
 from runs.book import Book
 from runs.collect import choose_outputs, pull_files
+from runs.identity import identify_local
 from runs.run import Run
-from runs.stage import identify_local
 from transfers.entry import Entry, Kind
 from transfers.receipt import Receipt
 from transfers.record import Expected, moved_by

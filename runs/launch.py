@@ -23,6 +23,7 @@ from runs.chain import check_needs, jobs_to_come_after
 from runs.container import Container
 from runs.experience import runs_of
 from runs.fast import NO_MARKS, NOTHING_FAST, Fast, Marks
+from runs.identity import Identity, identify_at_site
 from runs.image import Pinned, find_image
 from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
@@ -34,7 +35,7 @@ from runs.same_line import take_wishes
 from runs.scheduler import Resources, Scheduler
 from runs.send import send
 from runs.site_images import SiteImages
-from runs.stage import Cache, Carrier, Identity, identify_at_site, open_cache
+from runs.stage import Cache, Carrier, open_cache
 from runs.unsubmitted import end_begun, end_unbegun
 from runs.work_folder import make_work_folder
 from transfers.far import Far

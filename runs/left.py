@@ -40,14 +40,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file or folder by what it holds: `digest` of the file, or of the tree; `files` as in `runs.stage.Identity`."""
+    """A file or folder by what it holds: `digest` of the file, or of the tree; `files` as in `runs.identity.Identity`."""
 
     digest: str
     files: dict[bytes, str]
 
     @property
     def text(self) -> str:
-        """The same for the same content wherever it lies (`runs.stage.identify_local`)."""
+        """The same for the same content wherever it lies (`runs.identity.identify_local`)."""
         return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
 
@@ -215,7 +215,7 @@ def size_at(path: bytes, standing: Standing) -> int:
 
 
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
-    """The digest of a folder of regular files: the same as `runs.stage.identify_local` finds for an equal one here."""
+    """The digest of a folder of regular files: the same as `runs.identity.identify_local` finds for an equal one here."""
     what = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
     whole = hashlib.sha256()
     for path in sorted(what, key=lambda each: each.split(b"/")):

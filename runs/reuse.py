@@ -16,11 +16,11 @@ from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.container import load_container
+from runs.identity import Identity
 from runs.kept import find_kept
 from runs.left import content_of_place, find_content, look_at
 from runs.reference import read_named
 from runs.run import FROM_RUN, Run, State
-from runs.stage import Identity
 from runs.sweeps.sweep import part_of
 
 if TYPE_CHECKING:

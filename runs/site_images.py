@@ -20,10 +20,11 @@ from hibali.strict_json import canonical_json, read_json
 from registry.image_record import ImageRecord
 from runs.cache_entry import IMAGE, Name
 from runs.container import Container, Image
+from runs.identity import identify_local
 from runs.prepare import Started
 from runs.put import as_text
 from runs.site_commands import SiteCommands, not_staged
-from runs.stage import Cache, Carrier, identify_local, open_cache
+from runs.stage import Cache, Carrier, open_cache
 from runs.turn import Turn
 from runs.work_folder import make_work_folder
 from transfers.entry import Kind

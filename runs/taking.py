@@ -13,11 +13,11 @@ from hibali.text import printable
 from runs.book import Book
 from runs.chain import require_submitted, require_success
 from runs.guard import Need
+from runs.identity import Identity
 from runs.left import content_at, look_at, matched_paths, require_whole, size_at, work_location
 from runs.prepare import Input, Waiting
 from runs.reference import Named, Reference, find_output, parts_meant, read_reference
 from runs.run import Run, State
-from runs.stage import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from hibali.sites import Site
 from hibali.text import printable
 from runs.book import Book
 from runs.bundles.members import member_of
+from runs.identity import identify_at_site, identify_elsewhere, identify_local
 from runs.left import find_content
 from runs.prepare import Input
 from runs.reference import read_named
-from runs.stage import identify_at_site, identify_elsewhere, identify_local
 from runs.sweeps.sweep import part_of
 from transfers.far import Far
 from transfers.inventory import Inventory, Wanted

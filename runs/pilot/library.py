@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hibali.errors import RefusedError, UsageError
-from runs.stage import Identity, identify_local
+from runs.identity import Identity, identify_local
 
 VERSION = "0.27.0"
 MACHINE, LIBC = "x86_64", (2, 28)  # as its wheel says: manylinux_2_28_x86_64

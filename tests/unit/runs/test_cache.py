@@ -19,8 +19,9 @@ from runs.cache_lease import Hold, read_use
 from runs.cache_survey import Kept, Survey, count_entries, join, look
 from runs.cache_times import expected_wait, is_doomed, oldest_ns, times_at
 from runs.carry import Synchroniser
+from runs.identity import identify_local
 from runs.run import Run, State
-from runs.stage import Cache, at_site, identify_local, open_cache
+from runs.stage import Cache, at_site, open_cache
 from transfers.entry import Entry, Kind
 from transfers.far import Far
 from transfers.places import open_far

@@ -14,6 +14,7 @@ from runs.book import Book
 from runs.chain import find_jobs, find_task_jobs
 from runs.clean import Wanted, needed_ids, why_kept
 from runs.explain import explain
+from runs.pilot.pilot import Pilot
 from runs.run import Run, State
 from runs.scheduler import load_scheduler
 from runs.sweeps.sweep import Chunk, Sweep, Task, sweep_fields
@@ -194,3 +195,11 @@ def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
     far: Any = Place()
     found = explain(replace(run, folder=b"/w", job="8"), Seen(State.LOST, "x"), far, book, list)
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")
+
+
+def test_the_job_of_a_pilot_is_not_waited_for() -> None:
+    run = a_sweep(State.SUCCEEDED)
+    assert run.sweep is not None
+    by_pilot = replace(run, sweep=replace(run.sweep, pilot=Pilot("python3")))
+    assert find_task_jobs(by_pilot, [1], load_scheduler("slurm")) == ()
+    assert find_task_jobs(by_pilot, [2], load_scheduler("slurm")) is None

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from runs.dataset import Asked, Dataset, asked_before, asked_here, run_record
+from runs.pilot.pilot import Pilot
 from runs.run import Output, Run
 from runs.sweeps.sweep import Sweep, Task
 from transfers.datasets.repository import Repository
 
 
-def record_of(root: Path, asked: Asked) -> dict[str, object]:
+def record_of(root: Path, asked: Asked, pilot: Pilot | None = None) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
-    sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1))
+    sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
     run = Run("r", "k", "p@1", "d", "s", "", "slurm", "bare", "now", sweep=sweep)
     repository = Repository(str(root).encode(), b"", annex=False)
     return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
@@ -43,3 +44,5 @@ def test_a_line_without_a_file_of_answers_names_none(tmp_path: Path, monkeypatch
     record = record_of(root, asked_here(None, [], "", None, ("x=1",)))
     assert str(record["cmd"]).startswith("hibali run p@1 --param=x=1 --site s ")
     assert record["inputs"] == []
+    piloted = record_of(root, asked_here(None, [], "", None, ("x=1",)), Pilot("python3", allocations=3))
+    assert " --pilot --allocations=3 --site s " in str(piloted["cmd"])

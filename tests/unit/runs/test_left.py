@@ -10,9 +10,9 @@ import pytest
 from hibali.locations import Location
 from hibali.sites import local_site
 from runs import left
+from runs.identity import identify_local
 from runs.left import Standing, content_at, content_of_place, look_at, matched_paths
 from runs.run import Output, Run
-from runs.stage import identify_local
 from tests.support.waiting import wait_for
 from transfers.entry import Entry, Kind
 

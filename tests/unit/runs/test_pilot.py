@@ -17,6 +17,7 @@ import pytest
 
 from hibali.errors import RefusedError, UsageError
 from runs.chain import find_task_jobs
+from runs.identity import Identity
 from runs.pilot import library, program
 from runs.pilot.journal import Told, judge_in_allocation, read_journal, status_of
 from runs.pilot.pilot import Pilot, read_pilot
@@ -26,7 +27,6 @@ from runs.pilot.site import find_python
 from runs.resources import Asked
 from runs.run import Run, State, fold_records
 from runs.scheduler import Phase, Resources, Status, load_scheduler
-from runs.stage import Identity
 from runs.sweeps.sweep import sweep_of
 from runs.verdict import ExitRecord, Seen
 from transfers.far import Finished

@@ -12,7 +12,8 @@ from hibali.errors import IncompleteError, NotFoundError, TryLaterError, UsageEr
 from hibali.events import Listener, Moved, Retried
 from hibali.locations import Location, parse_location
 from hibali.sites import local_site
-from runs.stage import Cache, identify_local
+from runs.identity import identify_local
+from runs.stage import Cache
 from transfers.entry import Entry
 from transfers.far import Far
 from transfers.places import open_far
