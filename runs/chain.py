@@ -103,7 +103,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
     if not still_open:
         return ()
-    if sweep.pilot or run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
+    if run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
         return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:
