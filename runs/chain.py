@@ -105,6 +105,8 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         return ()
     if run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
         return None
+    if sweep.pilot is not None:  # what its job leaves goes on in another one
+        return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:
         indices = [index for index, number in enumerate(chunk.tasks, start=1) if number in still_open]
