@@ -29,7 +29,7 @@ class Bare(KeepsNoImages):
     def start(self, task: Task) -> str:
         """`env` sets the variables: what a descriptor names is never shell text."""
         variables = [f"{name}={value}" for name, value in task.environment.items()]
-        words = ["env", *variables, task.shell, task.command]
+        words = [*(["env", *variables] if variables else []), task.shell, task.command]
         return "exec " + " ".join(shlex.quote(word) for word in words)
 
     def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
