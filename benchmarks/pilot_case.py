@@ -100,7 +100,7 @@ def _prepare(stage: Stage) -> Iterator[Field]:
             Contender("job array", lambda _: words, target, environment),
             Contender("pilot", lambda _: [*words, "--pilot", "--cores", str(_CORES)], target, environment),
         ]
-        yield Field(Amount(amount.files, 0), contenders, target.told)
+        yield Field(Amount(amount.files, 0, "tasks"), contenders, target.told)
 
 
 CASES = (

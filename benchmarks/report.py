@@ -98,7 +98,7 @@ def _rate(found: Sequence[Sample], amount: Amount) -> str:
     seconds = median(sample.seconds for sample in found)
     if amount.size >= amount.files * MEGA:
         return f"{amount.size / MEGA / seconds:.1f} MB/s"
-    return f"{amount.files / seconds:,.0f} files/s"
+    return f"{amount.files / seconds:,.0f} {amount.what}/s"
 
 
 def _cell(text: str) -> str:

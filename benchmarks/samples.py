@@ -21,10 +21,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much one run of a case is about."""
+    """How much one run of a case is about: so many files, or whatever they are called, and so many bytes."""
 
     files: int
     size: int
+    what: str = "files"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _prepare(stage: Stage) -> Iterator[Field]:
         words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
         target = SweepTarget(work, node, amount.files)
         contender = Contender("hibali", lambda _: words, target, environment)
-        yield Field(Amount(amount.files, 0), [contender], target.told)
+        yield Field(Amount(amount.files, 0, "tasks"), [contender], target.told)
 
 
 def hibali(environment: dict[str, str], *words: str) -> str:
