@@ -274,7 +274,7 @@ def after_the_agent_ended(subject: Subject, act: Callable[[Store], None]) -> Non
 CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)} | {b"large": LARGE}
 
 
-@pytest.mark.parametrize("units", [1, 4])
+@pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
 def test_another_process_goes_on_after_a_killed_one(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()
     die_while_writing(make_tree(tmp_path / "source", CONTENTS), units)

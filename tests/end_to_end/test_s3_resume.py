@@ -90,7 +90,7 @@ def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> 
     assert there.landed() == {b"large": content}
 
 
-@pytest.mark.parametrize("keep_times", [False, True])
+@pytest.mark.parametrize("keep_times", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: bool) -> None:
     there, proxy = counted
     content = large(128 * MIB)
@@ -156,7 +156,7 @@ def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> 
 
 def test_what_is_under_way_is_not_ended(counted: Any) -> None:
     there, proxy = counted
-    content = large(208 * MIB)
+    content = large(96 * MIB)
     there.make({b"large": content})
     process = there.hibali.start("push", there.source, "there:data", "--json")
     while proxy.sent < 32 * MIB:

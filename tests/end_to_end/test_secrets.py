@@ -66,6 +66,7 @@ def bucket(transfers_to: Any) -> Transfers:
     return there
 
 
+@pytest.mark.heavy
 def test_keys_of_the_environment_stay_there(bucket: Transfers, tmp_path: Path) -> None:
     there = bucket
     secrets = [there.hibali.env["AWS_SECRET_ACCESS_KEY"]]
