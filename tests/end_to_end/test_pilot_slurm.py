@@ -17,6 +17,8 @@ from tests.support.sweeps import descriptor_in, ran
 from tests.support.waiting import wait_for
 
 TASKS = 1000
+IN_TURN = 500  # seconds: thousands of other tests' jobs may be before ours in the same queue
+pytestmark = pytest.mark.timeout(1500)
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def folder_of(bench: Bench, run: dict[str, Any]) -> Path:
 
 def job_of(folder: Path, chunk: int = 1) -> str:
     path = folder / "chunks" / str(chunk) / "started" / "job"
-    wait_for(path.exists, 120)
+    wait_for(path.exists, IN_TURN)
     return path.read_text().strip()
 
 
@@ -54,28 +56,27 @@ def test_a_job_that_others_end_is_followed_by_one_for_what_is_left(bench: Bench,
     (bench.folder / "table.csv").write_text("say,sleep\na,0\nb,300\nc,300\nd,0\n")
     run = bench.run("answers.json", "--each", "table.csv", "--pilot", "--cores", "2", exit=0).last
     folder = folder_of(bench, run)
-    wait_for(lambda: ran(bench) == ["a", "b", "c"])
+    wait_for(lambda: ran(bench) == ["a", "b", "c"], IN_TURN)
     shown = bench.hibali("runs", "show", run["id"], "--json", exit=0).last
     assert shown["counts"] == {"RUNNING": 2, "WAITING": 1, "SUCCEEDED": 1}
     sleepless(folder, 2, 3)
     first = job_of(folder)
     assert say(slurm, "scancel", first)
-    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=240).last
+    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=IN_TURN).last
     assert ended["counts"] == {"SUCCEEDED": 4}
     assert ended["pilot"] == {"allocations": 2, "most": 5}
     assert [task["job"] == first for task in ended["tasks"]] == [True, False, False, False]
     assert ran(bench) == ["a", "b", "b", "c", "c", "d"]
-    wait_for(lambda: [slurm.jobs_ended(f"{run['id']}-{number}") for number in (1, 2)] == [1, 1])
+    wait_for(lambda: [slurm.jobs_ended(f"{run['id']}-{number}") for number in (1, 2)] == [1, 1], IN_TURN)
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
 def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("say,sleep\na,0\nb,300\n")
     run = bench.run("answers.json", "--each", "table.csv", "--pilot", "--cores", "1", exit=0).last
     folder = folder_of(bench, run)
-    wait_for(lambda: ran(bench) == ["a", "b"])
+    wait_for(lambda: ran(bench) == ["a", "b"], IN_TURN)
     sleepless(folder, 2)
     job = job_of(folder)
     assert say(slurm, "scontrol", "update", f"JobId={job}", "Requeue=1")
@@ -85,8 +86,8 @@ def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> N
         say(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")  # else after two minutes
         return (folder / "chunks" / "1" / "again").exists()
 
-    wait_for(begins_again, 300)
-    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
+    wait_for(begins_again, IN_TURN)
+    ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=IN_TURN).last
     assert ended["counts"] == {"SUCCEEDED": 2}
     assert ended["pilot"]["allocations"] == 1
     assert ran(bench) == ["a", "b", "b"]
@@ -97,12 +98,12 @@ def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> N
 def test_a_cancelled_pilot_is_over(bench: Bench, slurm: Any) -> None:
     bench.answers(sleep=300)
     run = bench.run("answers.json", "--param", "say=a,b,c", "--pilot", "--cores", "2", exit=0).last
-    wait_for(lambda: len(ran(bench)) == 2)
+    wait_for(lambda: len(ran(bench)) == 2, IN_TURN)
     bench.hibali("runs", "cancel", run["id"], exit=0)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=7).lines[-2]
     assert ended["counts"] == {"CANCELLED": 3}
     assert ended["pilot"]["allocations"] == 1
-    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-1") == 1)
+    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-1") == 1, IN_TURN)
     assert len(ran(bench)) == 2
 
 
@@ -129,16 +130,16 @@ def test_whoever_is_killed_while_the_next_job_is_submitted_submits_it_once(
     bench.answers(sleep=300)
     run = bench.run("answers.json", "--param", "say=a,b", "--pilot", "--cores", "2", exit=0).last
     folder = folder_of(bench, run)
-    wait_for(lambda: ran(bench) == ["a", "b"])
+    wait_for(lambda: ran(bench) == ["a", "b"], IN_TURN)
     sleepless(folder, 1, 2)
     (tmp_path / "armed").touch()
     assert say(slurm, "scancel", job_of(folder))
-    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-1") == 1)
+    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-1") == 1, IN_TURN)
     while not (tmp_path / "killed").exists():
         bench.hibali("runs", "show", run["id"])
-    bench.hibali("runs", "wait", run["id"], exit=0, timeout=240)
+    bench.hibali("runs", "wait", run["id"], exit=0, timeout=IN_TURN)
     assert ran(bench) == ["a", "a", "b", "b"]
-    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-2") == 1)
+    wait_for(lambda: slurm.jobs_ended(f"{run['id']}-2") == 1, IN_TURN)
     assert not (folder / "chunks" / "3").exists()
 
 
