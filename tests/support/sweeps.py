@@ -9,9 +9,12 @@ from tests.end_to_end.run_tools import DESCRIPTOR, Bench
 
 
 def descriptor_in(folder: Path) -> dict[str, Any]:
-    """A tool that notes each time it runs, and fails as told until somebody has mended what it needs."""
+    """A tool that notes each time it runs, and fails as told until somebody has mended what it needs.
+
+    A sleep that a signal to the job ends before the tool's own turn comes ends the tool by that signal, too.
+    """
     command = (
-        f"cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; echo [SAY] >>{folder}/ran; echo said; sleep [SLEEP];"
+        f"cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; echo [SAY] >>{folder}/ran; echo said; sleep [SLEEP] || kill $$;"
         f" test -e {folder}/mended || exit [CODE]"
     )
     return {**DESCRIPTOR, "command-line": command}
