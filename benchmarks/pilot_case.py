@@ -10,14 +10,10 @@ from pathlib import Path
 
 from benchmarks.case import Case, Contender, Field, Target
 from benchmarks.measuring import FailedError
-from benchmarks.samples import Amount, Bar, Sample
-from benchmarks.stage import HIBALI, Stage
-from benchmarks.sweep_case import hibali
-from tests.services.session import ensure
-from tests.services.slurm import Slurm
-from tests.support.counted_slurm import counted_slurm
+from benchmarks.samples import Bar, Sample
+from benchmarks.stage import Stage
+from benchmarks.sweep_case import set_scene
 
-_TASKS = 1000
 _CORES = 2
 _LIMITS = 'queued_jobs = 2000\npoll = "2s"'
 _TOOL = {
@@ -72,35 +68,15 @@ class PilotTarget(Target):
 
 @contextlib.contextmanager
 def _prepare(stage: Stage) -> Iterator[Field]:
-    slurm: Slurm = ensure(stage.folder, "slurm")
-    with stage.place("pilot") as place, counted_slurm(place, slurm) as node:
-        work = place / "work"
-        stage.add_site("cluster", node.table(work, _LIMITS))
-        tool, table = place / "tool.json", place / "table.csv"
-        tool.write_text(json.dumps(_TOOL))
-        amount = stage.amount(_TASKS, 1)
-        table.write_text("say\n" + "".join(f"t{number}\n" for number in range(1, amount.files + 1)))
-        environment = stage.environment()
-        reference = hibali(environment, "pipelines", "add", str(tool)).split()[0]
-        hibali(environment, "pipelines", "trust", reference)
-        words = [
-            *HIBALI,
-            "run",
-            reference,
-            "--each",
-            str(table),
-            "--site",
-            "cluster",
-            "--new",
-            "--wait",
-            "--quiet",
-        ]
-        target = PilotTarget(work, amount.files)
+    with set_scene(stage, "pilot", _TOOL, _LIMITS) as scene:
+        target = PilotTarget(scene.work, scene.amount.files)
+        words = [*scene.words, "--new"]
+        by_pilot = [*words, "--pilot", "--cores", str(_CORES)]
         contenders = [
-            Contender("job array", lambda _: words, target, environment),
-            Contender("pilot", lambda _: [*words, "--pilot", "--cores", str(_CORES)], target, environment),
+            Contender("job array", lambda _: words, target, scene.environment),
+            Contender("pilot", lambda _: by_pilot, target, scene.environment),
         ]
-        yield Field(Amount(amount.files, 0, "tasks"), contenders, target.told)
+        yield Field(scene.amount, contenders, target.told)
 
 
 CASES = (

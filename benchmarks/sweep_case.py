@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.case import Case, Contender, Field, Target
 from benchmarks.measuring import FailedError
@@ -72,26 +73,44 @@ class SweepTarget(Target):
         return [*lines, ["in all", str(len(opened)), str(len(sessions)), str(len(commands))]]
 
 
+@dataclass(frozen=True)
+class Scene:
+    """A tool at a cluster that counts what it is asked, and the line that runs it once for each row of a table."""
+
+    node: CountedSlurm
+    work: Path
+    amount: Amount
+    words: list[str]
+    environment: dict[str, str]
+
+
+@contextlib.contextmanager
+def set_scene(stage: Stage, name: str, tool: dict[str, Any], limits: str) -> Iterator[Scene]:
+    """Everything that is not measured; `limits` are lines of the site's table of that name."""
+    slurm: Slurm = ensure(stage.folder, "slurm")
+    with stage.place(name) as place, counted_slurm(place, slurm) as node:
+        work = place / "work"
+        stage.add_site("cluster", node.table(work, limits))
+        descriptor, table = place / "tool.json", place / "table.csv"
+        descriptor.write_text(json.dumps(tool))
+        count = stage.amount(_TASKS, 1).files
+        table.write_text("say\n" + "".join(f"t{number}\n" for number in range(1, count + 1)))
+        environment = stage.environment()
+        reference = _prepared(environment, "pipelines", "add", str(descriptor)).split()[0]
+        _prepared(environment, "pipelines", "trust", reference)
+        words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
+        yield Scene(node, work, Amount(count, 0, "tasks"), words, environment)
+
+
 @contextlib.contextmanager
 def _prepare(stage: Stage) -> Iterator[Field]:
-    slurm: Slurm = ensure(stage.folder, "slurm")
-    with stage.place("sweep") as place, counted_slurm(place, slurm) as node:
-        work = place / "work"
-        stage.add_site("cluster", node.table(work, _LIMITS))
-        tool, table = place / "tool.json", place / "table.csv"
-        tool.write_text(json.dumps(_TOOL))
-        amount = stage.amount(_TASKS, 1)
-        table.write_text("say\n" + "".join(f"t{number}\n" for number in range(1, amount.files + 1)))
-        environment = stage.environment()
-        reference = hibali(environment, "pipelines", "add", str(tool)).split()[0]
-        hibali(environment, "pipelines", "trust", reference)
-        words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
-        target = SweepTarget(work, node, amount.files)
-        contender = Contender("hibali", lambda _: words, target, environment)
-        yield Field(Amount(amount.files, 0, "tasks"), [contender], target.told)
+    with set_scene(stage, "sweep", _TOOL, _LIMITS) as scene:
+        target = SweepTarget(scene.work, scene.node, scene.amount.files)
+        contender = Contender("hibali", lambda _: scene.words, target, scene.environment)
+        yield Field(scene.amount, [contender], target.told)
 
 
-def hibali(environment: dict[str, str], *words: str) -> str:
+def _prepared(environment: dict[str, str], *words: str) -> str:
     """What it prints, of a step that is not measured; raises `FailedError`."""
     ended = subprocess.run(
         [*HIBALI, *words], env=environment, check=False, capture_output=True, stdin=subprocess.DEVNULL

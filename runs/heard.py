@@ -8,7 +8,7 @@ from functools import partial
 from runs.book import Book
 from runs.explain import explain_all
 from runs.look import Key, ask
-from runs.queued import Queued
+from runs.queued import Queued, holder_of
 from runs.run import Run
 from runs.scheduler import Scheduler
 from runs.sweeps.sweep import change_fields, sweep_of
@@ -48,7 +48,7 @@ def _with_places(run: Run) -> Run:
     held = queued.held()
     sweep = sweep_of(run)
     for chunk in sweep.chunks:
-        holder = f"{run.id}.{chunk.number}"
+        holder = holder_of(run.id, chunk.number)
         left = sum(not sweep.tasks[number].state.ended for number in chunk.tasks)
         if sweep.pilot is not None:
             left = int(bool(left) and chunk is sweep.chunks[-1] and not sweep.unfinished())

@@ -15,6 +15,11 @@ from runs.run import RUN_ID
 _HOLDER = re.compile(rf"({RUN_ID.pattern})(\.[0-9]{{1,6}})?")
 
 
+def holder_of(run: str, chunk: int = 0) -> str:
+    """Who has places there: a run by its id, or one chunk of a sweep."""
+    return f"{run}.{chunk}" if chunk else run
+
+
 class Queued:
     """The places that runs of this ledger hold at one site, or are about to take; kept over the death of any process.
 

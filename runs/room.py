@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hibali.errors import NotFoundError, TryLaterError
 from runs.book import Book
 from runs.heard import update
-from runs.queued import Queued
+from runs.queued import Queued, holder_of
 from runs.run import Run
 from runs.scheduler import NotSubmitted, Scheduler, Submitted
 from runs.submit import find_submission
@@ -33,7 +33,7 @@ def take_room(
     that this was done just now, the site is asked once how far the others are: nobody may have looked since they ended.
     """
     queued = Queued(run.site)
-    holder = f"{run.id}.{chunk}" if chunk else run.id
+    holder = holder_of(run.id, chunk)
     if queued.take(holder, places, limit, taken=note):
         return True
     holders = _load(book, queued)

@@ -6,7 +6,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.ranges import write_ranges
 from hibali.sites import Limits
 from runs.book import Book
-from runs.queued import Queued
+from runs.queued import Queued, holder_of
 from runs.run import Run
 from runs.scheduler import Scheduler
 from runs.submit import find_job
@@ -50,6 +50,6 @@ def _begin_next(far: Far, book: Book, run: Run, tell: Listener) -> Run:
     if job is not None and job not in last.jobs:
         return book.note(run.id, "chunk", {"chunk": last.number, "job": job})
     run = book.note(run.id, "allocation", {"tasks": write_ranges(left)})
-    Queued(run.site).keep(f"{run.id}.{last.number}", 0)
+    Queued(run.site).keep(holder_of(run.id, last.number), 0)
     tell(Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one"))
     return run

@@ -8,7 +8,7 @@ from hibali.errors import TryLaterError
 from hibali.ranges import write_ranges
 from hibali.text import printable
 from runs.book import Book
-from runs.queued import Queued
+from runs.queued import Queued, holder_of
 from runs.run import Run, State
 from runs.scheduler import Scheduler
 from runs.sweeps.sweep import chunk_folder, sweep_of
@@ -61,5 +61,5 @@ def give_up(book: Book, run: Run, numbers: Iterable[int]) -> Run:
     run = book.note(run.id, "tasks", {"changes": [change], "ends": []})
     for chunk in sweep_of(run).chunks:
         if not chunk.jobs:
-            Queued(run.site).keep(f"{run.id}.{chunk.number}", 0)
+            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
     return run

@@ -11,7 +11,7 @@ from runs.book import Book
 from runs.courtesy import courteous
 from runs.pilot.pilot import Pilot
 from runs.put import as_text
-from runs.queued import Queued
+from runs.queued import Queued, holder_of
 from runs.room import take_room
 from runs.run import Run
 from runs.scheduler import Job, NotSubmitted, Scheduler
@@ -38,7 +38,7 @@ def send_chunks(
         run = book.load(run.id)
         if run.cancelled:
             break
-        begun = _holder(run, chunk) in Queued(run.site).held()  # an earlier call took its places
+        begun = holder_of(run.id, chunk.number) in Queued(run.site).held()  # an earlier call took its places
         begin = partial(book.note, run.id, "submitting", {"chunk": chunk.number})
         if not take_room(
             far,
@@ -84,14 +84,9 @@ def _send_chunk(
     with courteous(run.site):
         answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
         if isinstance(answer, NotSubmitted):
-            Queued(run.site).keep(_holder(run, chunk), 0)
+            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
             raise answer.error
     return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
-
-
-def _holder(run: Run, chunk: Chunk) -> str:
-    """Who has the places of its tasks in the queue."""
-    return f"{run.id}.{chunk.number}"
 
 
 def _nothing() -> None:
