@@ -136,6 +136,6 @@ class Bench:
             yield json.loads(line)
 
     def run_ids(self) -> list[str]:
-        """Every run of this test, oldest first."""
+        """Every run of this test, oldest first, as far as they did not begin within one second."""
         folder = self.hibali.home.state / "runs"
         return sorted(path.stem for path in folder.glob("*.jsonl"))

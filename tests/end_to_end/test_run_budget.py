@@ -40,6 +40,11 @@ def named(bench: Bench, name: str, *more: str) -> tuple[str, ...]:
     return bench.line("answers.json", "--name", name, *more)
 
 
+def begin(bench: Bench, name: str, **ends: int) -> str:
+    """The id of the run that the line begins; within a second ids tell nothing of an order."""
+    return str(bench.hibali(*named(bench, name), "--json", **ends).lines[0]["id"])
+
+
 @pytest.mark.heavy
 def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: Bench, go: Path) -> None:
     first = bench.hibali(*named(bench, "first"), exit=0).out.decode().strip()
@@ -64,24 +69,23 @@ def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: B
 
 
 def test_the_same_line_sends_what_waited(bench: Bench, go: Path) -> None:
-    bench.hibali(*named(bench, "first"), exit=0)
-    bench.hibali(*named(bench, "second"), exit=5)
+    first = begin(bench, "first", exit=0)
+    second = begin(bench, "second", exit=5)
     go.touch()
-    bench.hibali("runs", "wait", bench.run_ids()[0], exit=0)
+    bench.hibali("runs", "wait", first, exit=0)
     ended = bench.hibali(*named(bench, "second", "--wait"), "--json", exit=0).last
-    assert ended["id"] == bench.run_ids()[1]
+    assert ended["id"] == second
     assert len(bench.run_ids()) == 2
 
 
 @pytest.mark.heavy
 def test_a_run_that_waits_can_be_cancelled_and_never_runs(bench: Bench, go: Path) -> None:
-    bench.hibali(*named(bench, "first"), exit=0)
-    bench.hibali(*named(bench, "second"), exit=5)
-    second = bench.run_ids()[1]
+    first = begin(bench, "first", exit=0)
+    second = begin(bench, "second", exit=5)
     assert bench.hibali("runs", "cancel", second, "--json", exit=0).last["state"] == "CANCELLED"
     go.touch()
     assert bench.hibali(*named(bench, "second"), "--json", exit=7).last["code"] == "run-cancelled"
-    bench.hibali("runs", "wait", bench.run_ids()[0], exit=0)
+    bench.hibali("runs", "wait", first, exit=0)
     assert not (bench.folder / "work-here" / "runs" / second / "started").exists()
 
 
