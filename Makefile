@@ -4,25 +4,31 @@
 PYTHON_HERE = .venv/bin/python
 BIN = .venv/bin
 
-.PHONY: help demo test test-all check docs bench lock environment clean
+.PHONY: help demo globus-smoke test test-all check docs bench lock dist sbom environment clean
 
 help:
 	@echo "make demo      push, run, collect and verify real input in two local sites (.demo/)"
+	@echo "make globus-smoke  with an account at Globus: log in, copy, verify, remove (CLIENT_ID= SOURCE= TARGET=; docs/globus.md)"
 	@echo "make test      all tests but the heavy ones, on real servers; as root it installs their Debian packages"
 	@echo "make test-all  every test"
 	@echo "make check     style, types, layers, the far agent's Python version, generated files"
-	@echo "make docs      write completions/ and man/ again from the commands"
+	@echo "make docs      write completions/ and man/ again from the commands, and the documentation's pages to build/docs/html"
 	@echo "make bench     measure speed side by side with the peers (CASES=, REPEATS=, SCALE=)"
 	@echo "make lock      renew requirements.lock"
+	@echo "make dist      the wheel and the source archive, in dist/"
+	@echo "make sbom      renew packaging/sbom.cdx.json and packaging/LICENCES.md from requirements.lock"
 
 demo: environment
 	@sh demo/run.sh
+
+globus-smoke: environment
+	@CLIENT_ID='$(CLIENT_ID)' SOURCE='$(SOURCE)' TARGET='$(TARGET)' HTTPS='$(HTTPS)' sh tests/globus_smoke.sh
 
 test:
 	@sh tests/run.sh -m "not heavy"
 
 test-all:
-	@sh tests/run.sh $(if $(ONLY),-m $(ONLY))
+	@UNTIL=$(UNTIL) sh tests/run.sh $(if $(ONLY),-m $(ONLY))
 
 check: environment
 	$(BIN)/ruff check .
@@ -36,6 +42,7 @@ check: environment
 
 docs: environment
 	$(PYTHON_HERE) -m hibali_cli.generate
+	@sh docs/build.sh
 
 bench: environment
 	@sh tests/prepare.sh swift
@@ -43,6 +50,12 @@ bench: environment
 
 lock:
 	@sh tests/lock.sh
+
+dist: environment
+	$(PYTHON_HERE) -m hatchling build -d dist
+
+sbom: environment
+	$(PYTHON_HERE) packaging/sbom.py
 
 environment:
 	@sh tests/prepare.sh environment

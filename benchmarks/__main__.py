@@ -14,7 +14,7 @@ from subprocess import SubprocessError
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from benchmarks import link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
+from benchmarks import gridftp_cases, link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
 from benchmarks.case import Case, Contender
 from benchmarks.machine import commit, today
 from benchmarks.measuring import FailedError, end_logins, measure
@@ -25,6 +25,7 @@ from benchmarks.stage import MissingError, Stage, open_stage
 
 CASES: tuple[Case, ...] = (
     *link_cases.CASES,
+    *gridftp_cases.CASES,
     *loop_cases.CASES,
     *s3_cases.CASES,
     *planning_cases.CASES,

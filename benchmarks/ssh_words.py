@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,8 @@ class Way:
     def _logins(self, *, kept: bool, who: str) -> Path:
         return self.stage.runtime(f"{who}-kept" if kept else who)
 
-    def hibali(self, *, kept: bool = False) -> Contender:
-        """The command as a user configures it."""
+    def hibali(self, *, kept: bool = False, more: Mapping[str, str] | None = None) -> Contender:
+        """The command as a user configures it, with `more` in its environment."""
         runtime = self._logins(kept=kept, who="h")
 
         def words(place: str) -> list[str]:
@@ -39,7 +39,7 @@ class Way:
             ends = [far, str(here)] if self.pull else [str(here), far]
             return [*HIBALI, "pull" if self.pull else "push", "--quiet", *ends]
 
-        environment = self.stage.environment(runtime)
+        environment = {**self.stage.environment(runtime), **(more or {})}
         return self._contender("hibali", words, environment, runtime, kept=kept, warm_up=kept)
 
     def rsync(self, *more: str, cipher: bool = False, kept: bool = False) -> Contender:

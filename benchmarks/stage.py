@@ -75,6 +75,11 @@ class Stage:
         self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
         self.sites.chmod(0o600)
 
+    def add_to_site(self, name: str, lines: str) -> None:
+        """More tables of a site."""
+        self._sites[name] += lines
+        self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
+
     def add_ssh_site(self, name: str, config: Path, host: str, root: Path, *, logins: int = 1) -> None:
         """A site over ssh whose default root is a folder of this machine."""
         self.add_site(

@@ -1,28 +1,27 @@
 _hibali_completion() {
-    local IFS=$'\n'
-    local response
-
-    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _HIBALI_COMPLETE=bash_complete $1)
-
-    for completion in $response; do
-        IFS=',' read type value <<< "$completion"
-
-        if [[ $type == 'dir' ]]; then
-            COMPREPLY=()
+    local line=${COMP_LINE:0:COMP_POINT} completion kind value word before=
+    # readline cuts words at : and @, which stand in places and versions: what is before the last cut stands there already
+    word=${line##*[[:space:]]}
+    if [[ $COMP_WORDBREAKS == *[:@]* && $word == *[:@]* ]]; then
+        before=${word%"${word##*[:@]}"}
+    fi
+    COMPREPLY=()
+    while IFS= read -r completion; do
+        [[ $completion == *,* ]] || continue
+        kind=${completion%%,*} value=${completion#*,}
+        if [[ $kind == dir ]]; then
             compopt -o dirnames
-        elif [[ $type == 'file' ]]; then
-            COMPREPLY=()
+        elif [[ $kind == file ]]; then
             compopt -o default
-        elif [[ $type == 'plain' ]]; then
-            COMPREPLY+=($value)
+        else
+            printf -v value %q "$value"
+            COMPREPLY+=("${value#"$before"}")
         fi
-    done
-
+    done < <(env COMP_LINE="$line" _HIBALI_COMPLETE=bash_complete "$1")
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[:/] ]]; then
+        compopt -o nospace
+    fi
     return 0
 }
 
-_hibali_completion_setup() {
-    complete -o nosort -F _hibali_completion hibali
-}
-
-_hibali_completion_setup;
+complete -o nosort -F _hibali_completion hibali

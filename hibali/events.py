@@ -156,9 +156,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Something a person should read once."""
+    """Something a person should read once; what is `kept` stands in the operation's journal, too, for those who ask later."""
 
     message: str
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

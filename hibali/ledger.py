@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from hibali.errors import IncompleteError, RefusedError
 from hibali.folders import private_folder, state_folder
 from hibali.strict_json import line_of_json
 
+_SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; a receipt always syncs
 
 
@@ -27,6 +29,17 @@ def now() -> str:
 def new_identifier() -> str:
     """A name for one operation or run: sorts by time, unguessable enough not to collide, `[0-9a-f-]` only."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def scheduled_by() -> dict[str, str]:
+    """The schedule, and which firing of it, that this process works for; nothing where a person started it.
+
+    HIBALI_SCHEDULE is `NAME/FIRING`, set by whatever fires a schedule.
+    """
+    name, _, firing = os.environ.get("HIBALI_SCHEDULE", "").partition("/")
+    if not (_SCHEDULE.fullmatch(name) and _SCHEDULE.fullmatch(firing)):
+        return {}
+    return {"schedule": name, "firing": firing}
 
 
 def ledger_folder(*names: str) -> Path:
@@ -117,13 +130,18 @@ def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Put `content` at `path` whole or not at all, durable when this returns; raises OSError."""
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
+    """Put `content` at `path` whole or not at all, durable when this returns; raises OSError.
+
+    With `mtime_ns` the file looks as if it had been written then.
+    """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
             _write_all(descriptor, content)
+            if mtime_ns is not None:
+                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from hibali.errors import RefusedError, UsageError
+from hibali.nearest import nearest
 from hibali.settings import Settings, require_built
 from hibali.sites import Site, local_site
 
@@ -143,9 +143,9 @@ def _resolve(text: str, site: Site, path: str) -> str:
 def _root(text: str, site: Site, name: str) -> str:
     if name in site.roots:
         return site.roots[name]
-    near = get_close_matches(name, site.roots, n=1)
+    near = nearest(name, site.roots)
     known = ", ".join(f"@{root}" for root in sorted(site.roots)) or "none"
-    hint = f"Did you mean @{near[0]}?" if near else f"Roots of {site.name}: {known}."
+    hint = f"Did you mean @{near}?" if near else f"Roots of {site.name}: {known}."
     return _refuse(text, f"{site.name} has no root @{name}", f"{hint} A folder of that name: ./@{name}")
 
 

@@ -18,6 +18,7 @@ from hibali.address import address_told, has_several, only_to, read_address, wri
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import control_folder
+from hibali.proxy import ready_proxy
 from hibali.refusals import Refusals
 from hibali.retry import pause, with_retries
 from hibali.sites import Limits, SshSettings
@@ -74,6 +75,7 @@ class Login:
         self._number = number
         self._asks = may_ask and not number
         self._refused: HibaliError | None = None
+        self._made_proxy: Path | None = None
 
     @property
     def _socket(self) -> Path:
@@ -94,16 +96,31 @@ class Login:
     def ensure(self) -> None:
         """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
+            self._check_proxy()
             self._check_welcome()
             return
         if self._is_up():
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
+                self._check_proxy()
                 if self._number:
                     self._log_in_once()
                 else:
                     self._log_in_patiently()
+
+    def _check_proxy(self) -> None:
+        """A server refuses all that is wrong with a proxy in the same words: it is looked at here. Raises `AccessError`."""
+        if self._settings.auth == "gsi":
+            self._made_proxy = ready_proxy(self._settings.proxy, about=self.host).made
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        """The site's ssh, with the proxy that was made for it."""
+        words = self._settings.command
+        if self._made_proxy is not None:
+            words = ("env", f"X509_USER_PROXY={self._made_proxy}", *words)
+        return (*words, "-o", "GSSAPIAuthentication=yes") if self._settings.auth == "gsi" else words
 
     def _log_in_patiently(self) -> None:
         self._check_welcome()
@@ -162,7 +179,7 @@ class Login:
 
         `ProxyCommand=false` keeps a channel that finds no master from logging in by itself.
         """
-        words = [*self._settings.command, *_options()]
+        words = [*self._command, *_options()]
         if self.shared:
             words += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
@@ -181,6 +198,11 @@ class Login:
     def explain(self, errors: bytes) -> HibaliError:
         """The error for a channel that ended with ssh's own 255."""
         problem = explain_ssh(errors, self._settings.command, self.host)
+        if self._settings.auth == "gsi" and problem.code == "login-refused":
+            problem.hint = (
+                "The proxy itself is valid: does the site know its holder (grid-proxy-info -identity), and this machine the "
+                f"site's authority (X509_CERT_DIR)? {problem.hint}"
+            )
         if not self.shared:
             self._note_refusal(problem)
         return problem
@@ -223,7 +245,7 @@ class Login:
         self._space_logins()
         self._socket.unlink(missing_ok=True)
         words = [
-            *self._settings.command,
+            *self._command,
             *more,
             *_options(),
             *_asking(self._may_ask()),

@@ -61,7 +61,7 @@ class Refusals:
                 "paused",
                 f"it refused {known.times} times in a row ({known.because}) and is left alone until {at}",
                 about=self._about,
-                hint="`hibali sites check` with the site's name asks now.",
+                hint="`hibali sites check SITE` asks now.",
             )
 
     def refused(self, because: str) -> None:

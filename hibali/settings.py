@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hibali.errors import UsageError
 from hibali.folders import check_private_file, config_file
+from hibali.hidden import hide_variable
+from hibali.nearest import did_you_mean, nearest
 from hibali.settings_catalogue import CatalogueSettings, RemoteSettings
 from hibali.settings_parts import URL_PROTOCOLS_BUILT
 from hibali.settings_sites import SITE_NAME, read_document
 from hibali.settings_table import Wrong
-from hibali.sites import Site
+from hibali.sites import GlobusClient, Site
 from hibali.text import printable
 
 
@@ -43,6 +44,7 @@ class Settings:
     sites: dict[str, Site]
     catalogue: CatalogueSettings = field(default_factory=CatalogueSettings)
     remotes: dict[str, RemoteSettings] = field(default_factory=dict)
+    globus: GlobusClient | None = None
 
     def site(self, name: str) -> Site:
         """The site of that name; raises `UsageError` with what may have been meant."""
@@ -57,30 +59,43 @@ class Settings:
         """The remote of that name; raises `UsageError`."""
         found = self.remotes.get(name)
         if found is None:
-            hint = f"There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
+            hint = f"{did_you_mean(name, self.remotes)}There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
             raise UsageError("unknown-remote", "no remote of this name is configured", about=name, hint=hint)
         return found
 
     def _hint(self, name: str) -> str:
-        near = get_close_matches(name, self.sites, n=1)
+        near = nearest(name, self.sites)
         if near:
-            return f"Did you mean {near[0]}? `hibali sites list` shows all."
+            return f"Did you mean {near}? `hibali sites list` shows all."
         if not SITE_NAME.fullmatch(name):
             return f"A local path with a colon is written ./{name}:..."
         if not self.path.exists():
             return f"There is no {self.path} yet: hibali sites add {name} --ssh HOST"
-        return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}; hibali sites add {name} ..."
+        return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}; `hibali sites add {name} --ssh HOST` adds one."
 
 
 def load_sites(config: str | None = None) -> Settings:
     """Read config.toml (`config` is what `--config` gave); without a file there are no sites.
 
-    Raises `RefusedError` where others can write the file, `SettingsError` with all that is wrong in it.
+    Variables that it says hold secrets are hidden from all that is started from here. Raises `RefusedError` where others can write
+    the file, `SettingsError` with all that is wrong in it.
     """
     path = config_file(config)
     check_private_file(path, "the configuration")
     text = _read_text(path)
-    return parse_settings(text, path) if text else Settings(path, {})
+    settings = parse_settings(text, path) if text else Settings(path, {})
+    for name in _secret_variables(settings):
+        hide_variable(name)
+    return settings
+
+
+def _secret_variables(settings: Settings) -> set[str]:
+    """What the environment holds for us, and for no program that we start."""
+    clients = [settings.globus, *(site.globus.client for site in settings.sites.values() if site.globus)]
+    proxies = (site.proxy for site in settings.sites.values())
+    names = {client.secret_variable for client in clients if client is not None}
+    names |= {proxy.passphrase_variable for proxy in proxies if proxy is not None}
+    return {name for name in names if name}
 
 
 def parse_settings(text: str, path: Path) -> Settings:
@@ -107,7 +122,6 @@ def require_built(site: Site) -> None:
     protocol = (site.url or "").partition(":")[0] if site.kind == "url" else ""
     lacking = [
         (protocol != "" and protocol not in URL_PROTOCOLS_BUILT, "url", protocol),
-        (site.ssh is not None and site.ssh.auth == "gsi", "ssh.auth", "gsi"),
     ]
     for lacks, key, word in lacking:
         if lacks:

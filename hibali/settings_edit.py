@@ -21,12 +21,14 @@ from hibali.text import printable
 
 Change = Literal["added", "same", "replaced"]
 _INLINE = frozenset({"roots", "paths"})
+_AROUND = frozenset({"globus"})  # tables outside a site that say something of it
 
 
-def check_site_table(name: str, table: Mapping[str, Any]) -> Site:
-    """The site that this table would be; raises `UsageError` with all that is wrong in it."""
+def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Site:
+    """The site that this table would be in a config.toml of that text; raises `UsageError` with all that is wrong in it."""
     wrong: list[Wrong] = []
-    sites = read_document({"version": 1, "sites": {name: dict(table)}}, wrong).sites
+    around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
+    sites = read_document({**around, "version": 1, "sites": {name: dict(table)}}, wrong).sites
     if wrong:
         listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
         raise UsageError("invalid-site", "\n".join(["the site cannot be as described", *listed]), about=name)
@@ -47,8 +49,7 @@ def render_site(name: str, table: Mapping[str, Any]) -> str:
 def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     """What `add_site` would do; raises as it does, and changes nothing."""
     _, text, settings = _read(config)
-    del text
-    return _compare(settings, check_site_table(name, table), replace=replace)
+    return _compare(settings, check_site_table(name, table, text), replace=replace)
 
 
 def add_site(
@@ -60,7 +61,7 @@ def add_site(
     name and `replace` is off, `UsageError` for a wrong site or a wrong file.
     """
     path, text, settings = _read(config)
-    site = check_site_table(name, table)
+    site = check_site_table(name, table, text)
     change = _compare(settings, site, replace=replace)
     if change == "added":
         _write(path, text, _appended(text, name, table), _with_site(settings, site))

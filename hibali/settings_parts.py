@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from hibali.settings_table import Table
 from hibali.settings_values import read_duration, read_size
-from hibali.sites import GlobusSettings, Limits, Purge, Reached, S3Settings, SshSettings, Tier
+from hibali.sites import (
+    GridftpSettings,
+    Limits,
+    ProxySettings,
+    Purge,
+    Reached,
+    S3Settings,
+    SshSettings,
+    Tier,
+)
 
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*"
+_PLAIN_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?"
 # A job's shell puts it together: nothing in it can mean more than itself.
 _PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
 _TIER_PATH = rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)"
@@ -25,19 +36,23 @@ URL_PROTOCOLS_BUILT = ("https", "http", "davs", "dav")
 URL_PROTOCOLS = (*URL_PROTOCOLS_BUILT, "sftp", "ftp", "smb", "webhdfs", "gs", "gcs", "abfs", "abfss", "swift")
 
 
-def read_ssh(site: Table) -> SshSettings | None:
-    """How to log in; None, noted, where the table is missing."""
+def read_ssh(site: Table, proxy: ProxySettings) -> SshSettings | None:
+    """How to log in, and with which proxy; None, noted, where the table is missing."""
     table = site.table("ssh")
     if table is None:
         site.note("a site of kind ssh needs a table ssh with host")
         return None
     if not table.has("host"):
         table.note("needs host")
+    command = table.words("command", ("ssh",))
+    is_gsissh = PurePosixPath(command[0]).name == "gsissh"
+    if is_gsissh and not any(word.startswith("-p") for word in command[1:]):
+        table.note('needs a port, as in ["gsissh", "-p", "2222"]: gsissh goes to 2222, ssh to 22', "command")
     found = SshSettings(
         host=table.text("host", _HOST, "a host") or "",
         data_host=table.text("data_host", _HOST, "a host"),
-        command=table.words("command", ("ssh",)),
-        auth=table.choice("auth", ("ssh", "gsi"), "ssh"),
+        command=command,
+        auth=table.choice("auth", ("ssh", "gsi"), "gsi" if is_gsissh else "ssh"),
         transport=table.choice("transport", ("auto", "agent", "sftp"), "auto"),
         python=table.text("python", r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*", "a program's name or path")
         or "python3",
@@ -45,6 +60,7 @@ def read_ssh(site: Table) -> SshSettings | None:
         channels=table.whole("channels", 8, most=64),
         persist_seconds=int(table.quantity("persist", _read_persist, 600.0)),
         read_back=table.flag("read_back", default=True),
+        proxy=proxy,
     )
     if found.persist_seconds > LONGEST_PERSIST:
         table.note("must be at most 1d", "persist")
@@ -156,15 +172,21 @@ def _webdav_problem(url: str) -> str | None:
     return next((problem for passed, problem in checks if not passed), None)
 
 
-def read_globus(table: Table | None) -> GlobusSettings | None:
-    """The collection, where there is one."""
+def read_gridftp(table: Table | None) -> GridftpSettings | None:
+    """The GridFTP server, where there is one."""
     if table is None:
         return None
-    if not table.has("collection"):
-        table.note("needs collection")
-    uuid = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-    found = GlobusSettings(
-        collection=table.text("collection", uuid, "a UUID") or "", paths=table.mapping("paths")
+    if not table.has("url"):
+        table.note("needs url")
+    url = rf"gsiftp://{_PLAIN_HOST}|sshftp://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?{_PLAIN_HOST}"
+    found = GridftpSettings(
+        url=(table.text("url", rf"({url})/?", "gsiftp://HOST:PORT or sshftp://USER@HOST:PORT") or "").rstrip(
+            "/"
+        ),
+        paths=table.mapping("paths"),
+        use=table.choice("use", ("auto", "never"), "auto"),
+        least=int(table.quantity("least", read_size, 0)),
+        connections=table.whole("connections", 2, most=64),
     )
     if not all(part.startswith("/") for pair in found.paths.items() for part in pair):
         table.note("both sides must be absolute paths", "paths")

@@ -11,9 +11,10 @@ from hibali.settings_catalogue import (
     read_catalogue,
     read_remotes,
 )
+from hibali.settings_globus import read_globus, read_globus_client
 from hibali.settings_parts import (
     read_fast,
-    read_globus,
+    read_gridftp,
     read_limits,
     read_purge,
     read_reached,
@@ -23,9 +24,10 @@ from hibali.settings_parts import (
     read_tiers,
     read_url,
 )
+from hibali.settings_proxy import read_proxy
 from hibali.settings_runs import read_container, read_gpus, read_scheduler
 from hibali.settings_table import Table, Wrong
-from hibali.sites import KINDS, Kind, Reached, Site
+from hibali.sites import KINDS, GlobusClient, Kind, ProxySettings, Reached, Site
 
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
 ROOT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -38,14 +40,17 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
     "url": ("url",),
     "credentials_command": ("url",),
     "read_back": ("url",),
-    "roots": ("ssh", "local"),
-    "default_root": ("ssh", "local"),
-    "read_only": ("ssh", "local"),
+    "globus": ("ssh", "local", "globus"),
+    "gridftp": ("ssh",),
+    "roots": ("ssh", "local", "globus"),
+    "default_root": ("ssh", "local", "globus"),
+    "read_only": ("ssh", "local", "globus"),
     "work": ("ssh", "local"),
     "scheduler": ("ssh", "local"),
     "container": ("ssh", "local"),
     "gpus": ("ssh", "local"),
     "purge": ("ssh", "local"),
+    "proxy": ("ssh", "local", "url"),
     "tiers": ("ssh", "local"),
     "fast": ("ssh", "local"),
 }
@@ -57,6 +62,7 @@ class Document(NamedTuple):
     sites: dict[str, Site]
     catalogue: CatalogueSettings
     remotes: dict[str, RemoteSettings]
+    globus: GlobusClient | None
 
 
 def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
@@ -64,6 +70,7 @@ def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
     top = Table(document, (), wrong)
     if top.has("version") and (document["version"] != 1 or document["version"] is True):
         top.note("must be 1: a newer hibali wrote this file, or it is a mistake", "version")
+    client = read_globus_client(top.table("globus"))
     sites: dict[str, Site] = {}
     below = top.table("sites")
     if below is not None:
@@ -72,14 +79,14 @@ def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
             if not SITE_NAME.fullmatch(name):
                 below.note("a site's name matches [a-z][a-z0-9-]+", name)
             if table is not None:
-                sites[name] = _read_site(name, table)
+                sites[name] = _read_site(name, table, client)
     catalogue = read_catalogue(top.table("catalogue"))
     remotes = read_remotes(top.table("remotes"))
     top.finish()
-    return Document(sites, catalogue, remotes)
+    return Document(sites, catalogue, remotes, client)
 
 
-def _read_site(name: str, table: Table) -> Site:
+def _read_site(name: str, table: Table, client: GlobusClient | None) -> Site:
     if not table.has("kind"):
         table.note(f"needs kind, one of {', '.join(KINDS)}")
     kind = table.choice("kind", KINDS, _guess_kind(table))
@@ -88,6 +95,7 @@ def _read_site(name: str, table: Table) -> Site:
             table.note(f"does not belong to a site of kind {kind}", key)
     roots = _read_roots(table)
     tiers = read_tiers(table.table("tiers"))
+    proxy = read_proxy(table.table("proxy"))
     site = Site(
         name=name,
         kind=kind,
@@ -96,13 +104,15 @@ def _read_site(name: str, table: Table) -> Site:
         or "~/.hibali",
         roots=roots,
         read_only=table.texts("read_only"),
-        ssh=read_ssh(table) if kind == "ssh" else None,
+        ssh=read_ssh(table, proxy or ProxySettings()) if kind == "ssh" else None,
         reached_from=_read_reached_from(name, table) if kind == "ssh" else {},
         s3=read_s3(table) if kind == "s3" else None,
         url=read_url(table) if kind == "url" else None,
         credentials_command=table.words("credentials_command", ()) if kind == "url" else (),
         read_back=table.flag("read_back", default=True) if kind == "url" else True,
-        globus=read_globus(table.table("globus")),
+        globus=read_globus(table.table("globus"), client),
+        proxy=proxy,
+        gridftp=read_gridftp(table.table("gridftp")),
         scheduler=read_scheduler(table.table("scheduler")),
         container=read_container(table.table("container")),
         gpus=read_gpus(table.table("gpus")),
@@ -112,13 +122,15 @@ def _read_site(name: str, table: Table) -> Site:
         fast=read_fast(table, tiers),
     )
     _check_roots_named(table, site)
+    if kind == "globus":
+        _check_collection(table, site)
     table.finish()
     return site
 
 
 def _guess_kind(table: Table) -> Kind:
     """Where the kind itself is wrong, judge the rest by the table that is there."""
-    kinds: tuple[Kind, ...] = ("s3", "url", "ssh")
+    kinds: tuple[Kind, ...] = ("s3", "url", "ssh", "globus")
     return next((kind for kind in kinds if kind in table.content), "local")
 
 
@@ -146,6 +158,21 @@ def _read_reached_from(name: str, site: Table) -> dict[str, Reached]:
         if table is not None:
             found[other] = read_reached(table)
     return found
+
+
+def _check_collection(table: Table, site: Site) -> None:
+    """A site that is its collection has no machine: nothing can be asked there, and there are no other paths."""
+    if site.globus is None:
+        table.note("a site of kind globus needs a table globus with collection")
+    elif site.globus.paths:
+        table.note(
+            "does not belong to a site of kind globus: its paths are those of the collection",
+            "globus",
+            "paths",
+        )
+    for name, path in site.roots.items():
+        if path.startswith("$"):
+            table.note(f"{path!r} has a variable, and a collection has none", "roots", name)
 
 
 def _check_roots_named(table: Table, site: Site) -> None:

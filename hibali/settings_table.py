@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar
+
+from hibali.nearest import nearest
 
 Word = TypeVar("Word", bound=str)
 Value = TypeVar("Value")
@@ -140,8 +141,8 @@ class Table:
     def _unknown(self, key: str) -> str:
         if _SECRET.search(key.lower()):
             return "secrets do not belong here: name a profile or a credentials_command"
-        near = get_close_matches(key, self._known, n=1)
-        return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
+        near = nearest(key, self._known)
+        return f"unknown key; did you mean {near}?" if near else "unknown key"
 
     def _take(self, key: str, kind: type[Value], meaning: str) -> Value | None:
         if not self.has(key):

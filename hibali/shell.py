@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from hibali.errors import NotFoundError, TryLaterError
@@ -20,6 +22,7 @@ from hibali.retry import after_interruption
 
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
+_TETHER = str(Path(__file__).with_name("tether.py"))
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
@@ -44,8 +47,9 @@ def run(
     timeout: float = 60.0,
     environment: Mapping[str, str] | None = None,
     foreground: bool = False,
+    umask: int = -1,
 ) -> Finished:
-    """Run a program to its end.
+    """Run a program to its end, with a `umask` of its own where it makes files that nobody else may read.
 
     `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
     Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
@@ -54,7 +58,9 @@ def run(
     import tempfile
 
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _start(argv, subprocess.PIPE, output, errors, environment, foreground=foreground)
+        process = _start(
+            argv, subprocess.PIPE, output, errors, environment, foreground=foreground, umask=umask
+        )
         try:
             process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -76,10 +82,18 @@ class Process:
         argv: Sequence[str | bytes],
         environment: Mapping[str, str] | None = None,
         leave: Sequence[int] = (),
+        *,
+        hear: Callable[[bytes], None] | None = None,
+        tethered: bool = False,
     ) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too."""
+        """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too.
+
+        `hear` gets all that it says on standard error, in another thread. One that is `tethered` ends when the thread that
+        started it does, however that ends.
+        """
+        self._hear = hear
         self._process = _start(
-            argv,
+            [sys.executable, "-I", "-S", _TETHER, str(os.getpid()), *argv] if tethered else argv,
             subprocess.PIPE,
             subprocess.PIPE,
             subprocess.PIPE,
@@ -101,6 +115,8 @@ class Process:
         stream = cast("BinaryIO", self._process.stderr)
         while chunk := stream.read(4096):
             self._kept += chunk
+            if self._hear is not None:
+                self._hear(chunk)
             del self._kept[:-_STDERR_KEPT]
         stream.close()
 
@@ -134,6 +150,66 @@ class Process:
         _kill(self._process)
 
 
+class Errand:
+    """A program that works by itself for long: the lines it writes are handed on, what it says aside goes to a file."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        environment: Mapping[str, str],
+        folder: str,
+        aside: BinaryIO,
+        take: Callable[[bytes], None],
+        leave: Sequence[int] = (),
+    ) -> None:
+        """Start it in `folder`, in a session of its own; `leave` are descriptors it gets, too. `take` is called from a thread.
+
+        Raises `NotFoundError` where there is no such program or folder.
+        """
+        self._process = _start(
+            argv,
+            subprocess.DEVNULL,
+            subprocess.PIPE,
+            aside,
+            environment,
+            foreground=False,
+            leave=leave,
+            folder=folder,
+        )
+        self._take = take
+        self._thread = threading.Thread(target=self._hand_on, name="errand", daemon=True)
+        self._thread.start()
+
+    def _hand_on(self) -> None:
+        with io.BufferedReader(cast("io.RawIOBase", self._process.stdout)) as stream:
+            for line in stream:
+                self._take(line)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code, negative for a signal; None where it still works after `seconds`."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        self._thread.join(5.0)  # whatever it left running may hold its output
+        return code
+
+    def end(self, patience: float = 30.0) -> int:
+        """Ask its whole group to end, as Ctrl-C does, then with SIGTERM, then make it; returns the exit code."""
+        for number, seconds in ((signal.SIGINT, patience), (signal.SIGTERM, patience / 3)):
+            self._signal(number)
+            code = self.wait(seconds)
+            if code is not None:
+                return code
+        _kill(self._process)
+        return self._process.returncode
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
 _talked_to: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
@@ -157,6 +233,8 @@ def _start(
     *,
     foreground: bool,
     leave: Sequence[int] = (),
+    umask: int = -1,
+    folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -168,6 +246,8 @@ def _start(
             env=dict(environment) if environment is not None else None,
             start_new_session=not foreground,
             pass_fds=leave,
+            umask=umask,
+            cwd=folder,
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
         raise NotFoundError(

@@ -5,8 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["ssh", "s3", "local", "url"]
-KINDS: tuple[Kind, ...] = ("ssh", "s3", "local", "url")
+Kind = Literal["ssh", "s3", "local", "url", "globus"]
+KINDS: tuple[Kind, ...] = ("ssh", "s3", "local", "url", "globus")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Where a proxy for GSI comes from, and how long one has to be good for; all times in seconds.
+
+    Without `make` it is the user's own. Of one that hibali makes, `life_seconds` is how long it lasts; one for a job lasts
+    `queue_seconds` longer than the job may take. At most one of the `passphrase_` settings says where the passphrase is.
+    """
+
+    make: Literal["no", "grid-proxy-init", "myproxy"] = "no"
+    certificate: str | None = None
+    key: str | None = None
+    server: str | None = None
+    port: int = 7512
+    account: str | None = None
+    credential: str | None = None
+    passphrase_command: tuple[str, ...] = ()
+    passphrase_file: str | None = None
+    passphrase_variable: str | None = None
+    least_seconds: float = 600.0
+    life_seconds: float = 3600.0
+    queue_seconds: float = 86400.0
+    jobs: bool = False  # whether each job gets a proxy of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +47,7 @@ class SshSettings:
     channels: int = 8
     persist_seconds: int = 600  # 0: masters are forbidden here ("no")
     read_back: bool = True  # over SFTP: whether what was written is read back as its proof
+    proxy: ProxySettings = field(default_factory=ProxySettings)  # the site's, for auth gsi
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +73,52 @@ class S3Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class GlobusClient:
+    """An application that is registered with Globus, by its id.
+
+    Without a place of a secret it is a native app, which people log in with; with one a confidential client, which acts as
+    itself: an environment variable, a service of the keyring, or a command that prints it.
+    """
+
+    client_id: str
+    secret_variable: str | None = None
+    secret_keyring: str | None = None
+    secret_command: tuple[str, ...] = ()
+
+    @property
+    def confidential(self) -> bool:
+        """Whether it has a secret of its own, and nobody logs in."""
+        return bool(self.secret_variable or self.secret_keyring or self.secret_command)
+
+
+@dataclass(frozen=True, slots=True)
 class GlobusSettings:
-    """A collection, and how its paths map to those that ssh sees there."""
+    """A collection, how paths that ssh sees there map to its own (`paths`), and the client that asks for it.
+
+    `https`: its contents may be read over HTTPS, for proofs. `client` is the site's own, else that of all sites; None
+    where config.toml names none.
+    """
 
     collection: str
     paths: dict[str, str] = field(default_factory=dict)
+    https: bool = False
+    client: GlobusClient | None = None
+    of: str = ""  # whose table it is, where that is another site
+
+
+@dataclass(frozen=True, slots=True)
+class GridftpSettings:
+    """A GridFTP server that sees the site's files, and how their paths map to those it knows.
+
+    `url` is `gsiftp://HOST[:PORT]` or `sshftp://[USER@]HOST[:PORT]`; `connections` are made to it at most at once.
+    Files of `least` bytes and more go there, 0 for what the distance makes worth it.
+    """
+
+    url: str
+    paths: dict[str, str] = field(default_factory=dict)
+    use: Literal["auto", "never"] = "auto"
+    least: int = 0
+    connections: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +213,8 @@ class Site:
     credentials_command: tuple[str, ...] = ()  # of a site of kind url
     read_back: bool = True  # over WebDAV: whether what was written is read back as its proof
     globus: GlobusSettings | None = None
+    proxy: ProxySettings | None = None
+    gridftp: GridftpSettings | None = None
     scheduler: SchedulerSettings | None = None
     container: str = "bare"
     gpus: Gpus | None = None

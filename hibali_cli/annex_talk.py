@@ -93,7 +93,7 @@ class Talk:
                     "no-site",
                     "the location of a special remote is SITE:PATH, also for folders of this machine",
                     about=printable(text),
-                    hint="hibali sites add NAME --local FOLDER makes a site of a folder.",
+                    hint="`hibali sites add NAME --local FOLDER` makes a site of a folder.",
                 )
             self._location = found
         return self._location

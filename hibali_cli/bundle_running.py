@@ -37,6 +37,7 @@ from runs.carry import Synchroniser
 from runs.collect import collect
 from runs.container import load_container
 from runs.image import Pinned
+from runs.job_proxy import with_job_proxy
 from runs.launch import Request, launch
 from runs.prepare import Input
 from runs.run import Run, State
@@ -189,6 +190,7 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, tell: L
 
 
 def _launch(common: Common, request: Request, book: Book, tell: Listener) -> Run:
+    request = with_job_proxy(request)
     far = opener(request.site, tell)()
     try:
         return launch(request, far, book, Synchroniser(), began=lambda run: _announce(common, run), tell=tell)

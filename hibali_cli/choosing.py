@@ -40,6 +40,7 @@ class Asked:
     explain: bool = False
     marks: Marks = NO_MARKS
     wanted: Resources = NOTHING_WANTED
+    proxy: bool | None = None
 
 
 def is_choice(asked: Asked, settings: Settings) -> bool:

@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
+from hibali_cli.completion import add_completions
 from hibali_cli.interruption import limit_time
 from hibali_cli.options import add_common_options, add_help_option, take_common
 
@@ -30,8 +32,8 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
 _WORD = re.compile(r"[a-z][a-z0-9]*")
 
 
-class HibaliCommand(click.Command):
-    """A command; `examples` are pairs of a line to type and what it does."""
+class _WithExamples(click.Command):
+    """What has a help with examples; `examples` are pairs of a line to type and what it does."""
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -42,6 +44,10 @@ class HibaliCommand(click.Command):
         del ctx
         write_examples(self.examples, formatter)
         write_exit_status(formatter)
+
+
+class HibaliCommand(_WithExamples):
+    """A command."""
 
 
 class FolderGroup(click.Group):
@@ -78,17 +84,21 @@ class FolderGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from difflib import get_close_matches
+            from hibali_cli.first_words import meant_by
 
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            near = meant_by(args[0], self, ctx)
             if not near:
                 raise
-            raise click.UsageError(f"{problem.message} Did you mean {near[0]!r}?", ctx) from None
+            raise click.UsageError(f"{problem.message} Did you mean {near!r}?", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with exit codes."""
         del ctx
         write_exit_status(formatter)
+
+
+class ListingGroup(_WithExamples, FolderGroup):
+    """A group that is a command of its own where no word follows, with examples as a command has them."""
 
 
 def command(
@@ -112,6 +122,7 @@ def command(
             add_common_options(run)
         )
         assert isinstance(made, HibaliCommand)
+        add_completions(made.params)
         return made
 
     return decorate
@@ -121,6 +132,48 @@ def folder_group(name: str, *, package: str, help_text: str) -> FolderGroup:
     """The group of a package of commands, made in its `__init__.py` with `package=__name__`."""
     group = FolderGroup(name, package=package, help=help_text, no_args_is_help=True, add_help_option=False)
     return add_help_option(group)
+
+
+def listing_group(
+    name: str, *, package: str, examples: Sequence[tuple[str, str]] = ()
+) -> Callable[[Callable[..., int | None]], ListingGroup]:
+    """Make a function what a folder's group does where no word follows; it is called as `command` says.
+
+    Raises `click.UsageError` for options before a word: that word would pass them over.
+    """
+
+    def decorate(function: Callable[..., int | None]) -> ListingGroup:
+        def run(**values: Any) -> int | None:
+            context = click.get_current_context()
+            if context.invoked_subcommand is not None:
+                _refuse_passed_over(context, context.invoked_subcommand)
+                return None
+            common = take_common(values)
+            with limit_time(common.max_seconds):
+                return function(common, **values)
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        named = {"package": package, "examples": examples, "invoke_without_command": True}
+        made = click.command(name, cls=ListingGroup, add_help_option=False, **named)(add_common_options(run))
+        assert isinstance(made, ListingGroup)
+        return made
+
+    return decorate
+
+
+def _refuse_passed_over(context: click.Context, word: str) -> None:
+    """No option is taken and then not heeded."""
+    given = [
+        option.opts[-1]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{given[0]} before {word!r} would be passed over. What {word!r} takes is written behind it.",
+            context,
+        )
 
 
 def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:

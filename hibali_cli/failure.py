@@ -48,8 +48,14 @@ def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:
 def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
     about = context.command_path if isinstance(context, click.Context) else ""
-    hint = f"See {about or 'hibali'} --help"
+    hint = f"{about or 'hibali'} --help"
     if isinstance(failure, click.exceptions.NoArgsIsHelpError):
+        if context is not None and context.parent is None:
+            from hibali_cli.first_words import first_words
+
+            return UsageError(
+                "usage", "\n".join(["a command is missing; type first", *first_words()]), hint=hint
+            )
         return UsageError(
             "usage", f"a command is missing\n{failure.format_message()}", about=about, hint=hint
         )

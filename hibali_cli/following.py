@@ -102,4 +102,4 @@ def _exit_of(interruption: KeyboardInterrupt) -> Exit:
 
 
 def _only_with(message: str) -> UsageError:
-    return UsageError("usage", message, hint="See hibali push --help")
+    return UsageError("usage", message, hint="See: hibali push --help")

@@ -1,4 +1,4 @@
-"""`python -m hibali_cli.generate [--check]`: completions/ and man/ of the clone, from the commands."""
+"""`python -m hibali_cli.generate [--check | --pages FOLDER]`: completions/, man/ and the documentation's pages, from the commands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import FishComplete, ShellComplete
 
 from hibali_cli.manual import manual_page, page_name
 from hibali_cli.output import write_aside
+from hibali_cli.reference import reference_index, reference_page
 from hibali_cli.root import root
+from hibali_cli.shells import Bash, Zsh
 
 _SHELLS: dict[str, type[ShellComplete]] = {
-    "hibali.bash": BashComplete,
-    "_hibali": ZshComplete,
+    "hibali.bash": Bash,
+    "_hibali": Zsh,
     "hibali.fish": FishComplete,
 }
 
@@ -63,9 +65,21 @@ def write_files(clone: Path) -> None:
             path.unlink()
 
 
+def write_pages(folder: Path) -> None:
+    """Write the documentation's page of every command, and the one that leads to them, into a new folder."""
+    folder.mkdir(parents=True)
+    contexts = list(contexts_of(click.Context(root, info_name="hibali")))
+    (folder / "index.md").write_text(reference_index(contexts), encoding="utf-8")
+    for context in contexts:
+        (folder / f"{page_name(context)}.md").write_text(reference_page(context), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
     """Write, or with `--check` only name what is stale and end with 1."""
     clone = Path(__file__).resolve().parent.parent
+    if arguments[:1] == ["--pages"]:
+        write_pages(Path(arguments[1]))
+        return 0
     if arguments != ["--check"]:
         write_files(clone)
         return 0

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from hibali.errors import TryLaterError
+from hibali.errors import Exit, TryLaterError
 from hibali.retry import interrupt_waits
 
 
 class Terminated(KeyboardInterrupt):  # an interruption, not an error
     """SIGTERM came."""
 
+    exit = Exit.TERMINATED
+
 
 class OutOfTime(KeyboardInterrupt):  # an interruption, not an error
     """`--max-time` has elapsed; an interruption, so that nothing takes it for one entry's failure."""
+
+    exit = Exit.TRY_LATER
 
     def to_error(self) -> TryLaterError:
         """What a user is told."""

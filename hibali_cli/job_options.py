@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runs.scheduler import Resources
 
 _MIB = 1024**2
+_PROXY_WORDS = ("--no-proxy", "--with-proxy")
 _NONE_OF_ITS_OWN = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
 
@@ -103,7 +104,9 @@ def wanted_of(given: Mapping[str, Any]) -> Resources:
 def wanted_again(words: Sequence[str]) -> Resources:
     """What the words of `words_of` ask for."""
     command: Any = add_job_options(click.command()(lambda: None))
-    return wanted_of(command.make_context("run", [str(word) for word in words]).params)
+    return wanted_of(
+        command.make_context("run", [str(word) for word in words if word not in _PROXY_WORDS]).params
+    )
 
 
 def words_of(wanted: Resources) -> tuple[str, ...]:
@@ -130,6 +133,14 @@ def with_wishes(common: Common, request: Request, wanted: Resources) -> Request:
     for shortfall in found.ask().shortfalls():
         common.output.warn(f"{request.pipeline.reference}: {shortfall}")
     return found
+
+
+def with_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT001  # as the option has it
+    """The same, whose job has a proxy if the line says so; None leaves what the site says."""
+    if wanted is None:
+        return request
+    words = [*request.asked.get("options", ()), _PROXY_WORDS[wanted]]
+    return replace(request, proxy=wanted, asked={**request.asked, "options": words})
 
 
 def say_asked(output: Output, asked: Asked) -> None:

@@ -119,6 +119,7 @@ def make_request(
         asked=asked,
         after=tuple(run.id for run in first),
         waiting=waiting_of([each.taken for each in located if each.taken], first, site, hold=hold),
+        proxy=site.proxy is not None and site.proxy.jobs,
     )
 
 
@@ -139,7 +140,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
         "not-trusted",
         f"this pipeline's code runs {how}, as you, and nobody has consented to that",
         about=pipeline.reference,
-        hint=f"Read it (hibali pipelines show {pipeline.reference}), then: hibali pipelines trust {pipeline.reference}",
+        hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )
 
 
@@ -159,9 +160,11 @@ def run_one(
     from hibali_cli.run_site import opener, wait_for_runs
     from runs.book import Book
     from runs.carry import Synchroniser
+    from runs.job_proxy import with_job_proxy
     from runs.launch import launch
     from runs.reuse import Reuse
 
+    request = with_job_proxy(request)
     book = Book()
     title = f"run {request.pipeline.reference} at {request.site.name}"
     with notifying(common, notify) as changed, listening(common, title) as tell:

@@ -11,6 +11,7 @@ from hibali.locations import Location
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import entry_fields, moment
+from hibali_cli.seen_places import Seen
 from transfers.entry import Entry, Kind
 from transfers.packs.seeing import Seeing
 from transfers.places import open_store
@@ -19,13 +20,17 @@ from transfers.places import open_store
 def list_place(common: Common, location: Location, *, recursive: bool, long: bool) -> int:
     """Print the entries and return the exit code."""
     count = 0
+    seen = Seen(location.site.name, location.text.partition(":")[2])
     with listening(common, f"ls {location.text}") as tell:
         for entry in _entries(location, tell, recursive=recursive):
             count += 1
+            seen.take(entry)
             if common.json:
                 common.output.record("entry", entry_fields(entry))
             else:
                 _print_entry(common, entry, long=long)
+    if not location.typed_local:
+        seen.keep(unless=location.name)
     if common.json:
         common.output.record("end", {"count": count, "exit": 0})
     return 0

@@ -9,7 +9,7 @@ import click
 
 from hibali.errors import Exit
 from hibali_cli.failure import tell_people
-from hibali_cli.options import Common
+from hibali_cli.options import Common, duration_of
 from hibali_cli.saving import SAVING, saving_of
 from hibali_cli.selecting import SELECTION, take_selection, take_size
 
@@ -115,6 +115,26 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
         help="Carry at most so many bytes a second (500K, 20M); the sites' own limits hold as well.",
     ),
 )
+_WAYS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--via",
+        type=click.Choice(["auto", "globus", "stream"]),
+        default="auto",
+        show_default=True,
+        help="What carries the bytes: Globus where both ends have a collection, or this machine.",
+    ),
+    click.option(
+        "--give-up-after",
+        metavar="DURATION",
+        callback=duration_of,
+        help="Cancel a Globus task that has stood still for so long with something wrong.",
+    ),
+    click.option(
+        "--cancel-on-interrupt",
+        is_flag=True,
+        help="Let Ctrl-C cancel the Globus task; without it the task goes on by itself.",
+    ),
+)
 _DRY: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
     click.option(
@@ -147,7 +167,7 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of push, pull and sync."""
-    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _OPTIONS[3:] + SAVING, function)
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _WAYS + _OPTIONS[3:] + SAVING, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,6 +201,8 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
     """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location
+    from transfers.globus.patience import Patience
+    from transfers.globus.way import with_local_collection
     from transfers.request import Request
 
     settings = common.settings()
@@ -188,11 +210,15 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
     direct = options.pop("direct", False)
+    via, patience = (
+        options.pop("via"),
+        Patience(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
+    )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
     return Request(
         operation,
-        read_location(source, settings),
-        read_location(target, settings),
+        with_local_collection(read_location(source, settings), settings),
+        with_local_collection(read_location(target, settings), settings),
         rules_of(options),
         backup=None if backup is None else read_location(backup, settings),
         rate=rate or 0,
@@ -200,6 +226,8 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         recorded=recorded,
         direct=direct,
         saving=saving_of(push_to, no_save=no_save),
+        via=via,
+        patience=patience,
     )
 
 
@@ -209,7 +237,7 @@ def _take_pack_bytes(options: dict[str, Any]) -> int:
 
     asked, size = options.pop("pack", False), options.pop("pack_size", None)
     if not asked and size is not None:
-        raise UsageError("usage", "--pack-size is for --pack", hint="See hibali push --help")
+        raise UsageError("usage", "--pack-size is for --pack", hint="See: hibali push --help")
     if size is not None and size < _LEAST_PACK_BYTES:
         raise UsageError("usage", "--pack-size cannot be less than 1MiB", about="--pack-size")
     return (size or _PACK_BYTES) if asked else 0

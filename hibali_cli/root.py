@@ -57,8 +57,12 @@ def run_command(arguments: list[str]) -> int:
 
 def complete_words(instruction: str) -> int:
     """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
-    from click.shell_completion import shell_complete
+    from click.shell_completion import add_completion_class, shell_complete
 
+    from hibali_cli.shells import Bash, Zsh
+
+    add_completion_class(Bash)
+    add_completion_class(Zsh)
     return shell_complete(root, {}, "hibali", "_HIBALI_COMPLETE", instruction)
 
 

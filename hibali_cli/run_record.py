@@ -83,7 +83,7 @@ def find_failure(run: Run) -> HibaliError | None:
             "run-lost",
             f"nobody knows how this run ended: {run.reason}",
             about=run.id,
-            hint=f"hibali runs wait {run.id} asks again.",
+            hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None
 
@@ -100,7 +100,7 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     if not run.state.ended:
         return None
     counts = counts_text(sweep)
-    hint = f"hibali runs rerun {run.id} --failed; hibali runs logs {run.id} --task N"
+    hint = f"`hibali runs rerun {run.id} --failed` runs those again; `hibali runs logs {run.id} --task N` tells why."
     if sweep.in_state(State.FAILED):
         return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", about=run.id, hint=hint)
     if sweep.in_state(State.CANCELLED):
@@ -110,7 +110,7 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
             "run-lost",
             f"nobody knows how some tasks ended: {counts}",
             about=run.id,
-            hint=f"hibali runs wait {run.id} asks again.",
+            hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None
 

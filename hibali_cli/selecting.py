@@ -23,8 +23,8 @@ def take_size(context: click.Context, option: click.Parameter, text: str | None)
         raise click.BadParameter(str(problem), context, option) from None
 
 
-def _time_of(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Nanoseconds since the epoch of a time, or of as long ago as a duration says."""
+def take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Nanoseconds since the epoch of a time, or of as long ago as a duration says; click calls it."""
     if text is None:
         return None
     try:
@@ -50,7 +50,7 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--newer",
-        callback=_time_of,
+        callback=take_time,
         metavar="DURATION|TIME",
         help="Take only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
     ),

@@ -11,6 +11,8 @@ from hibali.sites import Site
 def site_record(site: Site) -> dict[str, Any]:
     """The JSON fields of a site, with its kind as `type`; parts that it does not have are null."""
     values = asdict(site)
+    if values["ssh"] is not None:
+        del values["ssh"]["proxy"]  # it is the site's
     return {"name": values.pop("name"), "type": values.pop("kind"), **_listed(values)}
 
 
@@ -25,6 +27,8 @@ def how_reached(site: Site) -> str:
         return site.ssh.host
     if site.s3 is not None:
         return site.s3.endpoint
+    if site.kind == "globus" and site.globus is not None:
+        return site.globus.collection
     return site.url or "this machine"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hibali.errors import UsageError
 from hibali.settings_values import read_words
 
-_KINDS = {"ssh": "--ssh", "s3": "--s3", "local": "--local", "url": "--url"}
+_KINDS = {"ssh": "--ssh", "s3": "--s3", "local": "--local", "url": "--url", "globus": "--globus"}
 _SSH = ("data_ssh", "ssh_command", "transport", "logins", "channels")
 _S3 = ("bucket", "prefix", "region", "profile", "anonymous", "credentials_command")
 
@@ -36,6 +36,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "collection": options["globus"],
         "paths": _pairs("--globus-path", options["globus_path"]),
     }
+    table["gridftp"] = {"url": options["gridftp"]}
     table["scheduler"] = {
         "name": options["scheduler"],
         "account": options["account"],
@@ -50,12 +51,14 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind(name: str, options: Mapping[str, Any]) -> str:
     kinds = [kind for kind in _KINDS if options[kind] is not None]
+    if len(kinds) > 1 and kinds[-1] == "globus":
+        kinds.pop()  # a site that is reached in another way has a collection, too
     if len(kinds) != 1:
         raise UsageError(
             "site-kind",
             f"exactly one of {', '.join(_KINDS.values())} says what the site is",
             about=name,
-            hint="See hibali sites add --help",
+            hint="See: hibali sites add --help",
         )
     foreign = [key for key in _SSH if kinds[0] != "ssh"] + [key for key in _S3 if kinds[0] != "s3"]
     if kinds[0] == "url":

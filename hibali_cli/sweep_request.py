@@ -120,6 +120,6 @@ def request_again(
     located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
     request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image)
+    request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image, proxy=run.proxy)
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else by_pilot(request, pilot.allocations)

@@ -13,7 +13,7 @@ from hibali.locations import Location, read_location
 from hibali_cli.chaining import Order
 from hibali_cli.choosing import Asked, is_choice
 from hibali_cli.collecting import Into, saving_in, tell_collected
-from hibali_cli.job_options import with_wishes
+from hibali_cli.job_options import with_proxy, with_wishes
 from hibali_cli.launching import (
     announce,
     require_consent,
@@ -31,6 +31,7 @@ from runs.book import Book
 from runs.carry import Synchroniser
 from runs.dataset import asked_before, keep_in
 from runs.follow import wait_for_end
+from runs.job_proxy import with_job_proxy
 from runs.launch import Request, launch
 from runs.pilot.ready import by_pilot
 from runs.run import Run, State
@@ -96,7 +97,7 @@ def run_sweep(
     else:
         [name] = set(choosing.sites)
         request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
-    request = with_wishes(common, request, choosing.wanted)
+    request = with_proxy(with_wishes(common, request, choosing.wanted), choosing.proxy)
     if line.allocations:
         request = by_pilot(request, line.allocations)
     if into.dataset is not None:
@@ -126,6 +127,7 @@ def send_and_follow(
     common: Common, request: Request, into: Into, table: str | None, *, wait: bool, notify: str | None = None
 ) -> int:
     """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
+    request = with_job_proxy(request)
     book = Book()
     receipt = None
     title = f"run {request.pipeline.reference} at {request.site.name}"

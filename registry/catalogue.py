@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.folders import check_private_file, private_folder, state_folder
 from hibali.ledger import Journal, now, read_records
+from hibali.nearest import nearest
 from hibali.strict_json import read_json
 from hibali.text import printable
 from registry.deprecation import Deprecation, read_deprecation, take_back, write_deprecation
@@ -250,7 +250,7 @@ class Catalogue:
                 "unpinned-pipeline",
                 "this lies in the catalogue, but was not added to it",
                 about=f"{name}@{version}",
-                hint="Add its file again with `hibali pipelines add`, or remove it.",
+                hint="Add its file again: hibali pipelines add FILE",
             )
         found = _digest_of(raw)
         if found != pinned:
@@ -279,8 +279,8 @@ class Catalogue:
             self._history.record(message)
 
     def _missing(self, reference: str, name: str) -> NotFoundError:
-        near = get_close_matches(name, sorted(self._shelf.names()), n=1)
-        hint = f"Is it {near[0]}? " if near and near[0] != name else ""
+        near = nearest(name, self._shelf.names())
+        hint = f"Did you mean {near}? " if near else ""
         return NotFoundError(
             "no-such-pipeline",
             "no such pipeline in the catalogue",

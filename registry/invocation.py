@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
+from hibali.nearest import nearest
 from registry.answer import find_answer_problems, find_shape_problems
 from registry.pipeline import Group, Input, Pipeline
 from registry.problem import InvocationError, Problem
@@ -78,8 +78,8 @@ def _find_unknown(pipeline: Pipeline, values: Mapping[str, Any]) -> Iterator[Pro
     known = [each.id for each in pipeline.inputs]
     for identifier in values:
         if identifier not in known:
-            near = get_close_matches(identifier[:100], known, n=1)
-            yield Problem(identifier, f"no such input; is it {near[0]}?" if near else "no such input")
+            near = nearest(identifier[:100], known)
+            yield Problem(identifier, f"no such input; is it {near}?" if near else "no such input")
 
 
 def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:

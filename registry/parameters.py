@@ -8,11 +8,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hibali.errors import NotFoundError, UsageError
+from hibali.nearest import nearest
 from hibali.ranges import write_ranges
 from hibali.strict_json import JsonProblemError, read_json
 from registry.invocation import Invocation, check_invocation, find_invocation_problems
@@ -189,8 +189,8 @@ def _find_width_problems(head: Sequence[str], rest: Sequence[tuple[int, list[str
 def _find_unknown(pipeline: Pipeline, identifier: str, *, line: int = 0) -> Iterator[Problem]:
     known = [each.id for each in pipeline.inputs]
     if identifier not in known:
-        near = get_close_matches(identifier[:100], known, n=1)
-        yield Problem(identifier, f"no such input; is it {near[0]}?" if near else "no such input", line=line)
+        near = nearest(identifier[:100], known)
+        yield Problem(identifier, f"no such input; is it {near}?" if near else "no such input", line=line)
 
 
 def _question(pipeline: Pipeline, identifier: str) -> Input:

@@ -14,11 +14,11 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hibali.json_lines import written_path
+from hibali.nearest import nearest
 from registry.problem import Problem
 
 _LONGEST_MESSAGE = 400
@@ -166,8 +166,8 @@ def _unknown_keys(
     found = []
     for key in given:
         if key not in known:
-            near = get_close_matches(key, [each for each in known if each not in given], n=1)
-            instead = f"is it {near[0]}?" if near else "your own keys go below `custom`"
+            near = nearest(key, [each for each in known if each not in given])
+            instead = f"is it {near}?" if near else "your own keys go below `custom`"
             found.append(
                 Problem(written_path([*where, key]), _shorten(f"there is no key {key!r} here"), instead)
             )

@@ -31,17 +31,17 @@ def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
     return with_retries(lambda: _follow(url, origins, most), about=printable(url))
 
 
-def post_json(url: str, content: bytes) -> None:
+def post_json(url: str, content: bytes, *, secret: str = "") -> None:
     """Send a JSON document once more than needed rather than never, to a URL that the user named: its host may be private.
 
-    Nothing but the origin of the URL is told, because the rest of it may be a secret (S16). No redirect is followed. Raises
+    Nothing but the origin of the URL is told, because the rest of it may be a secret (S16); `secret` goes along as a bearer token. No redirect is followed. Raises
     `UsageError` for what is no such URL, and what `fetch` does.
     """
     parts = check_post_url(url)
     about = _origin(parts)
 
     def send() -> None:
-        status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content)
+        status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content, secret=secret)
         if status == 429 or status >= 500:
             raise TryLaterError("server-busy", f"the server says {status}", about=about)
         if not 200 <= status < 300:
@@ -114,7 +114,7 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
 
 
 def _ask(
-    parts: SplitResult, *, trusted: bool, most: int, content: bytes | None = None
+    parts: SplitResult, *, trusted: bool, most: int, content: bytes | None = None, secret: str = ""
 ) -> tuple[int, str, bytes]:
     """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
     connection = _connect(parts, trusted=trusted)
@@ -123,6 +123,8 @@ def _ask(
         headers = {"Accept": "application/json, */*", "User-Agent": "hibali"}
         if content is not None:
             headers["Content-Type"] = "application/json"
+        if secret:
+            headers["Authorization"] = f"Bearer {secret}"
         connection.request("GET" if content is None else "POST", path, content, headers)
         answer = connection.getresponse()
         body = answer.read(most + 1)

@@ -10,7 +10,7 @@ from typing import Any
 from hibali.claim import Claim, wait_for_claim
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
-from hibali.ledger import Journal, ledger_folder, now, read_records, write_atomic
+from hibali.ledger import Journal, ledger_folder, now, read_records, scheduled_by, write_atomic
 from hibali.strict_json import line_of_json
 from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
@@ -28,7 +28,7 @@ class Book:
         for each in (key, line) if line else (key,):
             with Journal(ledger_folder("runs", "keys", each) / "runs.jsonl") as index:
                 index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
-        self.note(run_id, "prepared", {"id": run_id, "key": key, **fields})
+        self.note(run_id, "prepared", {"id": run_id, "key": key, **fields, **scheduled_by()})
         return self.load(run_id)
 
     def note(self, run_id: str, kind: str, fields: Mapping[str, Any] | None = None) -> Run:

@@ -11,6 +11,7 @@ from hibali.ledger import now
 from hibali.text import printable
 from runs.book import Book
 from runs.heard import update
+from runs.job_proxy import remove_proxy
 from runs.run import Run
 from runs.scheduler import Scheduler
 from runs.sweeps.cancel import end_jobs, give_up_unsent
@@ -54,6 +55,9 @@ def _give_up(open_far: Callable[[], Far], scheduler: Scheduler, book: Book, run:
     if run.state.ended:
         return run
     if not run.submitting and not run.job:
+        if run.proxy and run.folder:  # it lies ready, and waits for room in the queue
+            with contextlib.closing(open_far()) as far:
+                remove_proxy(far, run)
         return end_unbegun(book, run)
     if run.sweep is not None and run.sweep.unsent():
         with contextlib.closing(open_far()) as far:

@@ -66,7 +66,7 @@ def require_success(run: Run) -> None:
             "run-lost",
             f"nobody knows how the run ended that this one needs: {run.reason}",
             about=run.id,
-            hint=f"hibali runs wait {run.id} asks again.",
+            hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(

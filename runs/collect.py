@@ -183,7 +183,7 @@ def require_end(run: Run) -> None:
             "run-lost",
             f"nobody knows how this run ended: {run.reason}",
             about=run.id,
-            hint=f"hibali runs wait {run.id} asks again.",
+            hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if not run.state.final:
         raise TryLaterError(

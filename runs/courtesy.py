@@ -22,7 +22,12 @@ def reach(site: Site, tell: Listener = ignore) -> Far:
     """The machine at a site, with each command there counted; close it."""
     from transfers.places import open_far
 
-    return cast("Far", _Counted(open_far(site, tell=tell), site.name))
+    return counted(open_far(site, tell=tell), site.name)
+
+
+def counted(far: Far, site: str) -> Far:
+    """The same machine, with each command there counted."""
+    return cast("Far", _Counted(far, site))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from runs.asking import Asking
 from runs.book import Book
 from runs.explain import explain_all
 from runs.heard import note_seen, seen_of, update
+from runs.job_proxy import remove_proxies
 from runs.look import Key, ask
 from runs.pilot.going_on import go_on, goes_on
 from runs.run import Run, State, ignore_run
@@ -172,6 +173,7 @@ class _Watch:
         seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
         look = partial(update, far, self._scheduler, self._book)
         seen |= explain_all([*asked, *others], seen, far, self._book, look)
+        remove_proxies(far, [*asked, *others], seen)
         self._looked = True
         for run in others:
             # whether they are LOST is for those to say who wait for them

@@ -7,6 +7,7 @@ from functools import partial
 
 from runs.book import Book
 from runs.explain import explain_all
+from runs.job_proxy import remove_proxies
 from runs.look import Key, ask
 from runs.queued import Queued, holder_of
 from runs.run import Run
@@ -23,6 +24,7 @@ def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> l
         return list(runs)
     seen = ask(far, scheduler, asked)
     seen |= explain_all(asked, seen, far, book, partial(update, far, scheduler, book))
+    remove_proxies(far, asked, seen)
     return [note_seen(book, run, seen_of(run, seen)) if run.job else run for run in runs]
 
 

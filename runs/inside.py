@@ -22,6 +22,8 @@ class Inside:
         # one folder holds all that a runtime with a place of its own is given beside the work folder
         self.command = f"{self._inputs}/command" if self._place else f"{folder}/command"
         self.sees_command = f"{self._place}/1/command" if self._place else self.command
+        self.proxy = f"{folder}/proxy"
+        self.sees_proxy = f"{self._place}/1/proxy" if self._place else self.proxy
 
     def input(self, each: Input) -> str:
         """Where the tool sees it."""

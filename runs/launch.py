@@ -25,6 +25,7 @@ from runs.experience import runs_of
 from runs.fast import NO_MARKS, NOTHING_FAST, Fast, Marks
 from runs.identity import Identity, identify_at_site
 from runs.image import Pinned, find_image
+from runs.job_proxy import job_proxy
 from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
 from runs.put import as_bytes, as_text, put_files
@@ -61,7 +62,8 @@ class Request:
     `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
     then the files of all of them, and `invocation` has what all of them answer, not checked by itself; what goes to fast storage is
     said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks. With `allocations`
-    the tasks go by a pilot, in so many one after the other at most.
+    the tasks go by a pilot, in so many one after the other at most. With `proxy` the job has one for GSI, whose content was made before
+    the site was asked anything (runs.job_proxy).
     """
 
     pipeline: Pipeline
@@ -86,6 +88,8 @@ class Request:
     tasks: tuple[TaskRequest, ...] = ()
     origin: str = ""
     allocations: int = 0
+    proxy: bool = False
+    proxy_content: bytes = field(default=b"", repr=False)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -215,6 +219,8 @@ def _begin(
     run_id = new_identifier()
     outputs: tuple[Output, ...] = ()
     more: dict[str, Any] = {"origin": request.origin} if request.origin else {}
+    if request.proxy:
+        more["proxy"] = True
     if request.tasks:
         from runs.sweeps.launch import begin_tasks
 
@@ -280,6 +286,9 @@ def _send(
     work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
     far.make_folder(folder if request.tasks else folder + b"/work")
+    request = replace(
+        request, proxy=run.proxy
+    )  # as it was begun, however the line that goes on with it was typed
     if run.state is State.PREPARED:
         put_card(far, folder, book, run)
     cache = open_cache(far, request.site, work, carrier, tell)
@@ -296,7 +305,6 @@ def _send(
     jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
     if isinstance(jobs, Run):
         return jobs
-    # on hold is what it was begun as, however the line that goes on with it was typed
     request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.hold))
     prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
@@ -309,7 +317,7 @@ def _send(
         book,
         run,
         words=prepared.submit,
-        put=lambda: put_files(far, prepared),
+        put=lambda: put_files(far, prepared, job_proxy(request)),
         limits=request.site.limits,
         tell=tell,
     )
@@ -351,6 +359,7 @@ def prepare_request(
         wanted=request.wanted,
         gpus=request.site.gpus,
         site=request.site.name,
+        proxy=request.proxy,
     )
 
 

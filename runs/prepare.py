@@ -18,6 +18,7 @@ from runs.container_words import quoted
 from runs.fast import NOTHING_FAST, Fast, check_fast
 from runs.guard import Need, guard_lines
 from runs.inside import Inside
+from runs.job_proxy import with_proxy
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
@@ -139,11 +140,13 @@ def prepare(
     number: int = 0,
     fast: Fast = NOTHING_FAST,
     waiting: Waiting | None = None,
+    proxy: bool = False,
 ) -> Prepared:
     """Decide all of it.
 
     `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
-    what the command line asks for, `gpus` what the site called `site` has of them, `waiting` what the job waits for. Raises
+    what the command line asks for, `gpus` what the site called `site` has of them, `waiting` what the job waits for; `proxy` says that it
+    finds one for GSI in its folder. Raises
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
     waiting = waiting or Waiting()
@@ -178,6 +181,8 @@ def prepare(
     )
     task = _with_image_options(pipeline, line, task) if container.isolates else task
     check_environment(task.environment)
+    if proxy:
+        task = with_proxy(task, inside, container)
     return Prepared(
         run=run,
         folder=folder,

@@ -6,12 +6,13 @@ import secrets
 
 from hibali.errors import IncompleteError, UsageError
 from hibali.text import printable
+from runs.job_proxy import PROXY
 from runs.prepare import Prepared
 from transfers.far import Far
 
 
-def put_files(far: Far, prepared: Prepared) -> None:
-    """Copies first, then what the job needs, the script last; all of it again is the same."""
+def put_files(far: Far, prepared: Prepared, proxy: bytes = b"") -> None:
+    """Copies first, then what the job needs, the script last; all of it again is the same. `proxy` is that of the job."""
     folder = as_bytes(prepared.folder)
     _put_copies(far, prepared, folder)
     for path, content in prepared.configuration_files.items():
@@ -23,6 +24,8 @@ def put_files(far: Far, prepared: Prepared) -> None:
     far.put(command, as_bytes(prepared.command))
     if prepared.fast:
         far.put(folder + b"/fast.sh", as_bytes(prepared.fast))
+    if proxy:
+        far.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
     far.put(folder + b"/start", as_bytes(prepared.start))
     far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 

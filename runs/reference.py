@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from hibali.errors import NotFoundError, UsageError
+from hibali.nearest import nearest
 from hibali.text import printable
 from runs.run import FROM_RUN, RUN_ID, Output, Run
 from runs.sweeps.sweep import part_of, tasks_as_runs
@@ -100,12 +100,12 @@ def find_output(run: Run, reference: Reference) -> Output:
     found = next((each for each in run.outputs if each.id == reference.output), None)
     if found is None:
         known = [each.id for each in run.outputs]
-        near = get_close_matches(reference.output, known, n=1)
+        near = nearest(reference.output, known)
         raise NotFoundError(
             "no-such-output",
             "the run has no output of this id",
             about=printable(reference.text),
-            hint=f"Is it {near[0]}?" if near else f"It has: {', '.join(known) or 'none'}",
+            hint=f"Is it {near}?" if near else f"It has: {', '.join(known) or 'none'}",
         )
     if not reference.below:
         return replace(found, optional=False)

@@ -60,7 +60,8 @@ class Run:
     """What the ledger knows of one run. Times are RFC 3339; `folder` is absolute at the site, b"" before it was made.
 
     `after` are the runs that `--after` named; `sources` pairs of an input's id and the output of a run that answers it, as
-    `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. One that is `reused` stands
+    `run:ID/OUTPUT`. `hold` says that it was begun on hold, `released` that somebody let it go since. Its job has a
+    `proxy` of its own. One that is `reused` stands
     for what was asked now, and ran before; with `kept`, its outputs stand only where they were collected.
     A run of many tasks has a `sweep`: its state is that of all of them, and `job` the latest of its jobs; one of them by
     itself has its number as `task` (runs.sweeps.sweep). `origin` is the run that is run again by this one.
@@ -103,6 +104,7 @@ class Run:
     after: tuple[str, ...] = field(default=())
     sources: tuple[tuple[str, str], ...] = field(default=())
     hold: bool = False
+    proxy: bool = False
     released: bool = False
     reused: bool = False
     kept: bool = False
@@ -249,6 +251,7 @@ def _begin(record: Mapping[str, Any]) -> Run:
         after=tuple(record.get("after", ())),
         sources=_sources(record.get("inputs", ())),
         hold=bool(record.get("hold")),
+        proxy=bool(record.get("proxy")),
         hibali=record.get("hibali", ""),
         invocation=record.get("invocation", {}),
         inputs=tuple(record.get("inputs", ())),

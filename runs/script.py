@@ -14,7 +14,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
 # What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
-# that does not end is ended, and signals to the whole group do not reach the copying.
+# that does not end is ended, and signals to the whole group do not reach the copying. A proxy is gone before the job says that it
+# has ended, and with a script that does not get so far.
 _JOB = r"""
 mask=$(umask) host=
 umask 077
@@ -73,6 +74,11 @@ printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job 
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 caught= tool= hurry= code=0
 work=work folder=$PWD
+if [ -f proxy ]; then
+  trap 'rm -f -- "$folder/proxy"' EXIT
+  X509_USER_PROXY=$folder/proxy
+  export X509_USER_PROXY
+fi
 for name in TERM INT HUP USR1 USR2; do trap "caught=$name; [ -z \"\$tool\" ] || kill -TERM \"\$tool\" 2>/dev/null" "$name"; done
 if [ -f fast.sh ]; then
   . ./fast.sh
@@ -106,6 +112,7 @@ if [ -f fast.sh ]; then
   trap '' TERM INT HUP USR1 USR2
   fast_out 2>>stderr || [ "$code" != 0 ] || code=74
 fi
+[ ! -f proxy ] || rm -f proxy
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 times >started/times  # in this very shell: another one has no children

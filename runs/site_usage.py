@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,14 +26,17 @@ SCHEDULER_PROGRAMS = frozenset({
 _SPANS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
-def site_usage(site: Site) -> dict[str, Any]:
-    """The fields of the JSON line of kind `site-usage`."""
+Carried = Callable[[str, datetime], int]
+
+
+def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
+    """The fields of the JSON line of kind `site-usage`; `carried` says how many bytes went to or from a site since then."""
     now = datetime.now(UTC)
     held = Queued(site.name).held() if site.kind in {"ssh", "local"} else {}
     limits = site.limits
     return {
         "name": site.name,
-        **{span: _used(site, now - length) for span, length in _SPANS.items()},
+        **{span: _used(site, now - length, carried) for span, length in _SPANS.items()},
         "queued_jobs": count_queued(held),
         "limits": {
             "queued_jobs": limits.queued_jobs,
@@ -44,7 +48,7 @@ def site_usage(site: Site) -> dict[str, Any]:
     }
 
 
-def _used(site: Site, since: datetime) -> dict[str, Any]:
+def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
     found = read_uses([("sites", site.name), *_logins(site)], since)
     commands: Counter[str] = Counter()
     for what, times in found.items():
@@ -56,7 +60,7 @@ def _used(site: Site, since: datetime) -> dict[str, Any]:
         "logins_refused": found["login refused"],
         "scheduler_commands": sum(times for name, times in commands.items() if name in SCHEDULER_PROGRAMS),
         "commands": dict(sorted(commands.items())),
-        "bytes": bytes_carried(site.name, since),
+        "bytes": carried(site.name, since),
     }
 
 

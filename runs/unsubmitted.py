@@ -5,6 +5,7 @@ from __future__ import annotations
 from hibali.errors import TryLaterError
 from hibali.retry import growing_intervals, pause
 from runs.book import Book
+from runs.job_proxy import remove_proxy
 from runs.run import Run, State
 from runs.scheduler import Scheduler, Submitted
 from runs.submit import find_job, find_submission
@@ -33,6 +34,7 @@ def end_begun(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
     if isinstance(found, Submitted):
         return book.note(run.id, "submitted", {"job": found.job})
     if far.make_folder(run.folder + b"/started", exclusive=True):
+        remove_proxy(far, run)
         seen = Seen(State.CANCELLED, "", "cancelled before a job of it began")
         return book.note(run.id, "seen", seen.to_fields())
     intervals = growing_intervals(0.1, 1.0)

@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.services.fixtures"]
+pytest_plugins = ["tests.services.fixtures", "tests.time_budget"]
 
 # Whoever runs the tests in the background, or by nohup, has these ignored, and so would every child that is to be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -3,8 +3,10 @@
 # `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
 # `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
 # `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
+# `sh tests/prepare.sh axe` makes .cache/axe from tests/axe.lock, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy,
-# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl` and `dask`.
+# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
+# `sh tests/prepare.sh docs` makes .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -90,10 +92,14 @@ for part in "$@"; do
     packages) prepare_packages ;;
     swift) prepare_own swift "OpenStack Swift" ;;
     crates) prepare_own crates "roc-validator" ;;
+    axe) prepare_own axe "axe-core" ;;
     torque) prepare_torque ;;
     snakemake) prepare_own snakemake "Snakemake" ;;
     parsl) prepare_own parsl "Parsl" ;;
     dask) prepare_own dask "Dask" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [torque] [snakemake] [parsl] [dask]" >&2 && exit 2 ;;
+    globus) prepare_own globus "globus-cli" ;;
+    delivery) prepare_own delivery "pipx and uv" ;;
+    docs) prepare_own docs "Sphinx" ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [docs]" >&2 && exit 2 ;;
     esac
 done

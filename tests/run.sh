@@ -1,5 +1,6 @@
 #!/bin/sh
 # Runs the tests in parallel, in memory where there is room: `sh tests/run.sh [PYTEST WORDS]`.
+# With UNTIL=SECONDS (since the epoch) none begins later, nor later than 36 minutes from now: see tests/time_budget.py.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -7,7 +8,7 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
-parts="packages environment swift crates torque snakemake parsl dask" # the last six are for tests marked heavy
+parts="packages environment swift crates axe torque snakemake parsl dask globus delivery docs" # the last ten are for tests marked heavy
 for word in "$@"; do
     [ "$word" != "not heavy" ] || parts="packages environment"
 done
@@ -23,11 +24,19 @@ workers=${WORKERS:-$(($(nproc) * 2))}
 memory=$(.venv/bin/python -c 'from tests.services.session import scratch_folder; print(scratch_folder())')
 folder=$(mktemp -d "$memory/hibt-XXXXXX")
 
+if [ -n "${UNTIL:-}" ]; then
+    longest=$((prepared + 36 * 60))
+    HIBALI_TESTS_UNTIL=$((UNTIL < longest ? UNTIL : longest))
+    HIBALI_TESTS_ORDER=$(git rev-parse HEAD)
+    export HIBALI_TESTS_UNTIL HIBALI_TESTS_ORDER
+fi
+
 trap : INT # pytest ends its servers; we go on to the last lines
 status=0
 .venv/bin/python -m pytest -q -n "$workers" --dist worksteal --basetemp="$folder/t" "$@" </dev/null || status=$?
 if [ "$status" = 1 ]; then
     status=0
+    unset HIBALI_TESTS_UNTIL
     sh tests/second_try.sh "$folder/again" "$@" || status=$?
 fi
 echo "tests took $(($(date +%s) - prepared)) s (set-up before them: $((prepared - began)) s)"

@@ -12,6 +12,8 @@ from transfers.connection import Connection
 from transfers.entry import Entry
 from transfers.far import Finished, Once, SmallFile
 from transfers.posix import one_entry
+from transfers.room import space_in, within_quotas
+from transfers.store import Space
 
 _ONCE_SECONDS = 120.0  # whoever finds no answer waits for longer than that (runs.submit)
 _AT_ONCE_BYTES = 1024 * 1024  # of content in one question, which may take six times that as JSON
@@ -41,6 +43,18 @@ class AgentFar:
         with self._connection.understanding():
             found = answer.header["found"]
             return {name: found.get(name) for name in names}
+
+    def room(self, path: bytes) -> Space:
+        """See HasRoom."""
+        answer = self._connection.ask("look", path=frames.text_of(path))
+        with self._connection.understanding():
+            room = answer.header["room"]
+            space = space_in(room)
+            if not room["quotas"]:
+                return space
+        answer = self._connection.ask("quotas", path=frames.text_of(path))
+        with self._connection.understanding():
+            return within_quotas(space, answer.header["rooms"])
 
     def stat(self, path: bytes) -> Entry | None:
         """See Far."""

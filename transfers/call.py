@@ -12,8 +12,9 @@ from transfers.answered import Answered
 from transfers.direct import Way
 from transfers.entry import Proof, weakest
 from transfers.going_on import GoingOn, Survivor
-from transfers.journal_lines import journal_line, open_journal
+from transfers.journal_lines import end_journal, journal_line, open_journal
 from transfers.mover import Source
+from transfers.movers.globus import GlobusMover
 from transfers.movers.packs import PackMover
 from transfers.movers.stream import StreamMover
 from transfers.receipt import Receipt, exit_after
@@ -36,6 +37,7 @@ class Call:
         self._going_on = GoingOn(self._stores, self._done, self.tell)
         self._stream = _stream_of(request, tell)
         self._way: Way | None = None
+        self._globus: GlobusMover | None = None
         self._source: Source
         self._target: Store
         self._proof_kept = Proof.SIZE  # what is kept was compared by size and time, and no more is said of it
@@ -58,6 +60,7 @@ class Call:
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
+        receipt.bytes_sent += self._globus.bytes_sent if self._globus is not None else 0
         receipt.logins = sum(store.logins for store in self._stores)
         receipt.logins += self._way.logins if self._way is not None else 0
         receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
@@ -67,8 +70,7 @@ class Call:
         receipt.proof_tree = _of_tree(receipt, self._proof_kept)
         receipt.exit = self._judge(problem)
         if self._journal is not None:
-            self._journal.append(receipt.to_record(), durable=True)
-            self._journal.close()
+            end_journal(self._journal, receipt, problem)
         return receipt
 
     def _judge(self, problem: BaseException | None) -> Exit:

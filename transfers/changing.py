@@ -13,6 +13,8 @@ from transfers.ends import Ends
 from transfers.entry import Entry, Kind
 from transfers.fidelity import adjustments, attributes_of, permissions_of
 from transfers.mover import Mover
+from transfers.movers.globus import GlobusMover
+from transfers.movers.gridftp import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
 from transfers.plan import Action
 from transfers.single import SingleSource
@@ -66,10 +68,13 @@ class Changing(Ends):
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
-        for store in self._stores if self._way is None else ():
-            store.expect(size)
         answered = 0
         mover = self._mover()
+        ours = self._way is None and not isinstance(
+            mover, GridftpMover
+        )  # that one knows what is left for our lines
+        for store in self._stores if ours else ():
+            store.expect(size)
         # closed before anything else unwinds: the lock is not given back while something still lands
         with closing(mover.carry(self._source, self._target, items)) as events:
             for event in events:
@@ -80,16 +85,25 @@ class Changing(Ends):
                 else:
                     self.tell(event)
         self.receipt.mover = mover.word if answered else self.receipt.mover
+        if answered and isinstance(mover, GlobusMover):
+            self.receipt.checked_by = mover.checked_by
         return answered
 
     def _mover(self) -> Mover:
-        """A copy by the target's own server where it offers one, else the bytes through us."""
+        """Globus where it carries, a copy by the target's own server where it offers one, GridFTP where a site has that, else the bytes through us."""
         stream, source = self._stream, self._source
+        if self._globus is not None:
+            return self._globus
         origin = Origin(self._stores[0])
         if isinstance(source, SingleSource):
             origin = Origin(source.store, source.name)
         if isinstance(self._target, Copier) and self._target.copies(origin.store):
             return ServerMover(self._target, origin, stream, self._wanted())
+        request = self._request
+        if stream.word == "stream" and not request.pack_bytes:
+            sites = (request.source.site, request.target.site)
+            found = gridftp_mover(origin, self._target, sites, request.lowest_rate, self._tell_others)
+            return found or stream
         return stream
 
     def _item(self, number: int, action: Action) -> Item:

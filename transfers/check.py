@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hibali.errors import AccessError, HibaliError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.plugins import load
-from hibali.sites import Site
+from hibali.sites import Site, SshSettings
 from transfers.agent_far import AgentFar
 from transfers.far import Far
 from transfers.sftp_client import Client
@@ -34,12 +34,19 @@ class SiteReport:
     problems: list[HibaliError] = field(default_factory=list)
 
 
+def programs_of(word: str) -> tuple[str, ...]:
+    """The programs that a scheduler or container runtime is asked by, as far as they are known; the main one first."""
+    return _PROGRAMS.get(word, ())
+
+
 def check_site(site: Site, tell: Listener = ignore) -> SiteReport:
     """Reach the site and look at what its configuration says of it; raises nothing but a bug."""
     report = SiteReport()
     try:
+        if site.ssh is not None and site.ssh.auth == "gsi":
+            report.facts["proxy"] = _look_at_proxy(site, site.ssh)
         if site.kind in {"ssh", "local"}:
-            far, logins = _reach(site, report, tell)
+            far, logins = reach_machine(site, report, tell)
             try:
                 _check_machine(site, far, report)
             finally:
@@ -49,10 +56,27 @@ def check_site(site: Site, tell: Listener = ignore) -> SiteReport:
             load("transfers.stores", site.kind).check(site, report.facts, tell=tell)
     except HibaliError as problem:
         report.problems.append(problem)
+    if site.kind != "globus" and site.globus is not None and site.globus.client is not None:
+        _check_collection(site, report, tell)
     return report
 
 
-def _reach(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, int]:
+def _check_collection(site: Site, report: SiteReport, tell: Listener) -> None:
+    """The collection of a site that is reached in another way, too."""
+    try:
+        load("transfers.stores", "globus").check(site, report.facts, tell=tell)
+    except HibaliError as problem:
+        report.problems.append(problem)
+
+
+def _look_at_proxy(site: Site, settings: SshSettings) -> str:
+    """How long it is valid; looked at even where a kept login needs none."""
+    from hibali.proxy import ready_proxy, seconds_left, show_time
+
+    return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, about=site.name).path))}"
+
+
+def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, int]:
     """The machine there, and how many logins it took; where `auto` found only SFTP, the agent is tried again."""
     module = load("transfers.stores", site.kind)
 
@@ -79,7 +103,7 @@ def _check_machine(site: Site, far: Far, report: SiteReport) -> None:
         _check_folder(site, far, report, f"root {name}", path, needed=True)
     _check_folder(site, far, report, "work", site.work, needed=False)
     words = [site.scheduler.name if site.scheduler else "direct", site.container]
-    programs = [program for word in words for program in _PROGRAMS.get(word, ())]
+    programs = [program for word in words for program in programs_of(word)]
     if not isinstance(far, AgentFar):
         return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
     for program, found in far.which(programs).items():

@@ -6,10 +6,11 @@ from contextlib import ExitStack
 from typing import cast
 
 from hibali.errors import RefusedError, UsageError
-from hibali.events import Listener, Listing, Noted
+from hibali.events import Event, Listener, Listing, Noted
 from hibali.ledger import now
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.adopting import Adopter
 from transfers.backup import check_backup
 from transfers.call import Call
 from transfers.chosen import ChosenStore
@@ -17,8 +18,9 @@ from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.direct import agent_store, check_direct, open_way
 from transfers.entry import Kind, Proof
 from transfers.fidelity import check_fidelity, take_attributes
+from transfers.globus.carrying import globus_between, open_globus
 from transfers.guarded import check_guarded
-from transfers.journal_lines import place_line
+from transfers.journal_lines import origin_line, place_line
 from transfers.mover import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover
 from transfers.packs.seeing import Seeing, refuse_packed
@@ -33,6 +35,9 @@ from transfers.request import Request
 from transfers.single import SingleSource, SingleTarget
 from transfers.store import Store
 from transfers.survey import Survey, missing_source, survey
+from transfers.unproven import UnprovenSide
+
+_BY_GLOBUS = frozenset({"PosixStore", "SftpStore", "GlobusStore"})  # plain files, as both ends see them
 
 
 class Ends(Call):
@@ -114,8 +119,38 @@ class Ends(Call):
             take_attributes(self._stores, self._target, ends)
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
+        self._look_for_globus()
         if self._journal is not None:
+            self._journal.append(origin_line(self._request.source, self._origin()))
             self._journal.append(place_line(self._request.target, self._target.where))
+
+    def _look_for_globus(self) -> None:
+        """Globus carries where both ends have a collection and nothing else is asked for."""
+        source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
+        plain = all(type(store).__name__ in _BY_GLOBUS for store in (source, self._target))
+        ends = globus_between(self._request, source, self._target, self._against_globus(plain=plain))
+        if ends is not None and self._journal is not None:
+            otherwise = self._stream
+            self._globus = open_globus(self._request, ends, source, otherwise, self._hear, self._stack)
+
+    def _hear(self, event: Event) -> None:
+        """What comes from beside the events of the mover: told, and what is to be kept noted."""
+        if isinstance(event, Noted):
+            self.tell(event)
+        else:
+            self._tell_others(event)
+
+    def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
+        """Why Globus does not carry this, whatever its ends are."""
+        return () if plain else ("a dataset, a place with packs or a choice of files",)
+
+    def _origin(self) -> bytes:
+        """The root that is read, or the one file."""
+        if isinstance(self._source, SingleSource):
+            above, name = self._source.store.where.rstrip(b"/"), self._source.name
+            # a bucket's keys begin without a slash
+            return name if not above and self._request.source.bucket is not None else above + b"/" + name
+        return self._stores[0].where
 
     def _check_facts(self) -> None:
         """Raise `RefusedError` or `UsageError` for what these stores can never do together."""
@@ -250,6 +285,8 @@ class Ends(Call):
     def _survey(self, target: Side, *, target_exists: bool) -> Survey:
         """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
         request, used = self._request, False
+        if self._globus is not None and not isinstance(self._target, Adopter):
+            target = UnprovenSide(target, self._globus.unproven())
         if request.recorded:
             ours = self._remembering(self._source, request.source, self._stores[0])
             theirs = self._remembering(target, request.target, self._target)

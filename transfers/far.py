@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from transfers.agent import frames
 from transfers.entry import Entry
+from transfers.store import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,22 @@ class Far(Protocol):
 
     def close(self) -> None:
         """Leave; safe to call twice."""
+
+
+@runtime_checkable
+class KnowsPrograms(Protocol):
+    """A machine where programs can be looked for by their names, and run with any words."""
+
+    def which(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        """Where each is found, by name; None where it is not."""
+
+
+@runtime_checkable
+class HasRoom(Protocol):
+    """A machine that tells how much room there is."""
+
+    def room(self, path: bytes) -> Space:
+        """At a folder that is there, quotas of this account included."""
 
 
 def read_answer(content: bytes) -> Finished | None:

@@ -8,28 +8,38 @@ from transfers.store import PACK_BYTES, PACK_ITEMS, Item, Unit
 
 
 def group_units(
-    items: Iterable[Item], piece_bytes: Callable[[], int], begun: Callable[[Item], int] | None = None
+    items: Iterable[Item],
+    piece_bytes: Callable[[], int],
+    begun: Callable[[Item], int] | None = None,
+    *,
+    large: int = PACK_BYTES,
+    together: int = PACK_BYTES,
 ) -> Iterator[Unit]:
-    """Units in the order of the items: a file larger than a pack goes in segments, everything else packed.
+    """Units in the order of the items: a file larger than `large`, a pack, goes in segments, everything else packed.
 
-    `piece_bytes` tells how large the next segment is to be; `begun`, how much of a large file is at the target already:
+    A pack holds `together` bytes at most, or one file. `piece_bytes` tells how large the next segment is to be; `begun`, how much of a large file is at the target already:
     its segments start behind that.
     """
     pack: list[Item] = []
     size = 0
     for item in items:
         length = item.entry.size if item.carries else 0
-        if length > PACK_BYTES:
+        if length > large:
             yield from _segments(item, begun(item) if begun else 0, piece_bytes)
             continue
         length += len(item.attributes or b"")
-        if pack and (size + length > PACK_BYTES or len(pack) >= PACK_ITEMS):
+        if pack and (size + length > together or len(pack) >= PACK_ITEMS):
             yield Unit(tuple(pack))
             pack, size = [], 0
         pack.append(item)
         size += length
     if pack:
         yield Unit(tuple(pack))
+
+
+def packed_together(rate: int) -> int:
+    """How much a pack holds where `rate` bytes a second may go, 0 for no limit: a second's worth, or small files would all go at once."""
+    return min(PACK_BYTES, rate) if rate else PACK_BYTES
 
 
 def _segments(item: Item, offset: int, piece_bytes: Callable[[], int]) -> Iterator[Unit]:

@@ -173,5 +173,5 @@ def _damaged(message: str, about: str) -> RefusedError:
         "plan-damaged",
         f"this plan is not as it was written: {message}",
         about=about,
-        hint="Make it again: hibali plan FROM TO -o FILE. Nothing was changed.",
+        hint="Nothing was changed. Make it again: hibali plan FROM TO -o FILE",
     )

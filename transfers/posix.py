@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.locations import Location
+from transfers.adopting import Written
 from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.connection import Connection
 from transfers.direct_landing import DirectLanding
-from transfers.entry import Entry
+from transfers.entry import Entry, Proof
+from transfers.gridftp_landing import Carriage, GridftpLanding
 from transfers.growing import Growing
 from transfers.holding import Holding
 from transfers.landing import LandingStream
@@ -36,7 +38,7 @@ from transfers.store import (
     Space,
     Unit,
 )
-from transfers.units import KIND_LETTERS, attributes_text, problem_from
+from transfers.units import KIND_LETTERS, attributes_text, item_header, problem_from
 
 Reopen = Callable[[bytes], tuple[Connection, Lines]]
 
@@ -76,6 +78,8 @@ class PosixStore:
         self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: LandingStream | None = None
         self._direct: DirectLanding | None = None
+        self._by_gridftp: GridftpLanding | None = None
+        self._beside_bytes = self._beside_logins = 0
         self._token = ""
         self._growing: Growing | None = None
         self._connection = connection
@@ -95,8 +99,8 @@ class PosixStore:
         if self.facts.kind == "local":
             return 0
         if self._away:
-            return self._former_bytes
-        return self._former_bytes + self._connection.data_bytes + self._lines.data_bytes
+            return self._former_bytes + self._beside_bytes
+        return self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._lines.data_bytes
 
     @property
     def limited_by(self) -> str | None:
@@ -111,7 +115,7 @@ class PosixStore:
     @property
     def logins(self) -> int:
         """See Store."""
-        return self._lines.logins
+        return self._lines.logins + self._beside_logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink that the user named."""
@@ -243,6 +247,29 @@ class PosixStore:
         self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
+    def write_by_gridftp(self, carriage: Carriage) -> GridftpLanding:
+        """As `write`, of what a GridFTP server takes or gives; see GridftpLanding."""
+        self._open()
+        self._purge()
+        self._by_gridftp = GridftpLanding(self._connection, self.where, carriage)
+        return self._by_gridftp
+
+    @property
+    def line(self) -> Connection:
+        """The first line, for somebody who asks something of its own; with the root open."""
+        self._open()
+        return self._connection
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds from a question to its answer, the shortest so far."""
+        return self._connection.round_trip
+
+    def count_beside(self, size: int, logins: int) -> None:
+        """So many file bytes went to or from here beside the agent's lines, with so many logins."""
+        self._beside_bytes += size
+        self._beside_logins += logins
+
     def expect(self, size: int) -> None:
         """See Store."""
         self._lines.start(self._connection.round_trip, size)
@@ -338,6 +365,29 @@ class PosixStore:
         more = {"into": into, "root": frames.text_of(self.where)}
         return self._answered("keep", entries, _listed, more)
 
+    def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+        """See Adopter."""
+        self._purge()
+        for item, answer, problem in self._told("invite", items, item_header):
+            with self._connection.understanding():
+                partial = frames.bytes_of(answer)
+            yield item, partial, problem
+
+    def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+        """See Adopter."""
+        for one, _, problem in self._told(
+            "adopt",
+            written,
+            lambda one: {
+                **item_header(one.item),
+                "partial": frames.text_of(one.partial),
+                "digest": one.digest,
+            },
+        ):
+            landed = None if problem is not None else one.digest
+            proof = Proof.NONE if problem is not None else Proof.DIGEST
+            yield Landed(one.item, landed, proof, problem=problem)
+
     def growing(self) -> Growing:
         """See Growable; what is to become longer must be locked."""
         self._open()
@@ -353,6 +403,18 @@ class PosixStore:
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
         """What an agent does with each of them: a problem or none."""
+        for one, _, problem in self._told(word, asked, told, more, weight):
+            yield one, problem
+
+    def _told(
+        self,
+        word: str,
+        asked: Iterable[_Value],
+        told: Callable[[_Value], dict[str, Any]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+        weight: Callable[[_Value], int] = lambda _: 0,
+    ) -> Iterator[tuple[_Value, str, Problem | None]]:
+        """The same with where it is to be written, where that is told."""
         self._open()
         for batch in self._ahead(
             word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
@@ -360,8 +422,9 @@ class PosixStore:
             answer = self._connection.receive()
             with self._connection.understanding():
                 found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
-            for one, problem in zip(batch, found, strict=True):
-                yield one, None if problem is None else problem_from(problem)
+                places = answer.header.get("partials", [""] * len(batch))
+            for one, place, problem in zip(batch, places, found, strict=True):
+                yield one, place, None if problem is None else problem_from(problem)
 
     def _ahead(
         self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
@@ -395,14 +458,14 @@ class PosixStore:
         self._holding.given_back()
         self._purge()
         left = self._left or (self._landing is not None and self._landing.left)
-        left = left or (self._direct is not None and self._direct.left)
+        left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
         self._connection.ask("unlock", clean=not left, fresh=fresh)
 
     @property
     def _under_way(self) -> bool:
         """Whether something was interrupted, so that the agent cannot be asked anything else."""
-        landings, growing = (self._landing, self._direct), self._growing
+        landings, growing = (self._landing, self._direct, self._by_gridftp), self._growing
         lands = any(landing is not None and not landing.over for landing in landings)
         return lands or (growing is not None and growing.unanswered > 0)
 
@@ -441,11 +504,13 @@ class PosixStore:
         """See Survivor."""
         if self._away:
             return
-        self._former_bytes, self._away = self.wire_bytes, True
+        self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
         self._was_lost = self._was_lost or self.lost
         self.close()
         self._holding.leave(self._connection.process, *self._lines.processes)
         landing, self._landing, self._growing = self._landing, None, None
+        self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
+        self._by_gridftp = None
         if landing is not None:
             self._left = self._left or landing.left
             self._orphans += landing.partials()

@@ -114,9 +114,12 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
     """The exit code of a call that `problem` stopped, or that reached its end."""
     if isinstance(problem, HibaliError):
         return problem.exit
+    if isinstance(problem, KeyboardInterrupt):
+        return getattr(
+            problem, "exit", Exit.INTERRUPTED
+        )  # the command line knows of more than one interruption
     if problem is not None:
-        # The command line knows which interruption it was; the ledger only needs to know that it was one.
-        return Exit.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else Exit.BUG
+        return Exit.BUG
     return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 

@@ -73,7 +73,7 @@ def drift(message: str, about: str) -> RefusedError:
         "drift",
         message,
         about=about,
-        hint="Make a new plan: hibali plan FROM TO -o FILE. Nothing was changed.",
+        hint="Nothing was changed. Make a new plan: hibali plan FROM TO -o FILE",
     )
 
 

@@ -15,7 +15,7 @@ from hibali.sites import Site
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.guarded import check_guarded
-from transfers.journal_lines import journal_line, open_journal, place_line
+from transfers.journal_lines import end_journal, journal_line, open_journal, place_line
 from transfers.places import open_store
 from transfers.protected import check_named, check_unprotected
 from transfers.receipt import Receipt, exit_after
@@ -238,8 +238,7 @@ class _Removal:
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
         receipt.exit = exit_after(problem, receipt)
-        journal.append(receipt.to_record(), durable=True)
-        journal.close()
+        end_journal(journal, receipt, problem)
         return receipt
 
 

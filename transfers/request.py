@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hibali.locations import Location
 from transfers.entry import Entry
+from transfers.globus.patience import Patience
 from transfers.plan_reader import SavedPlan
 from transfers.rules import Rules
 
@@ -32,7 +33,7 @@ class Request:
     0 for what the sites' own limits allow. With `pack_bytes` files go into packs of at most so many bytes. Where `recorded`,
     digests that decide count from the record, too. `direct` has the source's site send to the target's by itself. What comes into
     a dataset becomes a commit there as `saving` says. Of the source, only the files `chosen` are meant, each under the name it is to have,
-    where that is given.
+    where that is given. `via` is `auto`, `globus`, or `stream` for bytes through us; `patience` is with tasks of Globus.
     """
 
     operation: str
@@ -47,6 +48,8 @@ class Request:
     direct: bool = False
     saving: Saving = field(default_factory=Saving)
     chosen: Mapping[bytes, Entry] | None = None
+    via: str = "stream"
+    patience: Patience = field(default_factory=Patience)
 
     @property
     def lowest_rate(self) -> int:

@@ -57,6 +57,10 @@ class Rounds(Operation):
         self._grown: dict[bytes, Grown] = {}
         self._unlisted_there: list[tuple[bytes, Problem]] = []
 
+    def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
+        """A task of Globus for every look would be many."""
+        return (*super()._against_globus(plain=plain), "--follow")
+
     def _reading(self) -> Store:
         """The store that the source is read from."""
         return self._source.store if isinstance(self._source, SingleSource) else self._stores[0]

@@ -28,6 +28,7 @@ from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, entry_of, expand, kind_of, listed_names
 from transfers.sftp_reading import Files
+from transfers.store import Space
 
 # What such a wrapper passes on as it is, and what no login shell reads as anything else (S7).
 _WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
@@ -68,6 +69,10 @@ class SftpFar:
             if word == "user" and name:
                 return name
         return ""
+
+    def room(self, path: bytes) -> Space:
+        """See HasRoom."""
+        return self._client.space(path)
 
     def stat(self, path: bytes) -> Entry | None:
         """See Far."""

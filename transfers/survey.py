@@ -294,7 +294,7 @@ def check_space(found: Survey, target: Store, about: str) -> None:
 def missing_source(about: str) -> NotFoundError:
     """The source is not there."""
     return NotFoundError(
-        "no-such-source", "there is nothing at the source", about=about, hint="Look with: hibali ls"
+        "no-such-source", "there is nothing at the source", about=about, hint="Look with: hibali ls SITE:PATH"
     )
 
 

@@ -69,6 +69,8 @@ class Operation(Changing):
         # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
         if self._target.facts.locks and (existed or not self._target.facts.folders):
             lock = self._lock()
+        if self._globus is not None:
+            self._globus.go_on()
         found = self._going_on.until_done(self.look, anew=True)
         check_plan(found, rules, about)
         if (
@@ -86,6 +88,8 @@ class Operation(Changing):
             self._carry(found)
             self._delete(found)
             self._adjust(found)
+        if self._globus is not None:
+            self._globus.finish(self._target)
         if lock is not None:
             lock.release()
         return self.end(None)

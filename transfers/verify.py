@@ -11,13 +11,14 @@ from typing import Any
 
 from hibali.errors import Exit, NotFoundError
 from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, ignore
-from hibali.ledger import new_identifier
+from hibali.ledger import Journal, new_identifier
 from hibali.locations import Location
 from transfers.digest_book import DigestBook
 from transfers.entry import Entry, Kind, Proof
+from transfers.journal_lines import end_journal, journal_line, open_journal, origin_line, place_line
 from transfers.manifest import Manifest
 from transfers.matching import Matched, Pair, Pairs, leave_out, match_digests, match_trees, unmet_names
-from transfers.receipt import Coverage, Receipt
+from transfers.receipt import Coverage, Receipt, exit_after
 from transfers.record import recorded_digests
 from transfers.rules import Rules, Selector, selector
 from transfers.sample import Share, choose, new_seed
@@ -66,28 +67,41 @@ class Verification:
         target = question.second or question.first
         self.receipt = Receipt(new_identifier(), "verify", question.first.text, target.text)
         self.receipt.coverage = self._coverage
+        self._journal: Journal | None = None
 
     def run(self) -> Receipt:
         """Hash and compare. Raises the errors of reaching and listing, and `NotFoundError("nothing-recorded")`."""
         with ExitStack() as stack:
+            self._journal = open_journal(self.receipt, stack)
             try:
                 matched = self._match(stack)
                 stack.callback(matched.pairs.close)
                 self._prove(matched)
-            finally:
+            except BaseException as problem:
                 self._settle()
+                self.receipt.exit = exit_after(problem, self.receipt)
+                end_journal(self._journal, self.receipt, problem)
+                raise
+            self._settle()
+            end_journal(self._journal, self.receipt, None)
         return self.receipt
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
         names = self._question.rules.files_from
         tree = open_tree(location, self._selected, self._tell_others, stack, names)
         self._trees.append(tree)
+        if self._journal is not None:
+            second = location is self._question.second or self._question.second is None
+            self._journal.append((place_line if second else origin_line)(location, tree.where))
         for path, problem in tree.unlisted:
             self._fail(path, problem)
         return tree
 
     def _tell(self, event: Event) -> None:
         self.receipt.take(event)
+        line = journal_line(event)
+        if self._journal is not None and line is not None:
+            self._journal.append(line)
         self._tell_others(event)
 
     def _fail(self, path: bytes, problem: Problem | None) -> None:

@@ -17,7 +17,7 @@ from hibali_cli.chaining import (
 )
 from hibali_cli.collecting import Into, check_collecting
 from hibali_cli.command import command as as_command
-from hibali_cli.job_options import add_job_options, wanted_of, with_wishes
+from hibali_cli.job_options import add_job_options, wanted_of, with_proxy, with_wishes
 from hibali_cli.launching import read_request, require_consent, run_one, show_request
 from hibali_cli.notifying import notify_option
 from hibali_cli.options import Common
@@ -112,6 +112,12 @@ if TYPE_CHECKING:
 )
 @click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says.")
 @add_job_options
+@click.option(
+    "--with-proxy/--no-proxy",
+    "proxy",
+    default=None,
+    help="Give the job a proxy for GSI of its own, or none whatever the site says.",
+)
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--dataset",
@@ -143,6 +149,7 @@ def command(
     fast_inputs: tuple[str, ...],
     fast_work: str,
     no_fast: bool,
+    proxy: bool | None,
     folder: str | None,
     dataset: str | None,
     table: str | None,
@@ -176,7 +183,7 @@ def command(
     order = Order(after, hold, wait)
     marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
     wanted = wanted_of(job)
-    choosing = Asked(site_names, image, name, new, explain, marks, wanted)
+    choosing = Asked(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.sweep_request import SweepLine
@@ -206,7 +213,7 @@ def command(
             "usage",
             "a run needs answers",
             about="INVOCATION.json",
-            hint=f"hibali pipelines example {found.reference} starts a file; --param ID=VALUE,... makes a sweep.",
+            hint=f"`hibali pipelines example {found.reference}` starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
         request = choose_request(common, found, answers, choosing, order)
@@ -216,7 +223,7 @@ def command(
         request = read_request(
             common, found, answers, site_names[0], image, order, identify=not dry_run, marks=marks
         )
-    request = with_wishes(common, request, wanted)
+    request = with_proxy(with_wishes(common, request, wanted), proxy)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import xml.etree.ElementTree as ET
 
 from hibali.text import printable
@@ -39,6 +41,27 @@ def add(parent: Element, child: Child) -> None:
 def link_to(identifier: str, /, *children: Child, **attributes: str | float | None) -> Element:
     """A link inside the page: there are no others."""
     return tag("a", *children, href=f"#{identifier}", **attributes)
+
+
+def page_head(title: str, style: str) -> Element:
+    """The head of a page of one style: nothing may be fetched, run or sent, and that style is named by its digest."""
+    digest = base64.b64encode(hashlib.sha256(style.encode("ascii")).digest()).decode("ascii")
+    policy = tag(
+        "meta",
+        content=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+    )
+    policy.set("http-equiv", "Content-Security-Policy")
+    sheet = tag("style")
+    sheet.text = style
+    return tag(
+        "head",
+        tag("meta", charset="us-ascii"),
+        policy,
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        sheet,
+    )
 
 
 def write_page(page: Element) -> bytes:

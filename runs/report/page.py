@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +11,7 @@ from typing import Any
 from hibali import __version__
 from hibali.amounts import size_words, time_words
 from runs.report.gather import Told, lines_of
-from runs.report.markup import Child, Element, link_to, tag, write_page
+from runs.report.markup import Child, Element, link_to, page_head, tag, write_page
 from runs.report.timeline import LEGEND, clock, draw_timeline
 from runs.run import State
 
@@ -30,30 +28,7 @@ def render(told: Sequence[Told], now: float) -> bytes:
         body.append(tag("h2", "Each run"))
     body.extend(_run(each) for each in told)
     body.append(tag("footer", f"Written by hibali {__version__} from its ledger; no site was asked."))
-    return write_page(tag("html", _head(style, told), tag("body", body), lang="en"))
-
-
-def _head(style: str, told: Sequence[Told]) -> Element:
-    """Nothing may be fetched, run or sent: the one style is named by its digest."""
-    digest = base64.b64encode(hashlib.sha256(style.encode("ascii")).digest()).decode("ascii")
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    sheet = tag("style")
-    sheet.text = style
-    return tag(
-        "head",
-        tag("meta", charset="us-ascii"),
-        _policy(policy),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", _title(told)),
-        sheet,
-    )
-
-
-def _policy(text: str) -> Element:
-    made = tag("meta", content=text)
-    made.set("http-equiv", "Content-Security-Policy")
-    return made
+    return write_page(tag("html", page_head(_title(told), style), tag("body", body), lang="en"))
 
 
 def _title(told: Sequence[Told]) -> str:

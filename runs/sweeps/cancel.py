@@ -8,6 +8,7 @@ from hibali.errors import TryLaterError
 from hibali.ranges import write_ranges
 from hibali.text import printable
 from runs.book import Book
+from runs.job_proxy import remove_proxy
 from runs.queued import Queued, holder_of
 from runs.run import Run, State
 from runs.scheduler import Scheduler
@@ -30,7 +31,10 @@ def give_up_unsent(far: Far, book: Book, run: Run) -> Run:
             hint="Type its `hibali run` line again, which finds out; then cancel it.",
             transient=False,
         )
-    return give_up(book, run, [number for chunk in unsent for number in chunk.tasks])
+    numbers = [number for chunk in unsent for number in chunk.tasks]
+    for number in numbers if run.proxy else ():
+        remove_proxy(far, run, number)
+    return give_up(book, run, numbers)
 
 
 def end_jobs(far: Far, scheduler: Scheduler, run: Run) -> None:

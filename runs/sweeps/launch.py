@@ -15,6 +15,7 @@ from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.fast import marks_of_task, read_fast
 from runs.guard import Need
+from runs.job_proxy import job_proxy
 from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
 from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, list_inputs
@@ -109,7 +110,9 @@ def stage_tasks(
         where = path_fields(as_bytes(folder), "folder")
         texts = [write_ranges(chunk) for chunk in chunks]
         run = book.note(run.id, "staged", {**where, "chunks": texts, **how})
-    put_tasks(far, run, lambda: _prepare_tasks(request, run.id, folder, image.started))
+    put_tasks(
+        far, run, lambda: _prepare_tasks(request, run.id, folder, image.started), lambda: job_proxy(request)
+    )
     return run
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
+from runs.job_proxy import PROXY
 from runs.pilot.put import pristine, program_files
 from runs.prepare import Prepared
 from runs.put import as_bytes
@@ -20,10 +21,12 @@ _AT_ONCE = 1000  # tasks whose files are held in memory
 _PARTIAL = b"tasks-"
 
 
-def put_tasks(far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prepared]]]) -> None:
+def put_tasks(
+    far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prepared]]], proxy: Callable[[], bytes]
+) -> None:
     """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
 
-    What an earlier call left half-done is removed: no job has seen it.
+    What an earlier call left half-done is removed: no job has seen it. `proxy` makes that of each task, b"" for none.
     """
     final = run.folder + b"/tasks"
     pilot = sweep_of(run).pilot
@@ -36,10 +39,11 @@ def put_tasks(far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prep
     far.make_folder(partial)
     directives: dict[str, None] = {}
     prepared = iter(prepare())
+    content = proxy()
     while some := list(islice(prepared, _AT_ONCE)):
         # those for fast storage differ: one job array asks for what any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
-        _put_some(far, [each for _, each in some], final, partial, pristine if pilot else _nothing)
+        _put_some(far, [each for _, each in some], final, partial, pristine if pilot else _nothing, content)
     if pilot is None:
         _put_chunks(far, run, tuple(directives))
     else:
@@ -60,6 +64,7 @@ def _put_some(
     final: bytes,
     partial: bytes,
     remember: Callable[[Prepared], bytes | None],
+    proxy: bytes,
 ) -> None:
     def placed(path: str) -> bytes:
         return partial + as_bytes(path).removeprefix(final)
@@ -76,6 +81,8 @@ def _put_some(
         for folder in wanted:
             folders.update(dict.fromkeys(_down_to(folder, top)))
         files += found
+        if proxy:
+            files.append(SmallFile(top + PROXY, proxy))
         remembered = remember(each)
         if remembered is not None:
             files.append(SmallFile(top + b"/pristine.json", remembered))

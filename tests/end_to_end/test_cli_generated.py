@@ -76,7 +76,7 @@ def test_shells_can_read_their_completions(shell: str, name: str) -> None:
 
 def test_bash_completes_commands(tmp_path: Path) -> None:
     script = (
-        f"source {CLONE}/completions/hibali.bash; COMP_WORDS=(hibali sites a); COMP_CWORD=2; "
+        f"source {CLONE}/completions/hibali.bash; COMP_LINE='hibali sites a'; COMP_POINT=14; "
         "_hibali_completion hibali; echo ${COMPREPLY[*]}"
     )
     path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"

@@ -79,6 +79,8 @@ def test_every_option_finds_its_key(hibali: Any) -> None:
         "a0a0a0a0-1111-2222-3333-444444444444",
         "--globus-path",
         "/p=/q",
+        "--gridftp",
+        "gsiftp://h:2811",
         "--no-check",
     ]
     hibali("sites", "add", "full", *words, "--ssh-command", "gsissh -p '2 2'", exit=0)
@@ -98,6 +100,7 @@ def test_every_option_finds_its_key(hibali: Any) -> None:
     assert (site["roots"], site["default_root"], site["work"]) == ({"a": "/a", "b": "~/b"}, "a", "@b/w")
     assert (site["scheduler"]["account"], site["scheduler"]["partition"]) == ("x", "p")
     assert (site["container"], site["globus"]["paths"]) == ("podman", {"/p": "/q"})
+    assert site["gridftp"]["url"] == "gsiftp://h:2811"
     words = [
         "--s3",
         "https://s3.example.org",

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.planted import nowhere, watching_arguments
 from tests.support.transfers import Transfers
 from tests.support.trees import many_files
 
 WRONG = "PLANTED0secret0that0is0wrong0000000000000"
-
-
-@contextmanager
-def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
-    """Look at the arguments of every process, again and again; what held a secret."""
-    found: list[str] = []
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            for process in Path("/proc").iterdir():
-                if process.name.isdigit():
-                    try:
-                        words = (process / "cmdline").read_bytes().decode("latin-1")
-                    except OSError:
-                        continue
-                    found.extend(words for secret in secrets if secret in words)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        thread.join()
-
-
-def nowhere(secrets: list[str], hibali: Any, *answers: Any) -> None:
-    for answer in answers:
-        for secret in secrets:
-            assert secret.encode() not in answer.out + answer.err
-    for folder in (hibali.home.folder, hibali.home.runtime):
-        for path in folder.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                content = path.read_bytes()
-                for secret in secrets:
-                    assert secret.encode() not in content, path
 
 
 @pytest.fixture(autouse=True)

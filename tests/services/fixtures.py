@@ -19,6 +19,8 @@ import pytest
 from tests.schemas import check_line
 from tests.services.docker import Docker
 from tests.services.forked import Ended, Forks
+from tests.services.globus import Globus
+from tests.services.grid import Grid
 from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
 from tests.services.podman import Podman
@@ -33,7 +35,19 @@ from tests.support.lacking import lacks
 SESSION = "HIBALI_TEST_SESSION"  # how the workers of one session learn of its folder
 FORKS = "HIBALI_TEST_FROM_NOTHING" not in os.environ  # else each command is an interpreter of its own
 START = (sys.executable, "-P", "-m", "hibali_cli")
-_DROPPED = ("AWS_", "GLOBUS_", "SSH_", "SLURM_", "CONTAINERS_", "HIBALI_", "XDG_", "S3_", "BOTO")
+_DROPPED = (
+    "AWS_",
+    "GLOBUS_",
+    "SSH_",
+    "SLURM_",
+    "CONTAINERS_",
+    "HIBALI_",
+    "XDG_",
+    "S3_",
+    "BOTO",
+    "X509_",
+    "MYPROXY_",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -149,6 +163,12 @@ def plain_webdav_server() -> DavServer:
     return _server("webdav-plain")
 
 
+@pytest.fixture(scope="session")
+def grid() -> Grid:
+    """A GridFTP server with GSI on loopback: `.url`, `.data`, `.env` with a proxy, `.make_proxy`; and MyProxy."""
+    return _server("grid")
+
+
 @pytest.fixture(params=["sh", "bash", "tcsh", "fish"])
 def chatty_server(request: pytest.FixtureRequest) -> SshServer:
     """An sshd whose account has this login shell and start-up files that print on stdout and stderr."""
@@ -233,6 +253,14 @@ def ceph() -> Iterator[Buckets]:
     buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
+
+
+@pytest.fixture
+def globus() -> Iterator[Globus]:
+    """A double of Globus, an empty world of this test: `.env`, `.make_collection(folder)`, `.fault(kind)`, `.tasks()`."""
+    world = Globus(_server("globus").url)
+    yield world
+    world.close()
 
 
 @dataclass(frozen=True)

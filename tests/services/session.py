@@ -19,6 +19,8 @@ from typing import Any
 from tests.services.ceph import start_ceph
 from tests.services.docker import Docker, start_docker
 from tests.services.gated import start_automation_node, start_gated
+from tests.services.globus import GlobusServer, start_globus
+from tests.services.grid import Grid, start_grid
 from tests.services.mounts import unmount_below
 from tests.services.oar import Oar, start_oar
 from tests.services.object_store import ObjectStore, end_object_store, start_object_store
@@ -74,6 +76,8 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "ceph": (ObjectStore, start_ceph),
     "podman": (Podman, start_podman),
     "docker": (Docker, start_docker),
+    "globus": (GlobusServer, start_globus),
+    "grid": (Grid, start_grid),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     **{

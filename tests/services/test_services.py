@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
+from tests.services.grid import Grid, logs_in
 from tests.services.podman import Podman
 from tests.services.processes import MARK, SYSTEM_PATH, end_all, is_alive
 from tests.services.session import REPOSITORY
@@ -125,6 +126,26 @@ def test_the_image_is_the_same_each_time(tmp_path: Path) -> None:
         hashlib.sha256((tmp_path / "a").read_bytes()).digest()
         == hashlib.sha256((tmp_path / "b").read_bytes()).digest()
     )
+
+
+def test_a_proxy_opens_the_grid(grid: Grid, tmp_path: Path) -> None:
+    assert logs_in(grid)
+    info = ["grid-proxy-info", "-exists", "-valid", "0:1"]
+    env = {"PATH": SYSTEM_PATH, **grid.env}
+    for seconds, code in ((3600, 0), (30, 1), (-30, 1)):
+        env["X509_USER_PROXY"] = str(grid.make_proxy(tmp_path / str(seconds), seconds))
+        assert subprocess.run(info, env=env, check=False).returncode == code
+    env["X509_USER_PROXY"] = str(tmp_path / "fetched")
+    locked = ["grid-proxy-init", "-q", "-pwstdin", "-cert", grid.user_certificate, "-key", grid.locked_key]
+    kept = ["-s", "localhost", "-p", str(grid.myproxy_port), "-l", "me", "-S"]
+    put = ["myproxy-init", *kept, "-C", grid.user_certificate, "-y", grid.user_key]
+    get = ["myproxy-logon", *kept, "-t", "1", "-o", tmp_path / "fetched"]
+    for words in (locked, put, get):
+        (tmp_path / "fetched").unlink(missing_ok=True)
+        typed = f"{grid.passphrase}\n"
+        ended = subprocess.run(words, env=env, input=typed, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended
+    assert subprocess.run(info, env=env, check=False).returncode == 0
 
 
 def test_hibali_runs_with_a_home_of_its_own(hibali: Hibali, hibali_home: HibaliHome) -> None:

@@ -155,6 +155,25 @@ class WebPlace(FolderPlace):
         return f'kind = "url"\nurl = "{self.endpoint}"\n'
 
 
+class GlobusPlace(FolderPlace):
+    """A folder that a collection at the double of Globus shows, and serves by HTTPS; it is filled by tasks alone."""
+
+    holds_links = False
+
+    def __init__(self, word: str, root: Path, world: Any) -> None:
+        super().__init__(word, root)
+        self._client = world.client_id
+        self._collection = world.make_collection(root, https=True).id
+        self.env = {**world.env, "TEST_GLOBUS_SECRET": world.client_secret}
+
+    def table(self) -> str:
+        return (
+            'kind = "globus"\ndefault_root = "data"\n[sites.{name}.roots]\ndata = "/"\n'
+            f'[sites.{{name}}.globus]\ncollection = "{self._collection}"\nhttps = true\n'
+            f'client_id = "{self._client}"\nsecret_variable = "TEST_GLOBUS_SECRET"\n'
+        )
+
+
 class DavPlace(FolderPlace):
     """A fresh folder of what a WebDAV server serves. Apache keeps properties and what it receives under names that it shows to nobody."""
 
@@ -293,6 +312,8 @@ def make_place(word: str, folder: Path, ask: Any) -> Place:
         return BucketPlace(store, store.bucket())
     if word in {"webdav", "webdav-plain"}:
         return DavPlace(word, ask("webdav_server" if word == "webdav" else "plain_webdav_server"))
+    if word == "globus":
+        return GlobusPlace(word, folder / "globus-root", ask("globus"))
     if word == "url":
         return WebPlace(word, folder / "web-root")
     raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")

@@ -23,6 +23,7 @@ from hibali.settings_values import read_duration, read_job_time, read_size, read
 from hibali.sites import (
     GlobusSettings,
     Gpus,
+    GridftpSettings,
     Limits,
     Purge,
     Reached,
@@ -59,6 +60,12 @@ command = ["ssh", "-i", "key"]
 [sites.juwels.globus]
 collection = "a0a0a0a0-1111-2222-3333-444444444444"
 paths = { "/p/scratch" = "/scratch" }
+[sites.juwels.gridftp]
+url = "gsiftp://gridftp.juwels.test:2811/"
+paths = { "/p" = "/" }
+use = "never"
+least = "1G"
+connections = 8
 [sites.juwels.scheduler]
 name = "slurm"
 account = "brain"
@@ -139,6 +146,7 @@ def test_every_key_of_the_contract_is_read() -> None:
             "jusuf": Reached(),
         },
         globus=GlobusSettings("a0a0a0a0-1111-2222-3333-444444444444", {"/p/scratch": "/scratch"}),
+        gridftp=GridftpSettings("gsiftp://gridftp.juwels.test:2811", {"/p": "/"}, "never", 1 << 30, 8),
         scheduler=SchedulerSettings(
             "slurm",
             "brain",
@@ -397,10 +405,10 @@ def test_an_unknown_site_says_what_may_have_been_meant() -> None:
 def test_what_is_not_built_answers_when_it_is_used() -> None:
     sites = parse(CONTRACT)
     smb = parse('[sites.xx]\nkind="url"\nurl="smb://example.org/x"\n')["xx"]
-    for site in (sites["juwels"], smb):
-        with pytest.raises(UsageError) as caught:
-            require_built(site)
-        assert (caught.value.code, caught.value.exit) == ("not-built", 2)
+    with pytest.raises(UsageError) as caught:
+        require_built(smb)
+    assert (caught.value.code, caught.value.exit) == ("not-built", 2)
+    require_built(sites["juwels"])
     require_built(sites["bucket"])
     require_built(sites["web"])
     podman = parse('[sites.xx]\nkind="local"\n[sites.xx.container]\nname="podman"\n')["xx"]
@@ -445,7 +453,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = st.sampled_from(
-    ["kind", "ssh", "s3", "roots", "limits", "scheduler", "purge", "work", "globus", "read_only"]
+    ["kind", "ssh", "s3", "roots", "limits", "scheduler", "purge", "work", "globus", "gridftp", "read_only"]
 )
 
 

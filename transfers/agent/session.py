@@ -23,6 +23,7 @@ from transfers.agent.walk import Walk
 from transfers.agent.zeros import put_in
 
 if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
+    from transfers.agent.adopting import Adopting
     from transfers.agent.growing import Growths, Tails
     from transfers.agent.intake import Hand, Intake
     from transfers.agent.reading import Reader
@@ -46,6 +47,7 @@ class Session(object):
         self._tails: "Optional[Tails]" = None
         self._growths: "Optional[Growths]" = None
         self._relay: "Optional[Relay]" = None
+        self._adopting: "Optional[Adopting]" = None
         self._left = False
         self._walked = False
         self._call = ""
@@ -62,6 +64,8 @@ class Session(object):
             "land": self._land,
             "join": self._join,
             "landed": self._landed,
+            "invite": self._invite,
+            "adopt": self._adopt,
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
@@ -154,6 +158,7 @@ class Session(object):
 
         The journal goes when nothing else can be left.
         """
+        self._end_adopting()
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
             tidy = header.get("clean") and walked and self._landing is None and not self._left
@@ -223,6 +228,7 @@ class Session(object):
         """Land under our own lease, or, by its `token`, under that of another agent of the same client."""
         from transfers.agent.intake import Intake
 
+        self._end_adopting()  # it has a journal open that the landing writes anew
         # What earlier listings and landings had open may have been moved aside since.
         root = self._opened()
         root.forget_all()
@@ -272,6 +278,33 @@ class Session(object):
                 left = landing.left
                 self._left = self._left or left
         self._channel.send(frames.END, {"left": left})
+
+    def _invite(self, header: Dict[str, Any]) -> None:
+        """Somebody else is going to write these files here, each under a partial name that is told."""
+        self._channel.send(frames.END, self._adopter().invite(_unpacked(header["items"])))
+
+    def _adopt(self, header: Dict[str, Any]) -> None:
+        """Somebody else has written these files, or has not: what is right gets its name."""
+        items = _unpacked(header["items"])
+        for item in items:
+            item["partial"] = frames.bytes_of(item["partial"])
+        self._channel.send(frames.END, self._adopter().adopt(items))
+
+    def _adopter(self) -> "Adopting":
+        from transfers.agent.adopting import Adopting
+
+        self._check_lease()
+        if self._adopting is None:
+            seed, after_others = journal.open_seed(self._opened(), self._call)
+            self._walked = self._walked or not after_others
+            self._adopting = Adopting(self._opened(), seed, self._channel.gone)
+        return self._adopting
+
+    def _end_adopting(self) -> None:
+        adopting, self._adopting = self._adopting, None
+        if adopting is not None:
+            self._left = self._left or adopting.left
+            adopting.close()
 
     def _reach(self, header: Dict[str, Any]) -> None:
         """Log in to another site from here, and start an agent there: what is read is to go to that one."""
@@ -440,6 +473,7 @@ class Session(object):
 
     def close(self) -> None:
         """Leave nothing that is not named by the journal."""
+        self._end_adopting()
         if self._relay is not None:
             self._relay.close()
         if self._landing is not None:
@@ -452,6 +486,12 @@ class Session(object):
             self._backup.close()
         if self._root is not None:
             self._root.close()
+
+
+def _unpacked(items: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    for item in items:
+        _unpack(item)
+    return items
 
 
 def _unpack(item: Dict[str, Any]) -> None:

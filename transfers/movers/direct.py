@@ -32,7 +32,9 @@ class DirectMover(StreamMover):
     ) -> Generator[Event | Landed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
         told = Told(self._tell)
-        units = self._paced(group_units(self._while_room(items), lambda: piece, target.begun))
+        units = self._paced(
+            group_units(self._while_room(items), lambda: piece, target.begun, together=self._together)
+        )
         read_as = source.name if isinstance(source, SingleSource) else None
 
         def passed(unit: Unit) -> None:

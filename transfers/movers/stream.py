@@ -13,7 +13,7 @@ from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
 from transfers.mover import OverLines, Source
-from transfers.packing import group_units
+from transfers.packing import group_units, packed_together
 from transfers.store import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
 
 ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
@@ -29,6 +29,7 @@ class StreamMover:
         """`rate` is the most bytes a second, 0 for no limit; `tell` hears what left from the thread that sends it."""
         self._tell = tell
         self._pace = Pace(rate)
+        self._together = packed_together(rate)
         self._full = threading.Event()
 
     @property
@@ -45,9 +46,9 @@ class StreamMover:
             again: list[Item] = []
             with closing(self._once(source, target, coming)) as events:
                 for event in events:
-                    if _again(event) and round_number < ROUNDS:
+                    if is_again(event) and round_number < ROUNDS:
                         again.append(event.item)
-                        yield _retried(event, round_number)
+                        yield retried(event, round_number)
                     else:
                         yield event
             if not again:
@@ -58,7 +59,12 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         watched = Watched(self._pace, self._tell)
-        units = group_units(self._while_room(items), lambda: _piece_bytes(source, target), target.begun)
+        units = group_units(
+            self._while_room(items),
+            lambda: _piece_bytes(source, target),
+            target.begun,
+            together=self._together,
+        )
         with closing(target.write(watched.watch(source.read(units)))) as landing:
             for landed in landing:
                 self._note_full(landed)
@@ -85,12 +91,13 @@ def _piece_bytes(source: Source, target: Store) -> int:
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
 
-def _again(event: Event | Landed) -> TypeGuard[Landed]:
+def is_again(event: Event | Landed) -> TypeGuard[Landed]:
     """Whether this is an item that may succeed when it is sent again."""
     return isinstance(event, Landed) and event.problem is not None and event.problem.again
 
 
-def _retried(landed: Landed, round_number: int) -> Retried:
+def retried(landed: Landed, round_number: int) -> Retried:
+    """The event that says so."""
     reason = landed.problem.message if landed.problem is not None else ""
     return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
 

@@ -11,12 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from hibali.credentials_command import credentials_from
 from hibali.errors import AccessError, HibaliError
-from hibali.shell import run
 from hibali.sites import S3Settings
 
 _EARLY = timedelta(minutes=5)  # new credentials are fetched this long before the old ones end
-_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,14 @@ class CredentialSource:
 
     def _from_command(self) -> Credentials:
         """AWS process credentials (AWS SDKs reference, "Process credential provider")."""
-        finished = run(self._settings.credentials_command, timeout=_PATIENCE_SECONDS)
-        try:
-            if finished.exit_code != 0:
-                raise ValueError(f"it ended with exit code {finished.exit_code}")
-            return parse_process_credentials(finished.stdout)
-        except ValueError as problem:
-            raise AccessError(
-                "no-credentials",
-                f"the credentials_command gave no credentials: {problem}",
-                about=self._about,
-                hint="Run it by hand: it has to print AWS process credentials as JSON.",
-            ) from None
+        return credentials_from(
+            self._settings.credentials_command,
+            parse_process_credentials,
+            key="credentials_command",
+            what="credentials",
+            about=self._about,
+            hint="Run it by hand: it has to print AWS process credentials as JSON.",
+        )
 
     def _from_environment(self) -> Credentials | None:
         """Botocore's first place, for when there is no other to look at: its session takes as long to load as all the rest."""

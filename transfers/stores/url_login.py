@@ -6,11 +6,9 @@ import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hibali.errors import AccessError, UsageError
-from hibali.shell import run
+from hibali.credentials_command import credentials_from
+from hibali.errors import UsageError
 from hibali.sites import Site
-
-_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +35,14 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
             about=site.name,
             hint="Correct the site's url.",
         )
-    finished = run(site.credentials_command, timeout=_PATIENCE_SECONDS)
-    try:
-        if finished.exit_code != 0:
-            raise ValueError(f"it ended with exit code {finished.exit_code}")
-        return read_login(finished.stdout)
-    except ValueError as problem:
-        raise AccessError(
-            "no-credentials",
-            f"the credentials_command gave no login: {problem}",
-            about=site.name,
-            hint='Run it by hand: it has to print {"username": ..., "password": ...} or {"token": ...} as JSON.',
-        ) from None
+    return credentials_from(
+        site.credentials_command,
+        read_login,
+        key="credentials_command",
+        what="login",
+        about=site.name,
+        hint='Run it by hand: it has to print {"username": ..., "password": ...} or {"token": ...} as JSON.',
+    )
 
 
 def read_login(text: bytes) -> Login:

@@ -198,7 +198,7 @@ class DavStore:
                 "read-only-site",
                 "this server does not let us write there, or not safely",
                 about=self._wire.about,
-                hint=f"hibali sites check {self._site} shows what it does.",
+                hint=f"`hibali sites check {self._site}` shows what it does.",
             )
         return honours
 

@@ -79,7 +79,7 @@ def _stage(
             "no-image",
             "the catalogue has no image of this pipeline",
             about=pipeline.reference,
-            hint=f"hibali pipelines image add {pipeline.reference} --archive FILE (of `docker save`)",
+            hint=f"FILE is of docker save: hibali pipelines image add {pipeline.reference} --archive FILE",
         )
     with listening(common, f"stage {pipeline.reference} at {site.name}") as tell:
         far = opener(site, tell)()

@@ -21,6 +21,7 @@ _EXAMPLES = [
         "An object store, with the credentials of an AWS profile.",
     ),
     ("hibali sites add here --local /data", "A folder of this machine."),
+    ("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
 ]
 
 
@@ -53,6 +54,11 @@ _EXAMPLES = [
 @click.option(
     "--globus-path", multiple=True, metavar="THERE=IN_COLLECTION", help="How its paths map; repeatable."
 )
+@click.option(
+    "--gridftp",
+    metavar="URL",
+    help="A GridFTP server that sees the site's files: gsiftp://HOST:PORT or sshftp://HOST.",
+)
 @click.option("--bucket", metavar="B", help="The bucket; without it, paths begin with one.")
 @click.option("--prefix", metavar="P", help="All keys are below this one.")
 @click.option("--region", metavar="R", help="The region that requests are signed for.")
@@ -69,7 +75,7 @@ _EXAMPLES = [
 def command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check that it answers.
 
-    One of --ssh, --s3, --local and --url says what it is. The identical site again changes nothing; a
+    One of --ssh, --s3, --local, --url and --globus says what it is; --globus beside --ssh or --local gives it a collection, too. The identical site again changes nothing; a
     different one of that name is refused unless --replace. A site that does not answer is kept, and the
     command ends with 4 or 5. No secret is ever an option.
     """

@@ -15,7 +15,7 @@ _EXAMPLES = [
 
 
 @as_command("check", examples=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", metavar="SITE")
 @click.option("--tune", is_flag=True, help="Measure the line, and propose `logins` and `channels`.")
 @click.option(
     "--logins",

@@ -15,7 +15,7 @@ from hibali_cli.options import Common, duration_of
         ("hibali sites clean bucket --older-than 1d", "End those that nobody went on with for a day."),
     ],
 )
-@click.argument("name")
+@click.argument("name", metavar="SITE")
 @click.option(
     "--older-than",
     default="7d",

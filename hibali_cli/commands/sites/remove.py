@@ -9,7 +9,7 @@ from hibali_cli.options import Common
 
 
 @as_command("remove", examples=[("hibali sites remove juwels", "Forget juwels; its data stays where it is.")])
-@click.argument("name")
+@click.argument("name", metavar="SITE")
 def command(common: Common, name: str) -> int | None:
     """Take a site out of config.toml.
 

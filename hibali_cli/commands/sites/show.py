@@ -12,7 +12,7 @@ from hibali_cli.site_record import site_pairs, site_record
 @as_command(
     "show", examples=[("hibali sites show juwels", "See every setting of juwels, defaults included.")]
 )
-@click.argument("name")
+@click.argument("name", metavar="SITE")
 def command(common: Common, name: str) -> int | None:
     """Show the settings of a site, defaults included."""
     site = common.settings().site(name)

@@ -1,7 +1,7 @@
 """How items are grouped for the road."""
 
 from transfers.entry import Entry, Kind
-from transfers.packing import group_units
+from transfers.packing import group_units, packed_together
 from transfers.store import PACK_BYTES, PACK_ITEMS, Item
 
 
@@ -33,3 +33,12 @@ def test_segments_get_smaller_once_they_are_to_be_shared_out() -> None:
     sizes = iter([4, 4, 1, 1, 1])
     units = list(group_units([item(0, 10 << 20)], lambda: next(sizes) << 20))
     assert [unit.length >> 20 for unit in units] == [4, 4, 1, 1]
+
+
+def test_where_a_rate_is_kept_a_pack_holds_a_second_of_it() -> None:
+    items = [item(number, 24 * 1024) for number in range(130)]
+    packs = list(group_units(items, lambda: 1 << 22, together=packed_together(100_000)))
+    assert max(sum(each.entry.size for each in pack.items) for pack in packs) <= 100_000
+    assert [each for pack in packs for each in pack.items] == items
+    assert packed_together(0) == PACK_BYTES
+    assert len(list(group_units(items, lambda: 1 << 22, together=packed_together(1)))) == 130

@@ -56,5 +56,5 @@ def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> N
         "only-copy",
         "no remote has the content of this image",
         about=reference,
-        hint=f"Publish it first: hibali pipelines publish {reference} --to REMOTE; or --force.",
+        hint=f"Add --force, or publish it first: hibali pipelines publish {reference} --to REMOTE",
     )

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Builds the documentation's pages: `sh docs/build.sh` writes build/docs/html; a warning is an error.
+set -eu
+cd "$(dirname "$0")/.."
+sh tests/prepare.sh docs
+
+source=build/docs/source
+rm -rf build/docs
+mkdir -p "$source"
+cp -R docs/. "$source"
+.venv/bin/python -m hibali_cli.generate --pages "$source/commands"
+.cache/docs/bin/python -m sphinx -q -W --keep-going -n -b html "$source" build/docs/html
+echo "build/docs/html/index.html"

@@ -1,0 +1,28 @@
+"""Becomes a program that ends when whoever started it does: `python tether.py ITS_NUMBER PROGRAM [WORD]...`, alone, nothing of hibali imported."""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_NOT_FOUND = 127
+
+
+def tie(above: int) -> None:
+    """Have this process killed when the thread that started it ends; at once where process `above` is gone already."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+    if os.getppid() != above:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    tie(int(sys.argv[1]))
+    words = [os.fsencode(word) for word in sys.argv[2:]]
+    try:
+        os.execvp(words[0], words)  # noqa: S606
+    except OSError as problem:
+        sys.stderr.write(f"{sys.argv[2]}: {problem.strerror}\n")
+        sys.exit(_NOT_FOUND)

@@ -1,0 +1,26 @@
+"""`hibali schedule resume`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import click
+
+from hibali_cli.command import command as as_command
+from hibali_cli.options import Common
+from hibali_cli.scheduling import tell_change
+
+
+@as_command("resume", examples=[("hibali schedule resume nightly", "Let nightly run again.")])
+@click.argument("name")
+def command(common: Common, name: str) -> int | None:
+    """Fire a paused schedule again; what was due meanwhile is not made up."""
+    from runs.unattended.change import put_and_install
+    from runs.unattended.schedules_file import load_schedules
+
+    schedule = load_schedules(common.config).one(name)
+    schedule = replace(schedule, paused=False, since=datetime.now(UTC).replace(microsecond=0))
+    known = put_and_install(common.config, schedule)
+    tell_change(common, known, schedule, "resumed")
+    return None

@@ -1,0 +1,199 @@
+"""What TAB offers: names from files of this machine alone; no site is ever asked, and nothing that fails is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from hibali.errors import HibaliError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from hibali.settings import Settings
+
+_MOST_RUNS = 50
+_SITES, _PLACES, _ENDS, _PIPELINES, _RUNS, _REMOTES, _SCHEDULES = (
+    "sites",
+    "places",
+    "ends",
+    "pipelines",
+    "runs",
+    "remotes",
+    "schedules",
+)
+_FILES, _FOLDERS = "file", "dir"
+# By what a parameter is called in usage lines, without brackets and dots.
+_BY_METAVAR = {
+    "SITE": (_SITES,),
+    "SITE|auto": (_SITES,),
+    "SITE|ID": (_SITES, _RUNS),
+    "SITE:PATH": (_PLACES,),
+    "SITE[:PATH]": (_PLACES,),
+    "FROM": (_ENDS,),
+    "TO": (_ENDS,),
+    "LOCATION": (_ENDS,),
+    "PIPELINE": (_PIPELINES,),
+    "NAME@VERSION": (_PIPELINES,),
+    "NAME[@VERSION]": (_PIPELINES,),
+    "ID": (_RUNS,),
+    "A_ID": (_RUNS,),
+    "B_ID": (_RUNS,),
+    "RUN_ID|INVOCATION.json": (_RUNS, _FILES),
+    "REMOTE": (_REMOTES,),
+    "FILE": (_FILES,),
+    "FILE|-": (_FILES,),
+    "FILE.html": (_FILES,),
+    "ARCHIVE": (_FILES,),
+    "INVOCATION.json": (_FILES,),
+    "DIR": (_FOLDERS,),
+    "DIR|FILE.zip": (_FILES,),
+    "FOLDER": (_FOLDERS,),
+    "ssh|rclone|FILE|URL": ("ssh", "rclone", _FILES),
+    "auto|agent|sftp": ("auto", "agent", "sftp"),
+}
+_BY_NAME = {
+    "local": (_FILES,),
+    "source": (_FILES,),
+    "old": (_PIPELINES, _FILES),
+    "new": (_PIPELINES, _FILES),
+    "file": (_FILES,),
+    "invocation": (_FILES,),
+    "pipeline": (_PIPELINES,),
+    "pipelines": (_PIPELINES,),
+    "scheduler": ("runs.schedulers",),
+    "container": ("runs.containers",),
+}
+# What `NAME` is the name of, by the group of the command.
+_BY_GROUP = {"sites": (_SITES,), "cache": (_SITES,), "remotes": (_REMOTES,), "schedule": (_SCHEDULES,)}
+
+
+def add_completions(parameters: Iterable[click.Parameter]) -> None:
+    """Let each parameter offer what it is called after."""
+    for parameter in parameters:
+        own = parameter.shell_complete
+        parameter.shell_complete = partial(_complete, parameter, own)  # type: ignore[method-assign]
+
+
+def _complete(
+    parameter: click.Parameter,
+    own: Callable[[click.Context, str], list[CompletionItem]],
+    context: click.Context,
+    incomplete: str,
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    found: list[CompletionItem] = []
+    for kind in _kinds_of(parameter, context):
+        if kind in {_FILES, _FOLDERS}:
+            found.append(CompletionItem(incomplete, type=kind))
+            continue
+        with contextlib.suppress(HibaliError, OSError, ValueError, KeyError):
+            found += [
+                CompletionItem(word)
+                for word in _words(kind, context, incomplete)
+                if word.startswith(incomplete)
+            ]
+        if kind == _ENDS and ":" not in incomplete:
+            found.append(CompletionItem(incomplete, type=_FILES))
+    return found or own(context, incomplete)
+
+
+def _kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
+    name = str(parameter.name)
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return ()
+    metavar = (parameter.metavar or "").removeprefix("[").replace("...", "").removesuffix("]")
+    if metavar.count("[") > metavar.count("]"):
+        metavar += "]"
+    if metavar in _BY_METAVAR:
+        return _BY_METAVAR[metavar]
+    group = (context.parent.info_name if context.parent is not None else None) or ""
+    if name == "name" and isinstance(parameter, click.Argument):
+        return _BY_GROUP.get(group, ())
+    return _BY_NAME.get(name, ())
+
+
+def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
+    if kind in _READERS:
+        yield from _READERS[kind](context, incomplete)
+    elif kind.startswith("runs."):
+        from hibali.plugins import words
+
+        yield from sorted(words(kind))
+    else:
+        yield kind
+
+
+def _site_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    del incomplete
+    yield from sorted(_settings(context).sites)
+
+
+def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Sites with their colon; behind it roots, what was listed there before, and places that were moved to or from."""
+    from hibali_cli.seen_places import places_like
+
+    settings = _settings(context)
+    name, colon, typed = incomplete.partition(":")
+    if not colon:
+        yield from (f"{name}:" for name in sorted(settings.sites))
+        return
+    site = settings.sites[name]
+    if "/" not in typed:
+        yield from (f"{name}:@{root}/" for root in sorted(site.roots))
+    yield from places_like(name, typed)
+
+
+def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Names; with an @ typed, their versions."""
+    del context
+    from registry.catalogue import Catalogue
+
+    known = Catalogue().pins()
+    if "@" in incomplete:
+        yield from (f"{name}@{version}" for name, version in known)
+    else:
+        yield from sorted({name for name, _ in known})
+
+
+def _run_ids(context: click.Context, incomplete: str) -> Iterator[str]:
+    """The latest first, as they are named; none is read."""
+    del context
+    from hibali.ledger import ledger_folder
+
+    names = sorted((path.stem for path in ledger_folder("runs").glob("*.jsonl")), reverse=True)
+    yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
+
+
+def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    del incomplete
+    yield from sorted(_settings(context).remotes)
+
+
+def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
+    del incomplete
+    from runs.unattended.schedules_file import load_schedules
+
+    yield from sorted(load_schedules(context.params.get("config")).schedules)
+
+
+def _settings(context: click.Context) -> Settings:
+    from hibali.settings import load_sites
+
+    return load_sites(context.params.get("config"))
+
+
+_READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
+    _SITES: _site_names,
+    _PLACES: _place_names,
+    _ENDS: _place_names,
+    _PIPELINES: _pipeline_names,
+    _RUNS: _run_ids,
+    _REMOTES: _remote_names,
+    _SCHEDULES: _schedule_names,
+}

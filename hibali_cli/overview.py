@@ -1,0 +1,161 @@
+"""The report: on the terminal, as JSON, or as a page in a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hibali.amounts import size_words
+from hibali.text import path_fields, printable
+from hibali_cli.options import Common
+from hibali_cli.output import coloured
+from runs.overview.gather import look_over
+from runs.overview.health import Health, Line, Mark, mark_of
+from runs.overview.model import Day, Overview, headline, summary, to_record
+
+_PAGE = "index.html"
+_SIGNS = {
+    Mark.DONE: (".", "green"),
+    Mark.INCOMPLETE: ("i", "yellow"),
+    Mark.LATER: ("l", "yellow"),
+    Mark.FAILED: ("X", "bold red"),
+    Mark.BROKEN: ("B", "bold red"),
+    Mark.SKIPPED: ("-", "dim"),
+    Mark.RUNNING: (">", "blue"),
+}
+_COLOURS = {Health.WELL: "green", Health.NEEDS_YOU: "bold red", Health.PAUSED: "dim", Health.NEW: "dim"}
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def show_report(common: Common, output: str | None, days: int) -> int | None:
+    """Look at everything and tell it; what is on record of trouble is no error of this call."""
+    found = look_over(common.config, days)
+    written = None if output is None else _write(found, output)
+    if common.json:
+        where = {"path": None} if written is None else path_fields(os.fsencode(written[0]))
+        size = None if written is None else written[1]
+        common.output.record("report", {**to_record(found), **where, "bytes": size}, flush=True)
+    elif written is not None:
+        common.output.line(os.fsencode(written[0]))
+        common.output.say(headline(found) + ".")
+    else:
+        common.output.text(_on_terminal(found))
+    return None
+
+
+def _write(found: Overview, output: str) -> tuple[str, int]:
+    """The page's path and its size. Raises what `WholeFile` raises; the page that was there stays then."""
+    from hibali.whole_file import WholeFile
+    from runs.overview.page import render
+
+    path = Path(output)
+    if output.endswith("/") or path.is_dir():
+        path /= _PAGE
+    page = render(found)
+    with WholeFile(path) as file:
+        file.write(page)
+        file.commit()
+    return str(path), len(page)
+
+
+def _on_terminal(found: Overview) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    colour = coloured(sys.stdout)
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+    console.print(Text(headline(found), style="bold red" if found.in_need else "bold green"))
+    console.print(Text(printable(summary(found))), soft_wrap=True)
+    for trouble in found.troubles:
+        console.print()
+        console.print(Text(printable(trouble.about), style="bold"), soft_wrap=True)
+        console.print(Text(f"  {printable(trouble.what)}"), soft_wrap=True)
+        console.print(Text(f"  What to do: {printable(trouble.todo)}", style="cyan"), soft_wrap=True)
+    if found.lines:
+        console.print()
+        console.print(_schedules(found.lines))
+        console.print(_legend(found.lines), soft_wrap=True)
+    for title, rows in _lists(found):
+        console.print()
+        console.print(Text(title, style="bold"))
+        for row in rows:
+            console.print(Text(f"  {printable(row)}"), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def _schedules(lines: Sequence[Line]) -> object:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for line in lines:
+        strip = Text()
+        for firing in line.strip:
+            strip.append(*_SIGNS[mark_of(firing)])
+        last = line.last
+        told = "" if last is None else f"{mark_of(last)} {(last.ended or last.began)[:16].replace('T', ' ')}"
+        table.add_row(
+            Text(line.plan.name), Text(str(line.health), style=_COLOURS[line.health]), strip, Text(told)
+        )
+    return table
+
+
+def _legend(lines: Sequence[Line]) -> object:
+    from rich.text import Text
+
+    there = {mark_of(each) for line in lines for each in line.strip}
+    return Text("  ".join(f"{_SIGNS[mark][0]} {mark}" for mark in Mark if mark in there), style="dim")
+
+
+def _lists(found: Overview) -> list[tuple[str, list[str]]]:
+    """What follows as plain lines, under their titles; only what there is."""
+    lists = [
+        ("Moved per day", _days(found.days)),
+        (
+            "Not proven by content",
+            [
+                f"{each.target}: {each.files} files, {size_words(each.bytes)}, {each.proof}"
+                for each in found.unproven
+            ],
+        ),
+        (
+            "Will expire or be purged",
+            [f"{each.when[:10]}  {each.about}: {each.what}" for each in found.fading],
+        ),
+        ("Sites, in the last day", [_site(each) for each in found.usage]),
+        (
+            "Runs",
+            [", ".join(f"{count} {state.lower()}" for state, count in found.runs.items())]
+            if found.runs
+            else [],
+        ),
+    ]
+    return [(title, rows) for title, rows in lists if rows]
+
+
+def _days(days: Sequence[Day]) -> list[str]:
+    most = max((day.bytes for day in days), default=0)
+    if not most:
+        return []
+    bars = "".join(_BLOCKS[-(-day.bytes * 8 // most)] for day in days)
+    return [bars, f"{days[0].day} to {days[-1].day}, at most {size_words(most)}"]
+
+
+def _site(usage: object) -> str:
+    assert isinstance(usage, dict)
+    day, limits = usage["day"], usage["limits"]
+    return (
+        f"{usage['name']}: {usage['queued_jobs']} of {limits['queued_jobs']} jobs in the queue, {day['logins']} logins,"
+        f" {day['scheduler_commands']} commands to schedulers, {size_words(day['bytes'])}"
+    )

@@ -1,0 +1,91 @@
+"""The completion scripts of bash and zsh, where places have colons, and folders are gone into: click's own know neither."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+from click.shell_completion import BashComplete, CompletionItem, ZshComplete, split_arg_string
+
+_BASH = r"""%(complete_func)s() {
+    local line=${COMP_LINE:0:COMP_POINT} completion kind value word before=
+    # readline cuts words at : and @, which stand in places and versions: what is before the last cut stands there already
+    word=${line##*[[:space:]]}
+    if [[ $COMP_WORDBREAKS == *[:@]* && $word == *[:@]* ]]; then
+        before=${word%%"${word##*[:@]}"}
+    fi
+    COMPREPLY=()
+    while IFS= read -r completion; do
+        [[ $completion == *,* ]] || continue
+        kind=${completion%%%%,*} value=${completion#*,}
+        if [[ $kind == dir ]]; then
+            compopt -o dirnames
+        elif [[ $kind == file ]]; then
+            compopt -o default
+        else
+            printf -v value %%q "$value"
+            COMPREPLY+=("${value#"$before"}")
+        fi
+    done < <(env COMP_LINE="$line" %(complete_var)s=bash_complete "$1")
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[:/] ]]; then
+        compopt -o nospace
+    fi
+    return 0
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+_ZSH = r"""#compdef %(prog_name)s
+
+%(complete_func)s() {
+    local -a open closed response
+    (( ! $+commands[%(prog_name)s] )) && return 1
+    response=("${(@f)$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) %(complete_var)s=zsh_complete %(prog_name)s)}")
+    for type key descr in ${response}; do
+        if [[ $type == dir ]]; then
+            _path_files -/
+        elif [[ $type == file ]]; then
+            _path_files -f
+        elif [[ $key == *[:/] ]]; then
+            open+=("$key")
+        else
+            closed+=("$key")
+        fi
+    done
+    (( $#open )) && compadd -U -S '' -V unsorted -a open
+    (( $#closed )) && compadd -U -V unsorted -a closed
+    return 0
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+
+
+class Bash(BashComplete):
+    """It is told the line as it stands before the cursor; what bash makes of it has been cut in too many pieces."""
+
+    name: ClassVar[str] = "bash"
+    source_template: ClassVar[str] = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The whole words, and the one that is not."""
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)[1:]
+        if not words or line[-1:].isspace():
+            return words, ""
+        return words[:-1], words[-1]
+
+
+class Zsh(ZshComplete):
+    """A place that goes on gets no blank behind it."""
+
+    name: ClassVar[str] = "zsh"
+    source_template: ClassVar[str] = _ZSH
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """Three lines: its type, itself, and no description."""
+        return f"{item.type}\n{item.value}\n_"

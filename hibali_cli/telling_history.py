@@ -1,0 +1,287 @@
+"""What `history` asks of the ledger, and how it tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from hibali.amounts import size_words, time_words
+from hibali.locations import Location, parse_location, read_location
+from hibali.text import path_fields, path_from_fields, printable
+from hibali_cli.options import Common
+from hibali_cli.output import Cell
+from transfers.history.compact import compact
+from transfers.history.filters import Filter
+from transfers.history.index import read_operations
+from transfers.history.moves import Move, Way, moves_of
+from transfers.history.operation import Operation, Place, Result
+from transfers.history.story import Story, tell_story
+
+_MOST_LINES = 40  # for people, unless they say how many
+_MOST_FAILURES = 20
+
+
+def list_history(common: Common, options: dict[str, Any]) -> int | None:
+    """What the filters leave, or what became of one place."""
+    now = time.time()
+    chosen = Filter(
+        site=options["site_name"],
+        schedule=options["schedule"],
+        results=[Result(word) for word in options["results"]],
+        since=_seconds(options["since"]),
+        until=_seconds(options["until"]),
+    )
+    operations = chosen.choose(read_operations(), now)
+    if options["path"] is not None:
+        return _list_moves(common, options["path"], operations, options["last"])
+    found = operations[-options["last"] :] if options["last"] else operations
+    if common.json:
+        for each in found:
+            common.output.record("operation", operation_fields(each, now))
+        common.output.record("end", {"count": len(found), "exit": 0})
+        return None
+    shown = found if options["last"] else found[-_MOST_LINES:]
+    common.output.table(
+        ["operation", "began", "what", "from", "to", "result", "files", "bytes", "proof", "schedule"],
+        [_row(each, now) for each in shown],
+    )
+    if len(shown) < len(found):
+        common.output.say(f"The latest {len(shown)} of {len(found)}; --last {len(found)} shows all.")
+    return None
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _row(each: Operation, now: float) -> tuple[Cell, ...]:
+    return (
+        each.id,
+        _clock(each.began),
+        each.operation,
+        each.source,
+        each.target,
+        _result_words(each, now),
+        each.number("files_moved"),
+        size_words(each.number("bytes_moved")),
+        each.proof_moved,
+        each.schedule,
+    )
+
+
+def _result_words(each: Operation, now: float) -> str:
+    result = each.result(now)
+    code = (each.stopped or {}).get("code")
+    return f"{result} ({code})" if code else str(result)
+
+
+def _clock(began: str) -> str:
+    return f"{began[:10]} {began[11:16]}"
+
+
+def operation_fields(each: Operation, now: float) -> dict[str, Any]:
+    """The fields of a line of kind `operation`."""
+    receipt, stopped = each.receipt or {}, each.stopped or {}
+    counts = ("files", "bytes", "files_moved", "bytes_moved", "files_kept", "files_deleted", "files_failed")
+    return {
+        "id": each.id,
+        "operation": each.operation,
+        "began": each.began,
+        "source": each.source,
+        "target": each.target,
+        "sites": sorted(each.sites),
+        "schedule": each.schedule,
+        "result": str(each.result(now)),
+        "exit_code": each.exit,
+        **{name: receipt.get(name) for name in counts},
+        "proof_moved": receipt.get("proof_moved"),
+        "proof_tree": receipt.get("proof_tree"),
+        "seconds": receipt.get("seconds"),
+        "code": stopped.get("code"),
+        "message": stopped.get("message"),
+        "about": stopped.get("about"),
+        "hint": stopped.get("hint"),
+    }
+
+
+def _list_moves(common: Common, path: str, operations: Iterable[Operation], last: int | None) -> int | None:
+    location = read_location(path, common.settings())
+    found = list(moves_of(_places_of(location), _with_typed_places(common, operations)))
+    found = found[-last:] if last else found
+    if common.json:
+        for each in found:
+            common.output.record("move", _move_fields(each))
+        common.output.record("end", {"count": len(found), "exit": 0})
+        return None
+    if not found:
+        common.output.say(f"The ledger knows nothing of {path}.")
+        return None
+    common.output.table(
+        ["when", "what", "operation", "from", "to", "files", "bytes", "failed", "proof"],
+        [
+            (
+                _clock(each.operation.began),
+                str(each.way),
+                each.operation.id,
+                each.operation.source,
+                each.operation.target,
+                each.files,
+                size_words(each.bytes),
+                each.failed or None,
+                each.proof,
+            )
+            for each in found
+        ],
+    )
+    moved = [each for each in found if each.files and each.way in {Way.ARRIVED, Way.LEFT}]
+    if moved:
+        common.output.say(_last_words(moved[-1]))
+    return None
+
+
+def _last_words(move: Move) -> str:
+    proof = f"proven by {move.proof}" if move.proof else "nothing is on record of its proof"
+    digest = f", sha256 {move.sha256}" if move.sha256 else ""
+    return f"It last moved on {_clock(move.operation.began)} UTC, {proof}{digest}."
+
+
+def _move_fields(each: Move) -> dict[str, Any]:
+    return {
+        "id": each.operation.id,
+        "operation": each.operation.operation,
+        "began": each.operation.began,
+        "source": each.operation.source,
+        "target": each.operation.target,
+        "schedule": each.operation.schedule,
+        "way": str(each.way),
+        "files": each.files,
+        "bytes": each.bytes,
+        "files_failed": each.failed,
+        "proof": each.proof,
+        "sha256": each.sha256,
+    }
+
+
+def _places_of(location: Location) -> list[Place]:
+    return [Place(location.site.name, location.bucket, location.raw)]
+
+
+def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Iterable[Operation]:
+    """Each as it is, and again by the words that were typed: a path may begin with what only its site can expand."""
+    sites = common.settings().sites
+    for each in operations:
+        yield each
+        typed = parse_typed(each.target, sites)
+        if typed is not None and each.place is not None and typed.path[:1] in {b"~", b"$"}:
+            yield replace(each, place=typed, origin=None)
+
+
+def parse_typed(text: str, sites: Any) -> Place | None:
+    """The place that words mean by the settings of today; None for a local path, and for a site that is gone."""
+    from hibali.errors import HibaliError
+
+    try:
+        location = parse_location(text, sites, b"/") if ":" in text.partition("/")[0] else None
+    except HibaliError:
+        return None
+    return None if location is None else Place(location.site.name, location.bucket, location.raw)
+
+
+def show_operation(common: Common, identifier: str) -> int | None:
+    """The whole story of one."""
+    story, now = tell_story(identifier), time.time()
+    if common.json:
+        common.output.record("story", _story_fields(story, now), flush=True)
+        return None
+    common.output.pairs(_story_pairs(story, now))
+    for note in story.notes:
+        common.output.text(f"note     {printable(note)}\n")
+    if story.failures:
+        common.output.text("\n")
+        shown = story.failures if common.output.verbose else story.failures[:_MOST_FAILURES]
+        common.output.table(
+            ["failed", "code", "why"],
+            [(path_from_fields(each), str(each.get("code")), str(each.get("message"))) for each in shown],
+        )
+        if len(shown) < story.files["failed"]:
+            common.output.say(
+                f"{len(shown)} of {story.files['failed']} are shown; -v shows a thousand of them."
+            )
+    return None
+
+
+def _story_fields(story: Story, now: float) -> dict[str, Any]:
+    failures = [
+        {**path_fields(path_from_fields(each)), "code": each.get("code"), "message": each.get("message")}
+        for each in story.failures
+    ]
+    return {
+        **operation_fields(story.operation, now),
+        "firing": story.operation.firing,
+        "receipt": None if story.operation.receipt is None else dict(story.operation.receipt),
+        "on_record": dict(story.files),
+        "proofs": dict(story.proofs),
+        "failures": failures,
+        "notes": story.notes,
+        "compacted": story.operation.compacted,
+    }
+
+
+def _story_pairs(story: Story, now: float) -> dict[str, Cell]:
+    each = story.operation
+    receipt, stopped = each.receipt or {}, each.stopped or {}
+    pairs: dict[str, Cell] = {
+        "operation": each.id,
+        "what": each.operation,
+        "from": each.source,
+        "to": each.target,
+        "began": f"{_clock(each.began)} UTC",
+        "schedule": f"{each.schedule}, firing {each.firing}" if each.schedule else None,
+        "result": str(each.result(now)),
+        "exit code": each.exit,
+    }
+    if each.receipt is not None:
+        pairs |= {
+            "took": time_words(each.seconds) if each.seconds >= 1 else f"{each.seconds:.2f} s",
+            "files": f"{receipt.get('files')}, {size_words(each.number('bytes'))}",
+            "moved": f"{receipt.get('files_moved')}, {size_words(each.number('bytes_moved'))}"
+            + (f", {size_words(round(story.rate))} a second" if story.rate else ""),
+            "kept, deleted, failed": ", ".join(
+                str(receipt.get(name)) for name in ("files_kept", "files_deleted", "files_failed")
+            ),
+            "proof": ", ".join(f"{count} by {proof}" for proof, count in story.proofs.most_common())
+            or receipt.get("proof_moved")
+            or receipt.get("proof_tree"),
+            "logins": receipt.get("logins"),
+            "carried by": receipt.get("mover"),
+            "held back by": receipt.get("limited_by"),
+        }
+    if stopped:
+        pairs |= {
+            "stopped by": f"{stopped.get('about')}: {stopped.get('message')} ({stopped.get('code')})",
+            "what to do": stopped.get("hint") or None,
+        }
+    if each.compacted:
+        pairs["note"] = "lines that newer operations made meaningless were taken out"
+    return {name: value for name, value in pairs.items() if value is not None}
+
+
+def compact_history(common: Common, before: float, *, dry_run: bool) -> int | None:
+    """Shorten what is old, and say by how much."""
+    journals = lines = size = 0
+    for each in compact(read_operations(), before, dry=dry_run):
+        journals += 1
+        lines += each.lines
+        size += each.bytes
+        common.output.detail(f"{each.operation.id}: {each.lines} lines, {size_words(each.bytes)}")
+    if common.json:
+        fields = {"journals": journals, "lines": lines, "bytes": size, "dry_run": dry_run}
+        common.output.record("compacted", fields, flush=True)
+        return None
+    would = "would go" if dry_run else "went"
+    common.output.say(
+        f"{lines} lines ({size_words(size)}) {would} from {journals} journals; every receipt stays."
+    )
+    return None

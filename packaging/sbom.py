@@ -1,0 +1,189 @@
+"""`python packaging/sbom.py [--check]`: what is shipped with hibali and under which licences, from requirements.lock."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageMetadata, distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CLONE = Path(__file__).resolve().parents[1]
+FILES = ("packaging/sbom.cdx.json", "packaging/LICENCES.md")
+
+
+class Package(NamedTuple):
+    """One package at the version of the lock; `needs` are the names of those that it needs itself."""
+
+    name: str
+    version: str
+    licence: str
+    home: str
+    needs: tuple[str, ...]
+
+
+def read_lock() -> dict[str, str]:
+    """Versions by canonical name."""
+    lines = (CLONE / "requirements.lock").read_text("ascii").splitlines()
+    pairs = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {canonicalize_name(name): version.strip() for name, _, version in pairs}
+
+
+def find_packages(project: Mapping[str, Any], lock: Mapping[str, str]) -> list[Package]:
+    """All that hibali needs where it runs, sorted. Raises SystemExit where the lock, the environment or a licence does not fit."""
+    rules = tomllib.loads((CLONE / "packaging/licences.toml").read_text("utf-8"))
+    found: dict[str, Package] = {}
+    waiting = sorted(_needed(project["dependencies"], frozenset()))
+    while waiting:
+        name, extras = waiting.pop()
+        if name in found and not extras:
+            continue
+        installed = distribution(name)
+        if installed.version != lock.get(name):
+            sys.exit(f"{name}: {installed.version} is installed, the lock has {lock.get(name)}")
+        below = sorted(_needed(installed.requires or (), extras))
+        needs = sorted({each for each, _ in below} | set(found[name].needs if name in found else ()))
+        licence = _licence_of(name, installed.metadata, rules)
+        found[name] = Package(name, installed.version, licence, _home_of(installed.metadata), tuple(needs))
+        waiting += [each for each in below if each[0] not in found or each[1]]
+    return [found[name] for name in sorted(found)]
+
+
+def _needed(lines: Any, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    for line in lines:
+        wanted = Requirement(line)
+        marker = wanted.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or {""}):
+            yield canonicalize_name(wanted.name), frozenset(wanted.extras)
+
+
+def _licence_of(name: str, metadata: PackageMetadata, rules: Mapping[str, Any]) -> str:
+    """An SPDX expression: what was looked up by hand, else what the package says."""
+    looked_up = rules["looked-up"].get(name)
+    said = str(looked_up or _field(metadata, "License-Expression") or _field(metadata, "License"))
+    try:
+        licence = str(canonicalize_license_expression(said.strip()))
+    except InvalidLicenseExpression:
+        sys.exit(f"{name}: {said[:60]!r} is no SPDX expression; look it up for packaging/licences.toml")
+    unknown = set(re.findall(r"[^\s()]+", licence)) - {"AND", "OR", "WITH"} - set(rules["accepted"])
+    if unknown:
+        sys.exit(f"{name}: nobody has accepted {', '.join(sorted(unknown))} in packaging/licences.toml")
+    return licence
+
+
+def _home_of(metadata: PackageMetadata) -> str:
+    urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL") or () if ", " in line)
+    lowered = {name.lower(): url for name, url in urls.items()}
+    named = next(
+        (lowered[word] for word in ("homepage", "home", "repository", "source") if word in lowered), ""
+    )
+    return _field(metadata, "Home-page") or named
+
+
+def _field(metadata: PackageMetadata, name: str) -> str:
+    return str(metadata[name]) if name in metadata else ""
+
+
+def make_bom(project: Mapping[str, Any], packages: list[Package]) -> str:
+    """CycloneDX 1.6 in JSON; the same whenever it is made."""
+    known = {package.name for package in packages}
+    root = "pkg:pypi/hibali"
+    bom = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": root,
+                "name": "hibali",
+                "description": project["description"],
+                "licenses": [{"expression": project["license"]}],
+                "purl": root,
+            }
+        },
+        "components": [
+            {
+                "type": "library",
+                "bom-ref": _reference(package),
+                "name": package.name,
+                "version": package.version,
+                "licenses": [{"expression": package.licence}],
+                "purl": _reference(package),
+                **(
+                    {"externalReferences": [{"type": "website", "url": package.home}]} if package.home else {}
+                ),
+            }
+            for package in packages
+        ],
+        "dependencies": [
+            {
+                "ref": root,
+                "dependsOn": _references(
+                    packages, {name for name, _ in _needed(project["dependencies"], frozenset())}
+                ),
+            },
+            *(
+                {"ref": _reference(package), "dependsOn": _references(packages, known & set(package.needs))}
+                for package in packages
+            ),
+        ],
+    }
+    text = json.dumps(bom, sort_keys=True)
+    bom["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
+    return json.dumps(bom, indent=1, ensure_ascii=True) + "\n"
+
+
+def _reference(package: Package) -> str:
+    return f"pkg:pypi/{package.name}@{package.version}"
+
+
+def _references(packages: list[Package], names: set[str]) -> list[str]:
+    return [_reference(package) for package in packages if package.name in names]
+
+
+def make_list(packages: list[Package]) -> str:
+    """The licences as a page."""
+    lines = [
+        "# What hibali stands on, and under which licences",
+        "",
+        "Written by `make sbom` from requirements.lock: all that is installed with hibali, without its tests. hibali itself is under Apache-2.0.",
+        "",
+        "| package | version | licence |",
+        "|---|---|---|",
+    ]
+    for package in packages:
+        name = f"[{package.name}]({package.home})" if package.home.startswith("http") else package.name
+        lines.append(f"| {name} | {package.version} | {package.licence} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write both files, or with `--check` say which are stale and end with 1."""
+    project = tomllib.loads((CLONE / "pyproject.toml").read_text("utf-8"))["project"]
+    packages = find_packages(project, read_lock())
+    made = dict(zip(FILES, (make_bom(project, packages), make_list(packages)), strict=True))
+    stale = [name for name, text in made.items() if not _holds(CLONE / name, text)]
+    if arguments != ["--check"]:
+        for name in stale:
+            (CLONE / name).write_text(made[name], "utf-8")
+        return 0
+    for name in stale:
+        sys.stderr.write(f"stale: {name} (make it new: make sbom)\n")
+    return 1 if stale else 0
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

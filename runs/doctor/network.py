@@ -1,0 +1,122 @@
+"""A host looked at from here: whether its name has addresses, whether anybody answers, and whether its key is known."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hibali import shell
+from hibali.errors import NotFoundError, TryLaterError, UsageError
+from hibali.proposals.ssh_config import read_told
+from hibali.text import printable
+from runs.doctor.walk import Walk
+
+_SECONDS = 10.0
+_GREETING_BYTES = 255  # RFC 4253, 4.2
+
+
+def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
+    """What ssh would do to reach a host (ssh(1), -G); empty where this ssh cannot tell. Raises `UsageError`, `NotFoundError`."""
+    told = shell.run([*command, "-G", "--", host], timeout=15)
+    if told.exit_code == 0:
+        return read_told(told.stdout.decode("utf-8", "replace"))
+    said = printable(told.stderr.strip()[-300:])
+    if b"onfiguration" in told.stderr or b"config" in told.stderr:
+        hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"
+        raise UsageError("ssh-configuration", said or "ssh gave no reason", about=host, hint=hint)
+    return {}
+
+
+def find_addresses(walk: Walk, host: str, port: int) -> bool:
+    """The step `name`; returns whether there are any."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else "it is no name"
+        walk.fault(
+            "name",
+            TryLaterError(
+                "no-address",
+                f"the name has no address: {reason}",
+                about=host,
+                hint=f"Is it spelled right, and is the network there? By hand: getent hosts {host}",
+            ),
+        )
+        return False
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    walk.ok("name", f"{host} is {', '.join(addresses[:4])}")
+    return True
+
+
+def connect_once(walk: Walk, host: str, port: int, *, greets: bool) -> bool:
+    """The step `connection`: one TCP connection, which is closed again; with `greets` an ssh server has to say what it is."""
+    about = f"{host} port {port}"
+    began = time.monotonic()
+    try:
+        with socket.create_connection((host, port), timeout=_SECONDS) as line:
+            took = time.monotonic() - began
+            greeting = _read_greeting(line) if greets else ""
+    except OSError as problem:
+        walk.fault(
+            "connection",
+            TryLaterError(
+                "unreachable",
+                f"nobody answers: {problem.strerror or 'no answer in time'}",
+                about=about,
+                hint=f"Does the site need a VPN, or a jump host? By hand: nc -vz {host} {port}",
+            ),
+        )
+        return False
+    if greets and not greeting.startswith("SSH-"):
+        said = printable(greeting) or "nothing"
+        hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
+        walk.fault(
+            "connection",
+            TryLaterError("no-ssh", f"no ssh server greets there, but {said}", about=about, hint=hint),
+        )
+        return False
+    walk.ok(
+        "connection", f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
+    )
+    return True
+
+
+def _read_greeting(line: socket.socket) -> str:
+    """The first line that begins as an ssh server's; others may come before it (RFC 4253, 4.2)."""
+    said = bytearray()
+    with line.makefile("rb") as stream:
+        while len(said) < 20 * _GREETING_BYTES:
+            one = stream.readline(_GREETING_BYTES)
+            if one.startswith(b"SSH-") or not one:
+                return one.strip().decode("utf-8", "replace")
+            said += one
+    return bytes(said[:_GREETING_BYTES]).strip().decode("utf-8", "replace")
+
+
+def knows_key(says: dict[str, str], host: str) -> bool | None:
+    """Whether a known_hosts file has a key of the host that ssh's settings name; None where nobody can tell."""
+    if shutil.which("ssh-keygen") is None or says.get("knownhostscommand", "none") != "none":
+        return None
+    name, port = says.get("hostname", host), says.get("port", "22")
+    alias = says.get("hostkeyalias")
+    searched = alias or (name if port == "22" else f"[{name}]:{port}")
+    files = f"{says.get('userknownhostsfile', '')} {says.get('globalknownhostsfile', '')}".split()
+    for file in files:
+        path = Path(os.path.expandvars(file)).expanduser()
+        if path.is_file() and shell.run(["ssh-keygen", "-F", searched, "-f", str(path)]).exit_code == 0:
+            return True
+    return False
+
+
+def missing_program(site: str, program: str) -> NotFoundError:
+    """The error for a program that the site's account does not find."""
+    return NotFoundError(
+        "no-such-program",
+        f"{program} is not found there in a login without a terminal",
+        about=site,
+        hint="Set PATH in the account's start-up file that non-interactive shells read.",
+    )

@@ -1,0 +1,1 @@
+"""Commands that run by themselves at set times, and what is told of them."""

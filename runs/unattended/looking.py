@@ -1,0 +1,273 @@
+"""Looking at how a schedule's sites are entered, and entering them as it would: with nothing but what cron gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hibali import errors, shell
+from hibali.errors import HibaliError, NotFoundError
+from hibali.settings import Settings
+from hibali.sites import Site
+from runs.unattended.credentials import Credential, certificate_end, proxy_end
+from runs.unattended.installing import lingers
+from runs.unattended.obstacles import Key, WayIn, expiry_obstacle, explain_login, obstacles_of
+from runs.unattended.schedule import Schedule
+from runs.unattended.surroundings import bare_environment, hibali_words, local_zone
+
+_SECRET_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+)
+_CHECK_SECONDS = 180.0
+_KINDS: Mapping[int, type[HibaliError]] = {
+    int(kind.exit): kind
+    for kind in (
+        errors.UsageError,
+        errors.NotFoundError,
+        errors.AccessError,
+        errors.TryLaterError,
+        errors.IncompleteError,
+        errors.RunFailedError,
+        errors.RefusedError,
+    )
+}
+
+
+def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
+    """The sites that a command names: as SITE:PATH, or with --site."""
+    found: dict[str, Site] = {}
+    for number, word in enumerate(command):
+        name, colon, _ = word.removeprefix("--site=").partition(":")
+        named = colon or word.startswith("--site=") or (number and command[number - 1] in {"--site", "check"})
+        if named and name in settings.sites:
+            found[name] = settings.sites[name]
+    return list(found.values())
+
+
+def find_obstacles(
+    config: str | None, settings: Settings, schedule: Schedule, now: datetime
+) -> list[HibaliError]:
+    """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it."""
+    environment = bare_environment(config, schedule.environment)
+    due = schedule.cron.after(now, local_zone())
+    until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
+    found: list[HibaliError] = []
+    for site in sites_of(schedule.command, settings):
+        ways = ways_in(site, environment)
+        own = [obstacle for way in ways for obstacle in obstacles_of(way, until)]
+        own += [
+            obstacle
+            for each in other_credentials(site, environment)
+            if (obstacle := expiry_obstacle(each, until)) is not None
+        ]
+        if not own:
+            problem = enter(site, environment)
+            set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
+            if problem is not None:
+                own.append(explain_login(problem, site.name, ways[0] if ways else None, set_here))
+        found.extend(own)
+    return found
+
+
+def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -> list[Credential]:
+    """What the schedule's sites are entered with that may expire."""
+    environment = bare_environment(config, schedule.environment)
+    found: list[Credential] = []
+    for site in sites_of(schedule.command, settings):
+        for way in ways_in(site, environment, look_at_host=False):
+            found.extend(way.certificates)
+        found.extend(other_credentials(site, environment))
+    return found
+
+
+def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Credential]:
+    """What a site is entered with besides what ssh itself uses: the proxy of one with GSI, where there is one."""
+    if site.ssh is None or site.ssh.auth != "gsi":
+        return []
+    path = environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}"  # noqa: S108  # grid-proxy-init(1), FILES
+    if not Path(path).is_file():
+        return []  # the login itself will say so
+    try:
+        told = shell.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
+        expires = proxy_end(told.stdout.decode("ascii", "replace"))
+    except (HibaliError, ValueError):
+        return []
+    place = f" -out {shlex.quote(path)}" if "X509_USER_PROXY" in environment else ""
+    renew = f"Make one that is good for longer: grid-proxy-init -valid 168:00{place}"
+    return [Credential(site.name, "proxy", f"the proxy {path}", path, expires, renew)]
+
+
+def enter(site: Site, environment: Mapping[str, str]) -> HibaliError | None:
+    """Why the site cannot be entered with this environment and a login of its own; None where it can."""
+    with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
+        words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
+        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
+        try:
+            finished = shell.run(words, environment=fresh, timeout=_CHECK_SECONDS)
+        except HibaliError as problem:
+            return problem
+        finally:
+            _end_logins(site, Path(folder) / "hibali")
+    if finished.exit_code == 0:
+        return None
+    return _told(finished.stdout, finished.exit_code, site.name)
+
+
+def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = True) -> list[WayIn]:
+    """How ssh would go to the hosts of a site; none for a site of another kind."""
+    if site.ssh is None:
+        return []
+    hosts = [
+        site.ssh.host,
+        *([site.ssh.data_host] if site.ssh.data_host not in {None, site.ssh.host} else []),
+    ]
+    found = (_way_to(site, host, environment, look_at_host=look_at_host) for host in hosts if host)
+    return [way for way in found if way is not None]
+
+
+def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool) -> WayIn | None:
+    assert site.ssh is not None
+    try:
+        told = shell.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
+    except HibaliError:
+        return None  # the login itself will say so
+    if told.exit_code != 0:
+        return None
+    configured = _configured(told.stdout)
+    home = environment.get("HOME", "/")
+    agent = _agent(configured, environment)
+    named = configured.get("identityfile", []) if site.ssh.auth == "ssh" else []
+    keys = [_absolute(path, home) for path in named]
+    certificates = [_absolute(path, home) for path in configured.get("certificatefile", [])]
+    certificates += [f"{key}-cert.pub" for key in keys]
+    address, port = _one(configured, "hostname") or host, _one(configured, "port") or "22"
+    name = _one(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
+    known = [
+        _absolute(path, home)
+        for key in ("userknownhostsfile", "globalknownhostsfile")
+        for path in " ".join(configured.get(key, [])).split()
+    ]
+    return WayIn(
+        site=site.name,
+        host=host,
+        command=site.ssh.command,
+        address=name,
+        port=port,
+        keys=tuple(Key(path, _has_passphrase(path)) for path in keys if Path(path).is_file()),
+        agent=agent,
+        agent_answers=bool(agent) and Path(agent).is_socket(),
+        agent_ends_at_logout=_ends_at_logout(agent),
+        certificates=tuple(_certificates(site, host, certificates)),
+        host_known=_is_known(name, known)
+        if look_at_host and _one(configured, "proxycommand") is None
+        else None,
+    )
+
+
+def _configured(output: bytes) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in output.decode("utf-8", "surrogateescape").splitlines():
+        name, _, value = line.partition(" ")
+        if value and value != "none":
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _one(configured: Mapping[str, list[str]], name: str) -> str | None:
+    return next(iter(configured.get(name, [])), None)
+
+
+def _agent(configured: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
+    named = _one(configured, "identityagent") or "SSH_AUTH_SOCK"
+    if named == "SSH_AUTH_SOCK":
+        return environment.get("SSH_AUTH_SOCK", "")
+    if named.startswith("$"):
+        return environment.get(named[1:].strip("{}"), "")
+    return _absolute(named, environment.get("HOME", "/"))
+
+
+def _ends_at_logout(agent: str) -> bool:
+    if re.match(r"/tmp/ssh-[^/]+/agent\.", agent):  # noqa: S108  # where ssh-agent(1) and sshd put theirs
+        return True
+    return agent.startswith("/run/user/") and not lingers()
+
+
+def _has_passphrase(path: str) -> bool:
+    """Whether the private key cannot be read without one (ssh-keygen(1), -y with an empty -P)."""
+    try:
+        return shell.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
+    except HibaliError:
+        return False
+
+
+def _certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
+    for path in dict.fromkeys(paths):
+        if not Path(path).is_file():
+            continue
+        try:
+            listed = shell.run(
+                ["ssh-keygen", "-L", "-f", path], environment={**os.environ, "LC_ALL": "C"}, timeout=15
+            )
+            expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
+        except (HibaliError, ValueError):
+            continue
+        renew = f"Get a certificate that is good for longer, then see: ssh-keygen -L -f {shlex.quote(path)}"
+        yield Credential(
+            site.name, "certificate", f"the ssh certificate {path} for {host}", path, expires, renew
+        )
+
+
+def _is_known(name: str, files: Iterable[str]) -> bool | None:
+    for path in files:
+        if Path(path).is_file():
+            try:
+                if shell.run(["ssh-keygen", "-F", name, "-f", path], timeout=15).exit_code == 0:
+                    return True
+            except NotFoundError:
+                return None
+    return False
+
+
+def _absolute(path: str, home: str) -> str:
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+def _end_logins(site: Site, folder: Path) -> None:
+    """Leave no master behind whose socket is going."""
+    if site.ssh is None or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.is_socket():
+            try:
+                shell.run([*site.ssh.command, "-S", str(path), "-O", "exit", "--", site.ssh.host], timeout=15)
+            except HibaliError:
+                return
+
+
+def _told(output: bytes, code: int, site: str) -> HibaliError:
+    """The error that the command ended with, as it said."""
+    record: dict[str, Any] = {}
+    for line in output.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("kind") == "error":
+            record = found
+    kind = _KINDS.get(code, errors.IncompleteError)
+    return kind(
+        str(record.get("code", "check-failed")),
+        str(record.get("message", f"`hibali sites check` ends with {code}")),
+        about=str(record.get("about") or site),
+        hint=str(record.get("hint") or f"hibali sites check {site}"),
+    )

@@ -1,0 +1,96 @@
+"""Schedules as OpenMetrics text for node_exporter's textfile collector, which reads Prometheus text: gauges alone are both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from runs.unattended.credentials import Credential
+from runs.unattended.firings import WELL, Firing
+from runs.unattended.schedule import Schedule
+
+_Sample = tuple[Mapping[str, str], float]
+_HELP = {
+    "hibali_schedule_last_success_timestamp_seconds": "When a run of the schedule last ended well.",
+    "hibali_schedule_last_run_timestamp_seconds": "When a run of the schedule last ended.",
+    "hibali_schedule_last_exit_code": "How the last run ended; 0 is well.",
+    "hibali_schedule_last_duration_seconds": "How long the last run took.",
+    "hibali_schedule_last_files_moved": "Files that the last run moved.",
+    "hibali_schedule_last_bytes_moved": "Bytes that the last run moved.",
+    "hibali_schedule_last_files_failed": "Files that the last run could not do.",
+    "hibali_schedule_files": "Files of the whole tree as the last run saw it.",
+    "hibali_schedule_bytes": "Bytes of the whole tree as the last run saw it.",
+    "hibali_schedule_last_proof": "1 for the weakest proof of what the last run moved, or looked at.",
+    "hibali_schedule_failures_in_a_row": "How many runs failed since one ended well.",
+    "hibali_schedule_paused": "1 for a schedule that is paused.",
+    "hibali_credential_expiry_timestamp_seconds": "When a credential that the schedule needs expires.",
+}
+
+
+def metrics_text(
+    schedules: Iterable[Schedule],
+    firings: Mapping[str, Sequence[Firing]],
+    credentials: Mapping[str, Sequence[Credential]],
+) -> str:
+    """The whole file, a family after the other, `# EOF` last."""
+    families: dict[str, list[_Sample]] = {name: [] for name in _HELP}
+    for schedule in sorted(schedules, key=lambda each: each.name):
+        label = {"schedule": schedule.name}
+        families["hibali_schedule_paused"].append((label, float(schedule.paused)))
+        for name, labels, value in _of_runs(firings.get(schedule.name, ())):
+            families[name].append(({**label, **labels}, value))
+        for each in credentials.get(schedule.name, ()):
+            if each.expires is not None:
+                labels = {**label, "site": each.site, "credential": each.kind}
+                families["hibali_credential_expiry_timestamp_seconds"].append(
+                    (labels, each.expires.timestamp())
+                )
+    lines = [line for name, samples in families.items() for line in _family(name, samples)]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _of_runs(firings: Sequence[Firing]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    ended = [each for each in firings if each.exit is not None]
+    well = [each for each in ended if each.exit in WELL]
+    if well:
+        yield "hibali_schedule_last_success_timestamp_seconds", {}, _seconds(well[-1].ended)
+    if not ended:
+        return
+    last = ended[-1]
+    yield "hibali_schedule_last_run_timestamp_seconds", {}, _seconds(last.ended)
+    yield "hibali_schedule_last_exit_code", {}, float(last.exit or 0)
+    yield "hibali_schedule_last_duration_seconds", {}, last.seconds or 0.0
+    yield "hibali_schedule_failures_in_a_row", {}, float(_failures_in_a_row(ended))
+    if last.amounts:
+        for name in ("files_moved", "bytes_moved", "files_failed"):
+            yield f"hibali_schedule_last_{name}", {}, float(last.amount(name))
+        for name in ("files", "bytes"):
+            yield f"hibali_schedule_{name}", {}, float(last.amount(name))
+    if last.proof is not None:
+        yield "hibali_schedule_last_proof", {"proof": last.proof}, 1.0
+
+
+def _failures_in_a_row(ended: Sequence[Firing]) -> int:
+    count = 0
+    for each in reversed(ended):
+        if each.exit in WELL:
+            break
+        count += 1
+    return count
+
+
+def _family(name: str, samples: Sequence[_Sample]) -> Iterator[str]:
+    if samples:
+        yield f"# HELP {name} {_HELP[name]}"
+        yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        written = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        yield f"{name}{{{written}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _seconds(moment: str | None) -> float:
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0

@@ -1,0 +1,125 @@
+"""TAB in real shells: sites, places that were seen before, pipelines, runs; and never a login for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import DESCRIPTOR
+from tests.support.lacking import lacks
+from tests.support.terminal import Terminal
+
+CLONE = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def known(hibali: Any) -> Any:
+    """Sites of which one was listed, one is reached by a program that leaves a mark, and a pipeline."""
+    folder: Path = hibali.home.folder
+    data = folder / "data"
+    (data / "raw").mkdir(parents=True)
+    (data / "raw data").mkdir()
+    (data / "read.me").touch()
+    for hostile in ("hostile\n$(touch mark)", "$(touch mark)", "*"):
+        (data / hostile).touch()
+    hibali("sites", "add", "here", "--local", data, "--no-check", exit=0)
+    script = folder / "marks"
+    script.write_text(f"#!/bin/sh\ntouch {folder}/mark\nexit 255\n")
+    script.chmod(0o700)
+    words = ("--ssh", "far", "--ssh-command", str(script), "--root", "scratch=/s", "--no-check")
+    hibali("sites", "add", "far", *words, exit=0)
+    hibali("ls", "here:", exit=0)
+    (folder / "file").write_text("x")
+    hibali("push", "file", "here:deep/er/file", exit=0)
+    (folder / "tool.json").write_text(json.dumps(DESCRIPTOR))
+    hibali("pipelines", "add", "tool.json", exit=0)
+    return hibali
+
+
+def offered(hibali: Any, line: str) -> set[str]:
+    """What bash's function leaves for readline, with the line as typed so far."""
+    words = line.split(" ")
+    script = (
+        f"source {CLONE}/completions/hibali.bash 2>/dev/null; compopt() {{ :; }}; "
+        f"COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({shlex.join(words)}); "
+        f"COMP_CWORD={len(words) - 1}; _hibali_completion hibali; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    env = {**hibali.env, "PATH": f"{bin_of(hibali)}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not done.stderr
+    return {word for word in done.stdout.splitlines() if word}
+
+
+def bin_of(hibali: Any) -> Path:
+    """A folder with hibali as a program."""
+    folder: Path = hibali.home.folder / "bin"
+    if not folder.exists():
+        folder.mkdir()
+        program = folder / "hibali"
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, hibali.command()))} "$@"\n')
+        program.chmod(0o700)
+    return folder
+
+
+def test_names_are_offered_where_they_belong_and_no_site_is_asked(known: Any) -> None:
+    assert offered(known, "hibali sites show ") == {"far", "here"}
+    assert offered(known, "hibali doctor f") == {"far"}
+    assert offered(known, "hibali ls ") == {"far:", "here:"}
+    assert offered(known, "hibali ls far:") == {"@scratch/"}
+    assert offered(known, "hibali ls here:r") == {"raw/", "raw\\ data/", "read.me"}
+    assert {"\\$\\(touch\\ mark\\)", "\\*"} <= offered(known, "hibali ls here:")
+    assert offered(known, "hibali ls here:de") == {"deep/"}
+    assert offered(known, "hibali pull here:deep/er/") == {"deep/er/file"}
+    assert offered(known, "hibali sync here:r") == {"raw/", "raw\\ data/", "read.me"}
+    assert offered(known, "hibali run cou") == {"count-letters"}
+    assert offered(known, "hibali pipelines show count-letters@") == {"1.0"}
+    assert offered(known, "hibali sites add x --scheduler sl") == {"slurm"}
+    assert offered(known, "hibali sites add x --transport ") == {"agent", "auto", "sftp"}
+    assert offered(known, "hibali runs show 2") == set()
+    assert "--dry-run" in offered(known, "hibali push --dry")
+    scheduled = ("--cron", "0 3 * * *", "--by", "print", "--no-check", "--", "ls", "here:raw")
+    known("schedule", "add", "nightly", *scheduled, exit=0)
+    assert offered(known, "hibali schedule show ni") == {"nightly"}
+    assert b"Did you mean nightly?" in known("schedule", "show", "nigthly", exit=3).err
+    known.home.config.write_text("not toml [")
+    assert offered(known, "hibali sites show ") == set()
+    assert not (known.home.folder / "mark").exists()
+
+
+def test_bash_goes_into_folders_of_a_site(known: Any) -> None:
+    env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}", "PS1": "> "}
+    terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], env, cwd=known.home.folder, columns=100)
+    terminal.until(lambda screen: screen.endswith(">"))
+    terminal.press(f"source {CLONE}/completions/hibali.bash\r".encode())
+    terminal.until(lambda screen: screen.endswith("hibali.bash\n>"))
+    terminal.press(b"hibali ls he\t")
+    terminal.until(lambda screen: screen.endswith("hibali ls here:"))
+    terminal.press(b"dee\t")
+    terminal.until(lambda screen: screen.endswith("hibali ls here:deep/"))
+    terminal.press(b"e\t")
+    terminal.until(lambda screen: screen.endswith("here:deep/er/"))
+    terminal.press(b"\r")
+    terminal.until(lambda screen: "\nfile\n" in screen)
+    terminal.press(b"exit\r")
+    assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(("shell", "file"), [("zsh", "_hibali"), ("fish", "hibali.fish")])
+def test_other_shells_read_their_scripts(known: Any, shell: str, file: str) -> None:
+    env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}"}
+    try:
+        subprocess.run([shell, "-n", str(CLONE / "completions" / file)], env=env, check=True, timeout=60)
+    except FileNotFoundError:
+        lacks(f"{shell} is missing")
+    told = {"_HIBALI_COMPLETE": f"{shell}_complete", "COMP_WORDS": "hibali ls here:re", "COMP_CWORD": "2"}
+    told |= {"COMP_CWORD": "here:re"} if shell == "fish" else {}
+    done = subprocess.run(["hibali"], env=env | told, capture_output=True, text=True, check=True, timeout=60)
+    assert "here:read.me" in done.stdout

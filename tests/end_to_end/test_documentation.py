@@ -1,0 +1,94 @@
+"""The documentation builds without warnings, its links lead somewhere, and what it says to type exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.support.command_tree import misunderstood
+from tests.support.documented import REPOSITORY, calls_in_line, calls_of_hibali, is_as_shown, pages
+from tests.support.error_codes import error_codes
+
+SPHINX = REPOSITORY / ".cache/docs/bin/python"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_every_line_that_calls_hibali_is_one_that_it_understands(page: Path) -> None:
+    wrong = {" ".join(words): misunderstood(words) for words in calls_of_hibali(page)}
+    assert {line: why for line, why in wrong.items() if why is not None} == {}
+
+
+def test_lines_are_read_as_a_shell_would() -> None:
+    line = 'until HIBALI_X=1 hibali push "a b" c:d >log 2>&1; do id=$(hibali runs list | head -1); done # hibali is'
+    assert list(calls_in_line(line.replace(" # hibali is", ""))) == [["runs", "list"], ["push", "a b", "c:d"]]
+    assert misunderstood(["push", "--nonsense", "a"]) is not None
+    assert misunderstood(["pusch"]) is not None
+    assert is_as_shown("a ... c\nd", "d\na b b c\n")
+    assert not is_as_shown("a ... c", "a b d")
+
+
+def test_what_the_readme_links_to_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)", (REPOSITORY / "README.md").read_text())
+    assert [link for link in links if "://" not in link and not (REPOSITORY / link).exists()] == []
+
+
+def test_each_error_code_has_one_entry_and_no_entry_is_of_a_code_that_is_gone() -> None:
+    page = (REPOSITORY / "docs/troubleshooting.md").read_text()
+    entries = re.findall(r"^## `([^`]+)`$", page, re.MULTILINE)
+    assert entries == sorted(set(entries))
+    codes = error_codes()
+    assert {code: codes[code][0] for code in codes.keys() - set(entries)} == {}
+    assert set(entries) - codes.keys() == set()
+
+
+class _Page(HTMLParser):
+    """The links of a page, and what a link can point at."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            if value and (tag, name) in {("a", "href"), ("link", "href"), ("img", "src"), ("script", "src")}:
+                self.links.append(value)
+
+
+def _dead_links(site: Path) -> Iterator[str]:
+    known = {path: _Page(path.read_text()) for path in site.rglob("*.html")}
+    for path, page in known.items():
+        for link in set(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or not (parts.path or parts.fragment):
+                continue
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not there.exists():
+                yield f"{path.relative_to(site)}: {link}"
+            elif parts.fragment and there in known and unquote(parts.fragment) not in known[there].anchors:
+                yield f"{path.relative_to(site)}: {link}: no such heading"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+def test_the_site_builds_without_warnings_and_every_link_inside_leads_somewhere() -> None:
+    if not SPHINX.exists():
+        assert not os.environ.get("CI"), "Sphinx could not be installed"
+        pytest.skip("Sphinx is not installed: sh tests/prepare.sh docs")
+    done = subprocess.run(
+        ["sh", "docs/build.sh"], cwd=REPOSITORY, capture_output=True, text=True, timeout=800, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    site = REPOSITORY / "build/docs/html"
+    assert len(list(site.rglob("*.html"))) > 100
+    assert list(_dead_links(site)) == []

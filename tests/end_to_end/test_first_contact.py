@@ -1,0 +1,98 @@
+"""The first minutes: what hibali says to whoever types its name, and `init` in front of a terminal and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.terminal import Terminal
+
+
+def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
+    """Wait for the prompt, then type."""
+    terminal.until(
+        lambda screen: prompt in screen.replace("\n", "").rsplit(":", 2)[-2] + ":" if ":" in screen else False
+    )
+    terminal.press(keys.encode())
+
+
+def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
+    first = hibali(exit=2)
+    assert b"hibali init" in first.err
+    hibali("init", "--yes", exit=0)
+    later = hibali(exit=2)
+    assert b"hibali doctor here" in later.err
+    assert b"hibali init" not in later.err
+
+
+def test_wrong_words_are_answered_with_what_may_have_been_meant(hibali: Any) -> None:
+    hibali("sites", "add", "juwels", "--local", "/tmp", "--no-check", exit=0)
+    for words, meant in (
+        (("pusj", "a", "b"), "'push'"),
+        (("upload", "a", "b"), "'push'"),
+        (("sites", "lst"), "'list'"),
+        (("push", "a", "juwels:b", "--dry-rum"), "'--dry-run'"),
+        (("ls", "juwles:x"), "juwels"),
+        (("doctor", "jwels"), "juwels"),
+        (("sites", "show", "juwel"), "juwels"),
+    ):
+        assert f"Did you mean {meant}?" in hibali(*words, exit=2).err.decode(), words
+
+
+def test_without_a_terminal_nobody_is_asked_and_a_first_file_arrives(hibali: Any) -> None:
+    refused = hibali("init", "--json", exit=2).last
+    assert (refused["code"], refused["hint"]) == ("no-terminal", "Without questions: hibali init --yes")
+    assert not hibali.home.config.exists()
+    *_, receipt = hibali("init", "--yes", "--json", exit=0).lines
+    assert (receipt["kind"], receipt["files_moved"], receipt["proof_moved"]) == ("receipt", 1, "digest")
+    again = hibali("init", "--yes", exit=0).err.decode()
+    [line] = [line for line in again.splitlines() if line.startswith("hibali push")]
+    assert "0 files and 0 bytes moved" in hibali(*line.split()[1:], exit=0).err.decode()
+    assert hibali("ls", "here:hibali-first", exit=0).out == b"hello.txt\n"
+    hibali("init", "--yes", "--here", "/proc/no", exit=2)
+
+
+def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: Any, ssh_server: Any) -> None:
+    folder: Path = hibali.home.folder
+    (folder / "config").write_text(
+        f"Include {ssh_server.config}\nHost broken\n HostName no.such.host.invalid\n"
+    )
+    command = hibali.command("init", "--from", "ssh", "--ssh-config", "config")
+    terminal = Terminal(command, hibali.env, cwd=folder, columns=160, rows=60)
+    type_line(terminal, "or none [none]:", "fra\r")
+    terminal.until(lambda screen: "Did you mean far?" in screen)
+    terminal.press(b"1 fa\t")
+    terminal.until(lambda screen: screen.endswith("1 far"))
+    terminal.press(b"\r")
+    type_line(terminal, "Where shall a first file go?", "broke\t\x15far\r")
+    assert terminal.end() == 5, terminal.written.decode()  # one of them is not there
+    seen = terminal.written.decode()
+    assert "hibali doctor broken" in seen
+    assert "proven by digest" in seen, seen
+    assert "hibali ls far:hibali-first" in seen
+    assert (ssh_server.home / "hibali-first/hello.txt").read_bytes()
+    names = {each["name"] for each in hibali("sites", "list", "--json").lines if each["kind"] == "site"}
+    assert names == {"broken", "far"}
+    leaving = Terminal(
+        hibali.command("init", "--from", "ssh", "--ssh-config", "/dev/null"), hibali.env, cwd=folder
+    )
+    type_line(leaving, "Where shall a first file go?", "\x03")
+    assert leaving.end() == 130
+
+
+def test_import_and_doctor_ask_before_they_do_more(hibali: Any) -> None:
+    folder: Path = hibali.home.folder
+    (folder / "config").write_text("Host far\n HostName no.such.host.invalid\n")
+    words = ("sites", "import", "ssh", "--ssh-config", "config")
+    for keys, taken in (("\r", 0), ("y\r", 1)):
+        terminal = Terminal(hibali.command(*words), hibali.env, cwd=folder, columns=120)
+        terminal.until(lambda screen: screen.endswith("Take far? [y/N]"))
+        terminal.press(keys.encode())
+        assert terminal.end() == 0
+        assert hibali("sites", "list", "--json").last["count"] == taken
+    hibali("sites", "add", "here", "--local", folder, "--scheduler", "direct", "--no-check", exit=0)
+    terminal = Terminal(hibali.command("doctor", "here"), hibali.env, cwd=folder, columns=120, rows=40)
+    terminal.until(lambda screen: screen.endswith("Run a job of one minute at here, too? [y/N]:"))
+    terminal.press(b"y\r")
+    assert terminal.end() == 0
+    assert b" and is removed again" in terminal.written

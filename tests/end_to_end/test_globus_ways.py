@@ -1,0 +1,158 @@
+"""What users rely on when Globus carries: push, pull and site to site, each proven, kept and guarded as on any other way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.globus import Globus
+from tests.support.globus_sites import GlobusSites, globus_sites
+from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, read_tree, sha256
+from transfers.globus.paths import can_be_told
+
+TOLD_NAMES = [name for name in HOSTILE_NAMES if can_be_told(name) and len(name) < 200]
+
+
+@pytest.fixture
+def sites(hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest) -> GlobusSites:
+    """A laptop with a collection; a site `far` with ssh and a collection."""
+    made = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
+    made.add_ssh("far")
+    return made
+
+
+def _odd_tree(files: int, folders: int) -> Tree:
+    """So many files in so many folders, the odd names among both."""
+    names = [TOLD_NAMES[number % len(TOLD_NAMES)] + b"-%d" % number for number in range(folders)]
+    tree: Tree = {b"empty folder": Folder()}
+    for number in range(files):
+        odd = TOLD_NAMES[number // folders % len(TOLD_NAMES)]
+        tree[names[number % folders] + b"/" + odd + b".%d" % number] = File(b"%d," % number * (number % 97))
+    return tree
+
+
+def test_a_few_files_go_by_globus_and_are_proven_by_the_far_end(sites: GlobusSites) -> None:
+    tree = _odd_tree(40, 8)
+    tree[b"tool"] = File(b"#!/bin/sh\n", executable=True)
+    tree[b"link"] = Link(b"tool")
+    tree[b"not UTF-8 \xff"] = tree[b"new\nline"] = File(b"goes another way")
+    sites.make(tree)
+    answer = sites.push()
+    assert {key: answer.last[key] for key in ("mover", "checked_by", "proof_moved", "files_failed")} == {
+        "mover": "globus",
+        "checked_by": "hibali",
+        "proof_moved": "digest",
+        "files_failed": 0,
+    }
+    assert sites.same()
+    assert sites.ours() == []
+    (task,) = sites.transfers()
+    assert (task["verify_checksum"], task["preserve_timestamp"]) == (True, True)
+    assert all(".hibali-" in item["destination_path"] for item in task["body"]["DATA"])
+
+    again = sites.push()
+    assert (again.last["files_moved"], again.last["mover"]) == (0, None)
+    assert len(sites.transfers()) == 1
+    sites.push("--checksum", "--recorded")
+    (sites.roots["far"] / "data" / "tool").unlink()
+    assert sites.push().last["files_moved"] == 1
+    (item,) = sites.transfers()[-1]["body"]["DATA"]
+    assert (item["checksum_algorithm"], item["external_checksum"]) == ("SHA256", sha256(b"#!/bin/sh\n"))
+
+    sites.make({b"tool": File(b"#!/bin/sh\necho changed\n", executable=True)})
+    assert sites.push("--via", "stream").last["mover"] == "stream"
+    assert sites.same()
+    assert sites.ours() == []
+    assert len(sites.transfers()) == 2
+
+
+@pytest.mark.heavy
+def test_twelve_hundred_files_every_way(sites: GlobusSites) -> None:
+    sites.add_ssh("north")
+    sites.make(_odd_tree(1200, 40))
+
+    def moved(answer: Any, files: int = 1200) -> None:
+        told = {"files_moved": files, "mover": "globus" if files else None, "checked_by": "hibali"}
+        assert {key: answer.last[key] for key in told} == told, str(answer)
+        assert answer.last["proof_moved"] == ("digest" if files else None)
+
+    moved(sites.push())
+    assert sites.same("far")
+    moved(sites.push(), 0)
+
+    between = ("sync", "far:data", "north:data")
+    moved(sites.move(*between))
+    assert sites.same("north")
+    moved(sites.move(*between), 0)
+
+    back = sites.here / "back"
+    moved(sites.move("pull", "north:data", back))
+    assert read_tree(back) == read_tree(sites.here / "data")
+    moved(sites.move("pull", "north:data", back), 0)
+    assert len(sites.transfers()) == 3
+    assert sites.ours("far") == sites.ours("north") == []
+
+    gone = sorted(path for path in (sites.here / "data").rglob("*") if path.is_file())[:200]
+    for path in gone:
+        path.unlink()
+    refused = sites.push("--delete", code=8)
+    assert refused.last["code"] == "delete-limit"
+    assert len([path for path in sites.roots["far"].rglob("*") if path.is_file()]) == 1200
+    answer = sites.push("--delete", "--max-delete", "200")
+    assert (answer.last["files_deleted"], answer.last["files_moved"]) == (200, 0)
+    assert sites.same("far")
+
+
+@pytest.mark.heavy
+def test_a_site_that_globus_alone_reaches(sites: GlobusSites, tmp_path: Path) -> None:
+    """Listed, filled, read, adjusted and proven through Globus: by HTTPS where that is allowed, else by a pass that moves nothing."""
+    vault = sites.add_vault(tmp_path / "vault")
+    readable = sites.add_vault(tmp_path / "readable", https=True)
+    sites.make({**_odd_tree(30, 5), b"plain": File(b"content")})
+
+    for name, checker, proof in (("vault", "globus", "claimed"), ("readable", "https", "digest")):
+        answer = sites.push(to=f"{name}:data")
+        assert (answer.last["checked_by"], answer.last["proof_moved"]) == (checker, proof), str(answer)
+        assert sites.same(name)
+        assert sites.push(to=f"{name}:data").last["files_moved"] == 0
+    levels = [task["sync_level"] for task in sites.transfers()]
+    assert levels == [None, 3, None]
+
+    listed = sites.hibali("ls", "vault:data", exit=0).out
+    assert b"plain" in listed
+    sites.hibali("mkdir", "vault:new/below", exit=0)
+    assert (vault / "new" / "below").is_dir()
+    assert sites.hibali("cat", "readable:data/plain", exit=0).out == b"content"
+    assert sites.hibali("cat", "vault:data/plain").exit == 2
+
+    back = sites.here / "back"
+    answer = sites.move("pull", "vault:data", back)
+    assert (answer.last["checked_by"], answer.last["mover"]) == ("globus", "globus")
+    assert read_tree(back) == read_tree(sites.here / "data")
+
+    shutil.rmtree(min(path for path in (sites.here / "data").iterdir() if path.is_dir()))
+    assert len(read_tree(readable / "data")) > len(read_tree(sites.here / "data"))
+    assert (
+        sites.push("--delete", "--max-delete", "3", to="readable:data", code=8).last["code"] == "delete-limit"
+    )
+    assert sites.push("--delete", to="readable:data").last["files_failed"] == 0
+    assert sites.same("readable")
+
+
+def test_where_globus_does_not_carry(sites: GlobusSites, tmp_path: Path) -> None:
+    """Asked for by name it says why not; else the bytes go the old way."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"x")
+    told = sites.move("push", outside, "far:other", "--via", "globus", code=2).last
+    assert (told["code"], told["about"]) == ("not-by-globus", "here")
+    assert sites.move("push", outside, "far:other").last["mover"] == "stream"
+    sites.make({b"a": File(b"1")})
+    assert sites.push("--bwlimit", "1M").last["mover"] == "stream"
+    assert sites.push("--bwlimit", "1M", "--via", "globus", code=2).last["code"] == "not-by-globus"
+    single = sites.move("push", sites.here / "data" / "a", "far:one/b")
+    assert (single.last["mover"], (sites.roots["far"] / "one" / "b").read_bytes()) == ("globus", b"1")
+    assert sites.transfers()[-1]["files"] == 1

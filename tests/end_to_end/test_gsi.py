@@ -1,0 +1,368 @@
+"""Sites that are reached with GSI: the proxy is looked at before a login, made for cron, and given to jobs.
+
+Certificates, proxies, their tools and the MyProxy server are real. Debian has no sshd that takes GSI: the ssh of these sites
+logs in to an ordinary one with a key, and says which proxy it was given.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.image_tools import Tool, catalogued, ready
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.grid import Grid
+from tests.services.processes import SYSTEM_PATH
+
+# Tells which proxy there is, its mode, and how long it is valid: to a job's output, and to the log of a login.
+TELL = 'echo "$X509_USER_PROXY" "$(stat -c %a "$X509_USER_PROXY")" "$(grid-proxy-info -timeleft)"'
+
+
+class GridSite:
+    """A site `far` whose ssh notes each time it is called."""
+
+    def __init__(self, hibali: Any, server: Any, grid: Grid, tmp_path: Path) -> None:
+        self.hibali = hibali
+        self.log = tmp_path / "called"
+        self.ssh = tmp_path / "gsissh"
+        self.words = [str(self.ssh), "-p", str(server.port), *server.command[1:]]
+        self.ssh.write_text(f'#!/bin/sh\n({TELL}; echo "$*") >>{self.log}\nexec {server.command[0]} "$@"\n')
+        self.ssh.chmod(0o755)
+        self.host = server.host
+        self.place = tmp_path / "there"
+        self.place.mkdir()
+        hibali.env |= grid.env
+
+    def configure(self, proxy: str = "", more: str = "") -> None:
+        words = ", ".join(f'"{word}"' for word in self.words)
+        self.hibali.home.config.write_text(
+            f'version = 1\n[sites.far]\nkind = "ssh"\nroots = {{ data = "{self.place}" }}\n'
+            f'[sites.far.ssh]\nhost = "{self.host}"\ncommand = [{words}]\n{more}\n'
+            f'[sites.far.limits]\nlogin_interval = "0s"\n[sites.far.proxy]\n{proxy}\n'
+        )
+        self.hibali.home.config.chmod(0o600)
+
+    def fails(self, env: dict[str, str] | None = None) -> tuple[str, str]:
+        """The code and the hint of an error with exit 4, before any login."""
+        error = self.hibali("ls", "far:@data", "--json", env=env, exit=4).last
+        assert not self.log.exists(), self.log.read_text()
+        assert error["about"] == self.host
+        return error["code"], error["hint"]
+
+    def calls(self) -> list[list[str]]:
+        """Of each time that ssh logged in: the proxy, its mode, and how long it was valid."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        told = zip(lines[::2], lines[1::2], strict=True)
+        return [proxy.split() for proxy, words in told if " -G " not in words]
+
+
+@pytest.fixture
+def far(hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path) -> GridSite:
+    return GridSite(hibali, ssh_server, grid, tmp_path)
+
+
+def test_a_proxy_that_does_not_do_is_told_before_any_login(far: GridSite, grid: Grid, tmp_path: Path) -> None:
+    far.configure('least = "2h"')
+    mine = tmp_path / "my proxy"
+    env = {"X509_USER_PROXY": str(mine)}
+    line = "Type: grid-proxy-init -valid 12:00"
+    assert far.fails(env) == ("proxy-missing", line)
+    mine.write_bytes(b"\xff\xfe no proxy\n")
+    mine.chmod(0o600)
+    assert far.fails(env) == ("proxy-unreadable", line)
+    mine.unlink()
+    grid.make_proxy(mine, 3600)
+    assert far.fails(env) == ("proxy-too-short", line)
+    mine.unlink()
+    grid.make_proxy(mine, -60)
+    assert far.fails(env) == ("proxy-expired", line)
+    mine.unlink()
+    grid.make_proxy(mine, 3 * 3600)
+    mine.chmod(0o640)
+    code, hint = far.fails(env)
+    assert code == "proxy-mode"
+    assert f"chmod 600 '{mine}'" in hint
+    mine.chmod(0o600)
+    (tmp_path / "a.txt").write_text("a\n")
+    receipt = far.hibali("push", tmp_path / "a.txt", "far:@data/", "--json", env=env, exit=0).last
+    assert receipt["proof_moved"] == "digest"
+    assert (far.place / "a.txt").read_text() == "a\n"
+    assert str(mine) in far.log.read_text()
+    assert "GSSAPIAuthentication=yes" in far.log.read_text()
+    checked = far.hibali("sites", "check", "far", "--json", env=env, exit=0).last
+    assert checked["facts"]["proxy"].startswith("valid for 2 h 5")
+    # the kept login is one: nothing is looked at any more until it is over
+    mine.unlink()
+    far.hibali("ls", "far:@data", env=env, exit=0)
+
+
+def cron(far: GridSite, grid: Grid, *words: str, around: list[str] | None = None) -> Any:
+    """hibali as cron starts it: no terminal, and next to nothing in the environment."""
+    home = far.hibali.home
+    names = ("HIBALI_CONFIG", "HIBALI_STATE", "XDG_RUNTIME_DIR", "TEST_SERVICES", "PYTHONPATH")
+    env = {name: far.hibali.env[name] for name in names}
+    env |= {"HOME": str(home.home), "PATH": SYSTEM_PATH, "X509_CERT_DIR": str(grid.certificates)}
+    return subprocess.run(
+        [*(around or []), *far.hibali.command(*words)],
+        env={name: value for name, value in env.items() if value},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=home.folder,
+        check=False,
+        timeout=120,
+        start_new_session=True,
+    )
+
+
+def traced(log: Path) -> list[str]:
+    """What goes before a command, so that all arguments of whatever it starts stand in `log`."""
+    return ["strace", "-f", "-qq", "-s", "100000", "-e", "trace=execve", "-o", str(log)]
+
+
+def nowhere(secret: str, *folders: Path) -> None:
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                assert secret.encode() not in path.read_bytes(), path
+
+
+def test_cron_makes_its_proxy_from_a_locked_key(far: GridSite, grid: Grid, tmp_path: Path) -> None:
+    vault = tmp_path / "vault"
+    vault.mkdir(mode=0o700)
+    kept = vault / "passphrase"
+    kept.write_text(grid.passphrase + "\n")
+    kept.chmod(0o600)
+    keys = f'certificate = "{grid.user_certificate}"\nkey = "{grid.locked_key}"\n'
+    made = f'make = "grid-proxy-init"\nlife = "2h"\n{keys}'
+    far.configure(f'{made}passphrase_file = "{kept}"', 'persist = "no"')
+    trace = tmp_path / "arguments"
+    first = cron(far, grid, "ls", "far:@data", "-v", around=traced(trace))
+    assert first.returncode == 0, first.stderr
+    path, mode, left = far.calls()[0]
+    assert Path(path).is_relative_to(far.hibali.home.runtime)
+    assert (mode, stat.S_IMODE(Path(path).parent.stat().st_mode)) == ("600", 0o700)
+    assert 7000 < int(left) <= 7200
+    before = Path(path).read_bytes()
+    second = cron(far, grid, "ls", "far:@data")
+    assert second.returncode == 0, second.stderr
+    assert Path(path).read_bytes() == before  # it is good for long enough
+    assert b"grid-proxy-init" in trace.read_bytes()
+    nowhere(grid.passphrase, far.hibali.home.folder, far.hibali.home.runtime)
+    assert grid.passphrase.encode() not in trace.read_bytes()
+
+    Path(path).unlink()
+    far.log.unlink()
+    remains = far.hibali.home.runtime / "hibali" / "proxy-left-by-a-killed-call"
+    remains.mkdir()
+    (remains / "proxy").touch()
+    os.utime(remains, (0, 0))
+    problems = {}
+    kept.chmod(0o644)
+    problems["no-passphrase"] = cron(far, grid, "ls", "far:@data", "--json")
+    kept.chmod(0o600)
+    kept.write_text("wrong-" + grid.passphrase)
+    problems["proxy-not-made"] = cron(far, grid, "ls", "far:@data", "--json")
+    far.configure(made, 'persist = "no"')
+    problems["nothing-said"] = cron(far, grid, "ls", "far:@data", "--json")
+    for code, ended in problems.items():
+        assert ended.returncode == 4, (code, ended)
+        assert grid.passphrase.encode() not in ended.stdout + ended.stderr
+        assert code.replace("nothing-said", "no-passphrase").encode() in ended.stdout
+    assert b"passphrase_command" in problems["nothing-said"].stdout
+    assert not far.log.exists()
+    assert not remains.exists()
+
+
+def test_cron_takes_its_proxy_from_myproxy(far: GridSite, grid: Grid, tmp_path: Path) -> None:
+    init = ["myproxy-init", "-S", "-s", "localhost", "-p", str(grid.myproxy_port), "-l", "ada", "-c", "0"]
+    init += ["-C", str(grid.user_certificate), "-y", str(grid.user_key)]
+    stored = subprocess.run(
+        init,
+        env={"PATH": SYSTEM_PATH, **grid.env},
+        input=f"{grid.passphrase}\n".encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert stored.returncode == 0, stored
+    kept = tmp_path / "passphrase"
+    kept.write_text(grid.passphrase + "\n")
+    far.configure(
+        f'make = "myproxy"\nserver = "localhost"\nport = {grid.myproxy_port}\naccount = "ada"\n'
+        f'passphrase_command = ["cat", "{kept}"]',
+        "logins = 4",
+    )
+    kept.write_text("wrong-phrase")
+    tries = tmp_path / "tries"
+    refused = cron(far, grid, "ls", "far:@data", "--json", around=traced(tries))
+    assert (refused.returncode, b"proxy-not-made" in refused.stdout) == (4, True), refused
+    assert tries.read_bytes().count(b'execve("/usr/bin/myproxy-logon"') == 1
+    assert b"wrong-phrase" not in refused.stdout + refused.stderr
+    assert far.calls() == []
+    kept.write_text(grid.passphrase + "\n")
+    ended = cron(far, grid, "ls", "far:@data")
+    assert ended.returncode == 0, ended.stderr
+    path, mode, left = far.calls()[0]
+    assert Path(path).is_relative_to(far.hibali.home.runtime)
+    assert mode == "600"
+    assert 3500 < int(left) <= 3600
+    nowhere(grid.passphrase, far.hibali.home.folder, far.hibali.home.runtime)
+
+
+def test_a_gridftp_server_is_asked_nothing_with_a_proxy_that_does_not_do(
+    hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path
+) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+    mine = tmp_path / "mine"
+    source = tmp_path / "large"
+    source.write_bytes(os.urandom(1 << 21))
+    words = ", ".join(f'"{word}"' for word in ssh_server.command)
+    config = hibali.home.config
+    config.write_text(
+        f'version = 1\n[sites.far]\nkind = "ssh"\nroots = {{ data = "{place}" }}\n[sites.far.ssh]\n'
+        f'host = "{ssh_server.host}"\ncommand = [{words}]\n'
+        f'[sites.far.gridftp]\nurl = "{grid.url}"\nleast = "1M"\n[sites.far.proxy]\n'
+    )
+    config.chmod(0o600)
+    hibali.env |= {**grid.env, "X509_USER_PROXY": str(mine)}
+    push = ("push", source, "far:@data/", "--json")
+    seen = []
+    for seconds in (None, 300, -60):
+        mine.unlink(missing_ok=True)
+        if seconds is not None:
+            grid.make_proxy(mine, seconds)
+        error = hibali(*push, exit=4).last
+        assert (error["about"], "grid-proxy-init -valid 12:00" in error["hint"]) == (grid.url, True)
+        seen.append(error["code"])
+    assert seen == ["proxy-missing", "proxy-too-short", "proxy-expired"]
+    assert not (place / "large").exists()
+    with config.open("a") as more:
+        more.write(
+            f'make = "grid-proxy-init"\ncertificate = "{grid.user_certificate}"\nkey = "{grid.locked_key}"\n'
+            'passphrase_variable = "MY_PASSPHRASE"\n'
+        )
+    receipt = hibali(*push, env={"MY_PASSPHRASE": grid.passphrase}, exit=0).last
+    assert (receipt["mover"], receipt["proof_moved"]) == ("gridftp", "digest")
+    assert (place / "large").read_bytes() == source.read_bytes()
+    nowhere(grid.passphrase, hibali.home.folder, hibali.home.runtime)
+
+
+@pytest.fixture
+def bench(hibali: Any, grid: Grid) -> Bench:
+    made = Bench(hibali, doing(f"{TELL} >[OUT]; sleep [SLEEP]"))
+    hibali.env |= grid.env
+    made.add_local_site()
+    return made
+
+
+def proxies(bench: Bench) -> list[Path]:
+    return sorted(bench.folder.glob("work-*/runs/**/proxy"))
+
+
+def test_a_job_has_a_proxy_of_its_own_and_loses_it(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+    mine = grid.make_proxy(tmp_path / "mine", 3 * 3600)
+    bench.hibali.env["X509_USER_PROXY"] = str(mine)
+    answers = bench.answers()
+    short = bench.run(answers, "--with-proxy", "--time", "4h", exit=4).last
+    assert (short["code"], short["hint"]) == ("proxy-too-short", "Type: grid-proxy-init -valid 12:00")
+    assert bench.run_ids() == []
+    ended = bench.run(answers, "--with-proxy", "--time", "1h", "--wait", exit=0).last
+    bench.hibali("runs", "collect", ended["id"], "back", exit=0)
+    path, mode, left = (bench.folder / "back" / "out.txt").read_text().split()
+    assert path == f"{ended['folder']}/proxy"
+    assert (mode, int(left) <= 3 * 3600) == ("600", True)
+    assert proxies(bench) == []
+    key = mine.read_text().partition("PRIVATE KEY-----\n")[2][:60]
+    assert key
+    nowhere(key, bench.folder)
+
+    ended = bench.run(answers, "--new", "--wait", exit=0).last  # without one the variable is as it was
+    bench.hibali("runs", "collect", ended["id"], "without", exit=0)
+    assert (bench.folder / "without" / "out.txt").read_text().split()[0] == str(mine)
+
+    swept = bench.run(answers, "--with-proxy", "--param", "say=a,b", "--wait", exit=0).last
+    told = sorted(path.read_text().split()[0] for path in Path(swept["folder"]).glob("tasks/*/work/out.txt"))
+    assert told == [f"{swept['folder']}/tasks/{number}/proxy" for number in (1, 2)]
+    assert proxies(bench) == []
+    pilot = bench.run(answers, "--with-proxy", "--param", "say=a,b", "--pilot", exit=2).last
+    assert pilot["code"] == "not-in-a-pilot"
+
+
+def test_a_job_s_proxy_is_made_by_the_table_and_the_passphrase_goes_nowhere(hibali: Any, grid: Grid) -> None:
+    bench = Bench(hibali, doing(f"({TELL}; env) >[OUT]"))
+    bench.add_local_site()
+    hibali.env |= {"X509_CERT_DIR": str(grid.certificates), "MY_PASSPHRASE": grid.passphrase}
+    hibali.env.pop("X509_USER_PROXY", None)
+    with hibali.home.config.open("a") as config:
+        config.write(
+            f'[sites.here.proxy]\nmake = "grid-proxy-init"\ncertificate = "{grid.user_certificate}"\nqueue = "0s"\n'
+            f'key = "{grid.locked_key}"\npassphrase_variable = "MY_PASSPHRASE"\njobs = true\n'
+        )
+    ended = bench.run(bench.answers(), "--time", "2h", "--wait", exit=0).last
+    path, mode, left = (Path(ended["folder"]) / "work" / "out.txt").read_text().splitlines()[0].split()
+    assert (path, mode) == (f"{ended['folder']}/proxy", "600")
+    assert 7000 < int(left) <= 7200
+    bench.run(bench.answers(), "--no-proxy", "--new", "--wait", exit=0)
+    nowhere(grid.passphrase, hibali.home.folder, hibali.home.runtime)
+    assert proxies(bench) == []
+
+
+def test_a_proxy_does_not_outlive_a_job_that_is_ended(bench: Bench) -> None:
+    answers = bench.answers(sleep=600)
+    run = bench.run(answers, "--with-proxy", exit=0).last
+    assert [path.parent.name for path in proxies(bench)] == [run["id"]]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in proxies(bench)] == [0o600]
+    bench.hibali("runs", "cancel", run["id"], exit=None)
+    bench.hibali("runs", "wait", run["id"], exit=7)
+    assert proxies(bench) == []
+
+    # what could not say goodbye is not known to be over, until somebody wishes it
+    run = bench.run(answers, "--with-proxy", "--new", exit=0).last
+    job = int(run["tasks"][0]["job"].split(":")[0])
+    os.killpg(job, signal.SIGKILL)
+    assert len(proxies(bench)) == 1
+    bench.hibali("runs", "cancel", run["id"])
+    assert proxies(bench) == []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["bubblewrap", "podman"])
+def test_a_tool_in_a_container_can_read_the_proxy_and_not_change_it(
+    word: str, request: pytest.FixtureRequest, hibali: Any, grid: Grid, tool: Tool
+) -> None:
+    ready(word, request, hibali)
+    hibali.env |= grid.env
+    command = 'cat "$X509_USER_PROXY" >[OUT]; echo x >>"$X509_USER_PROXY"; true'
+    bench = Bench(hibali, {**doing(command), "container-image": {"type": "docker", "image": tool.name}})
+    bench.add_local_site("box", word)
+    catalogued(bench, tool)
+    ended = bench.run(bench.answers(), "--with-proxy", "--wait", exit=0).last
+    assert (Path(ended["folder"]) / "work" / "out.txt").read_text().count("BEGIN CERTIFICATE") == 3
+    assert b"Read-only file system" in hibali("runs", "logs", ended["id"], "--stderr", exit=0).out
+    assert proxies(bench) == []
+
+
+@pytest.mark.heavy
+def test_a_job_of_slurm_has_a_proxy_and_one_that_never_began_has_none_left(
+    hibali: Any, slurm: Any, grid: Grid
+) -> None:
+    bench = Bench(hibali, doing(f"{TELL} >[OUT]; sleep [SLEEP]"))
+    hibali.env |= grid.env
+    bench.add_slurm_site(slurm)
+    config = hibali.home.config
+    config.write_text(config.read_text() + "[sites.cluster.proxy]\njobs = true\n")
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    path, mode, _ = (Path(ended["folder"]) / "work" / "out.txt").read_text().split()
+    assert (path, mode) == (f"{ended['folder']}/proxy", "600")
+    assert proxies(bench) == []
+    held = bench.run(bench.answers(), "--hold", "--new", exit=0).last
+    assert len(proxies(bench)) == 1
+    bench.hibali("runs", "cancel", held["id"])
+    bench.hibali("runs", "wait", held["id"], exit=7)
+    assert proxies(bench) == []

@@ -1,0 +1,144 @@
+"""What will not work at three in the morning is said when a schedule is added, with the line to type."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.processes import MARK
+from tests.support.own_server import OwnServer, own_server
+from tests.support.places import add_site, make_place
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[OwnServer]:
+    with own_server("ssh", tmp_path) as found:
+        yield found
+
+
+class Evening:
+    """Somebody who adds a schedule, and is told what is in the way."""
+
+    def __init__(self, hibali: Any, source: Path) -> None:
+        self.hibali = hibali
+        self.source = source
+        source.mkdir()
+        home = hibali.home
+        self.marks = (f"--env={MARK}={home.env[MARK]}",)
+
+    def add(self, target: str, *words: str, exit: int = 4, env: dict[str, str] | None = None) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+        add = (
+            "schedule",
+            "add",
+            "nightly",
+            "--cron",
+            "@daily",
+            "--by",
+            "print",
+            "--json",
+            *self.marks,
+            *words,
+        )
+        return self.hibali(*add, "--", "push", self.source, target, exit=exit, env=env)
+
+    def told(self, target: str, *words: str, env: dict[str, str] | None = None) -> tuple[str, str]:
+        """The code and the hint of what is in the way; nothing was added."""
+        answer = self.add(target, *words, env=env)
+        assert "nightly" not in self.hibali("schedule", "list", exit=0).out.decode()
+        assert [line["kind"] for line in answer.lines] == ["schedule-check", "error"]
+        assert answer.last["hint"].encode() in answer.err
+        return answer.last["code"], answer.last["hint"]
+
+
+def keygen(*words: str | Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", *words], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+
+def test_ways_in_by_ssh(hibali: Any, server: OwnServer, tmp_path: Path) -> None:
+    add_site(hibali.home.config, "far", server.place)
+    evening = Evening(hibali, tmp_path / "source")
+    sshd = Path(server.place.server.folder)  # type: ignore[attr-defined]
+    key, known = sshd / "login_key", sshd / "known_hosts"
+
+    good = known.read_text()
+    known.write_text("")
+    code, hint = evening.told("far:data")
+    assert (code, hint.endswith(f"ssh -F {sshd}/config far")) == ("host-key", True)
+    known.write_text(good)
+
+    keygen("-p", "-P", "", "-N", "long words", "-f", key)
+    code, hint = evening.told("far:data")
+    assert code == "passphrase-key"
+    assert "ssh-keygen -t ed25519 -N '' -f" in hint
+    agent = tmp_path / "agent"
+    code, hint = evening.told("far:data", f"--env=SSH_AUTH_SOCK={agent}")
+    assert (code, f"ssh-agent -a {agent}" in hint) == ("no-agent", True)
+    keygen("-p", "-P", "long words", "-N", "", "-f", key)
+
+    keygen("-f", tmp_path / "authority", "-N", "", "-t", "ed25519")
+    keygen("-s", tmp_path / "authority", "-I", "me", "-n", "me", "-V", "-5m:+3h", f"{key}.pub")
+    code, hint = evening.told("far:data")
+    assert (code, f"ssh-keygen -L -f {key}-cert.pub" in hint) == ("certificate-expires", True)
+    added = evening.add("far:data", "--no-check", exit=0).last
+    assert added["change"] == "added"
+    told = tmp_path / "told"
+    hibali("schedule", "notify", "--command", f"tee -a {told}", "--expires-within", "1", exit=0)
+    for _ in range(2):
+        hibali("schedule", "run", "--due", exit=0)
+    notice = json.loads(told.read_text())
+    assert (notice["event"], notice["expires"] is not None) == ("expires", True)
+    assert b'credential="certificate"' in hibali("schedule", "metrics", exit=0).out
+    hibali("schedule", "remove", "nightly", exit=0)
+    (sshd / "login_key-cert.pub").unlink()
+
+    evening.add("far:data", exit=0)
+    assert not list(hibali.home.runtime.rglob("hibali*")), "the login of the look was its own, and is ended"
+    assert hibali("schedule", "check", "nightly", "--json", exit=0).last["obstacles"] == []
+    config = sshd / "sshd_config"
+    config.write_text(
+        f"AuthenticationMethods publickey,password\nPasswordAuthentication yes\n{config.read_text()}"
+    )
+    server.stop()
+    assert hibali("schedule", "check", "nightly", "--json", exit=5).last["code"] == "unreachable"
+    server.start()
+    asked = hibali("schedule", "check", "nightly", "--json", exit=4).last
+    assert (asked["code"], asked["hint"].endswith("hibali sites gate")) == ("second-factor", True)
+
+
+def test_a_proxy_that_does_not_outlive_the_night(hibali: Any, tmp_path: Path) -> None:
+    hibali.home.config.write_text(
+        'version = 1\n[sites.grid]\nkind = "ssh"\n[sites.grid.ssh]\nhost = "127.0.0.1"\nauth = "gsi"\n'
+    )
+    proxy = tmp_path / "proxy"
+    words = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", proxy)
+    subprocess.run(["openssl", *words, "-subj", "/CN=me", "-days", "1"], check=True, capture_output=True)
+    answer = Evening(hibali, tmp_path / "source").add("grid:data", f"--env=X509_USER_PROXY={proxy}")
+    hints = {each["code"]: each["hint"] for each in answer.lines[0]["obstacles"]}
+    assert hints.keys() == {"host-key", "proxy-expires"}
+    assert hints["proxy-expires"].endswith(f"grid-proxy-init -valid 168:00 -out {proxy}")
+
+
+def test_secrets_of_an_object_store(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    bucket = make_place("s3", tmp_path, request.getfixturevalue)
+    add_site(hibali.home.config, "bucket", bucket)
+    evening = Evening(hibali, tmp_path / "source")
+    code, hint = evening.told("bucket:data", env=bucket.env)  # in this shell it would work
+    assert (code, "aws configure --profile" in hint) == ("missing-secret", True)
+    code, _ = evening.told("bucket:data")
+    assert code == "missing-secret"
+    profile = configparser.ConfigParser()
+    profile["default"] = {
+        name.lower(): bucket.env[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    }
+    (hibali.home.home / ".aws").mkdir()
+    with (hibali.home.home / ".aws" / "credentials").open("w") as stream:
+        profile.write(stream)
+    assert evening.add("bucket:data", exit=0).last["change"] == "added"
+    (evening.source / "a").write_bytes(b"1")
+    assert hibali("schedule", "run", "nightly", "--json", exit=0).last["files_moved"] == 1

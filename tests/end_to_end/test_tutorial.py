@@ -1,0 +1,55 @@
+"""The tutorial, typed exactly as it is written, in an empty home with nothing but Debian's programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.documented import REPOSITORY, is_as_shown, sessions
+
+END = "== the command ended =="
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    subprocess.run(["git", "clone", "-q", str(REPOSITORY), str(clone)], check=True)
+    home.mkdir()
+    environment = {
+        "HOME": str(home),
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(tmp_path),
+    }
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    typed = list(sessions(clone / "docs/tutorial.md"))
+    assert len(typed) > 20
+    with subprocess.Popen(
+        ["sh"],
+        cwd=clone,
+        env=environment | kept,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as shell:
+        for each in typed:
+            printed = _type(shell, each.command)
+            assert is_as_shown(each.output, printed), f"$ {each.command}\n{printed}\nis not\n{each.output}"
+
+
+def _type(shell: subprocess.Popen[str], command: str) -> str:
+    """What the shell prints until the command has ended; the next one finds its code in `$?`."""
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    shell.stdin.write(f"{command}\ncode=$?; echo; echo '{END}'; (exit $code)\n")
+    shell.stdin.flush()
+    lines: list[str] = []
+    while (line := shell.stdout.readline()).rstrip("\n") != END:
+        assert line, f"the shell ended at: {command}"
+        lines.append(line)
+    return "".join(lines)

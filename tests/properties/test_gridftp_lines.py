@@ -1,0 +1,141 @@
+"""What globus-url-copy is told: lists that mean what was meant whatever the names, pieces that cover each file once."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import AccessError, TryLaterError
+from transfers.entry import Entry, Kind
+from transfers.gridftp_errors import DeclinedError, explain
+from transfers.gridftp_lines import (
+    HERE,
+    can_be_told,
+    fit,
+    fits_a_list,
+    least_bytes,
+    list_line,
+    mapped,
+    share_out,
+    url_of,
+    words,
+)
+from transfers.store import Item, Unit
+
+MIB = 1 << 20
+URL = "gsiftp://far.test:2811"
+names = st.binary(min_size=1, max_size=60).filter(lambda name: not set(name) & {0, 0x2F})
+paths = st.lists(names, min_size=1, max_size=4).map(lambda parts: b"/" + b"/".join(parts))
+
+
+def item(number: int, size: int) -> Item:
+    return Item(number, Entry(b"x%d" % number, Kind.FILE, size, 0))
+
+
+@given(paths, paths, st.integers(0, 1 << 50), st.integers(1, 1 << 40))
+def test_a_line_is_taken_apart_as_its_manual_says(
+    source: bytes, target: bytes, offset: int, length: int
+) -> None:
+    """URLs in double quotes, spaces between, comments begin with #."""
+    line = list_line(
+        url_of(HERE, source), url_of(URL, target), Unit((item(0, 1),), offset, length, segment=True)
+    )
+    assert line.isascii()
+    assert line.endswith("\n")
+    before, first, between, second, rest = line.rstrip("\n").split('"')
+    assert (before, between, rest) == ("", " ", f" {offset},{length}")
+    assert (unquote_to_bytes(first), unquote_to_bytes(second)) == (
+        HERE.encode() + source,
+        URL.encode() + target,
+    )
+    assert not set(first + second) & set(" \t#*?[]")
+
+
+@given(paths)
+def test_no_name_becomes_a_command_of_its_own(path: bytes) -> None:
+    told = can_be_told(URL, path)
+    assert told == (not set(path) & {10, 13} and not path.startswith(b"/~") and fits_a_list(URL, path))
+    assert not can_be_told(URL, b"/" + b"%" * 200)
+    assert not can_be_told(URL, path[1:])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3 << 30), st.floats(0, 0.99)), min_size=1, max_size=6),
+    st.floats(0, 2),
+    st.integers(1, 64),
+)
+def test_pieces_cover_what_is_left_once(files: list[tuple[int, float]], round_trip: float, most: int) -> None:
+    starts = [(item(number, size), int(size * share)) for number, (size, share) in enumerate(files)]
+    size = sum(one.entry.size - start for one, start in starts)
+    chosen = fit(size, round_trip, most)
+    assert 1 <= chosen.connections <= most
+    lanes = share_out(starts, chosen)
+    assert len(lanes) <= chosen.connections
+    # taken in turns they are in the order of the files, which fill from their starts
+    in_turn = [lane[turn] for turn in range(len(lanes[0])) for lane in lanes if turn < len(lane)]
+    for one, start in starts:
+        pieces = [unit for unit in in_turn if unit.items[0].number == one.number]
+        ends = [start, *(unit.offset + unit.length for unit in pieces)]
+        assert [unit.offset for unit in pieces] == ends[:-1]
+        assert ends[-1] == one.entry.size
+        assert all(0 < unit.length <= chosen.piece for unit in pieces)
+
+
+def test_the_distance_decides() -> None:
+    assert (fit(2 << 30, 0.0005, 4).streams, fit(2 << 30, 0.0005, 4).buffer) == (1, 0)
+    far = fit(2 << 30, 0.11, 2)
+    assert (far.connections, far.streams, far.buffer, far.piece) == (2, 4, 16 * MIB, 64 * MIB)
+    assert fit(5 * MIB, 0.11, 4).connections == 1
+    assert least_bytes(0.0005) < 5 * MIB < least_bytes(0.11) < 64 * MIB
+    assert words("/list", far)[-2:] == ["-f", "/list"]
+    assert "-tcp-bs" not in words("/list", fit(2 << 30, 0.0005, 4))
+
+
+def test_the_longest_path_maps() -> None:
+    paths = {"/": "/all", "/data": "/d/", "/data/big": "/"}
+    told = [mapped(path, paths) for path in (b"/data/x", b"/data/big/x", b"/database", b"/data")]
+    assert told == [b"/d/x", b"/x", b"/all/database", b"/d"]
+    assert mapped(b"/x", {}) == b"/x"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "code"),
+    [
+        (
+            b"globus_credential: The proxy credential: /tmp/\xff\xfe\n  expired 3 minutes ago.",
+            AccessError,
+            "proxy-expired",
+        ),
+        (
+            b"globus_sysconfig: Could not find a valid proxy certificate file location",
+            AccessError,
+            "proxy-missing",
+        ),
+        (b"Could not find a valid trusted CA certificates directory", AccessError, "authority-unknown"),
+        (b"530 Login incorrect. : No local mapping", AccessError, "gridftp-denied"),
+        (b"globus_xio: System error in connect: Connection refused", TryLaterError, "gridftp-unreachable"),
+        (b"globus_libc_getaddrinfo failed.\nName or service not known", TryLaterError, "gridftp-unreachable"),
+        # what `-st` says of a server that hangs
+        (b"globus_ftp_client: the operation was aborted", TryLaterError, "gridftp-unreachable"),
+        (
+            b"an end-of-file was reached\nglobus_xio: An end of file occurred",
+            TryLaterError,
+            "gridftp-unreachable",
+        ),
+    ],
+)
+def test_faults_are_worded(said: bytes, kind: type, code: str) -> None:
+    noise = b"debug: sending command\nUSER :globus-mapping:\n\nerror: "
+    problem = explain(noise + said + b"\n", URL)
+    assert isinstance(problem, kind)
+    assert (problem.code, problem.about) == (code, URL)  # type: ignore[union-attr]
+
+
+def test_a_refusal_is_no_failure_of_the_line() -> None:
+    said = b"\nerror: the server responded with an error\n500 500-Command failed. : open failed.\n500-No such file\n"
+    problem = explain(said, URL)
+    assert isinstance(problem, DeclinedError)
+    assert "No such file" in str(problem)

@@ -1,0 +1,248 @@
+"""Auth: tokens by three grants, the page where a person allows, consents, revocation."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import secrets
+import time
+import urllib.parse
+from typing import Any
+
+from globus_sdk.scopes import Scope, ScopeParser
+
+from tests.services.globus.http import Answer, Request, route
+from tests.services.globus.signing import signed
+from tests.services.globus.world import AUTH, ApiError, Client, World, now
+
+_OPENID = frozenset({"openid", "email", "profile"})
+
+
+def oauth_error(status: int, error: str) -> ApiError:
+    return ApiError(status, error.upper(), error, error=error)
+
+
+def client_of(request: Request, form: dict[str, str]) -> Client:
+    """Who asks: a confidential client by its secret, a native one by its name."""
+    basic = request.basic()
+    name = basic[0] if basic else form.get("client_id", "")
+    client = request.world.clients.get(name)
+    if client is None or client.secret != (basic[1] if basic else None):
+        raise oauth_error(401, "invalid_client")
+    return client
+
+
+def server_of(world: World, scope: str) -> str:
+    """Which resource server a scope belongs to."""
+    if scope in _OPENID:
+        return AUTH
+    if scope.startswith("urn:globus:auth:scope:"):
+        return scope.split(":")[4]
+    server = scope.removeprefix("https://auth.globus.org/scopes/").partition("/")[0]
+    if server == scope or (scope.endswith(("/data_access", "/https")) and server not in world.collections):
+        raise oauth_error(400, "unknown_scope")
+    return server
+
+
+def consent(world: World, client: str, identity: str, scopes: list[Scope]) -> None:
+    """Record that this person lets this client do that, and what it does on their behalf."""
+
+    def record(scope: Scope, above: tuple[str, ...]) -> None:
+        server_of(world, scope.scope_string)
+        path = (*above, scope.scope_string)
+        known = world.consents.get((client, identity, path))
+        if known is None:
+            number = 100_000 + len(world.consents)
+            parent = world.consents[client, identity, above]["dependency_path"] if above else []
+            world.consents[client, identity, path] = {
+                "created": now(),
+                "id": number,
+                "status": "approved",
+                "updated": now(),
+                "allows_refresh": True,
+                "dependency_path": [*parent, number],
+                "scope_name": scope.scope_string,
+                "atomically_revocable": scope.optional,
+                "effective_identity": identity,
+                "auto_approved": False,
+                "last_used": now(),
+                "scope": hashlib.md5(scope.scope_string.encode()).hexdigest(),  # noqa: S324 - a name
+                "client": client,
+            }
+        for below in scope.dependencies:
+            record(below, path)
+
+    for scope in scopes:
+        record(scope, ())
+
+
+def token_answer(
+    world: World, client: Client, identity: str, scopes: list[str], *, refresh: bool, state: str | None = None
+) -> dict[str, Any]:
+    """One token for each resource server, the first on top, as Auth answers."""
+    by_server: dict[str, list[str]] = {}
+    for scope in scopes:
+        by_server.setdefault(server_of(world, scope), []).append(scope)
+    found = []
+    for server, names in by_server.items():
+        token = world.issue(client.id, identity, server, tuple(names), refresh=False)
+        document = {
+            "access_token": token.value,
+            "scope": " ".join(names),
+            "expires_in": world.token_seconds,
+            "token_type": "Bearer",
+            "resource_server": server,
+        }
+        if state is not None:
+            document["state"] = state
+        if refresh:
+            again = world.issue(client.id, identity, server, tuple(names), refresh=True)
+            document["refresh_token"] = again.value
+        found.append(document)
+    if not found:
+        raise oauth_error(400, "invalid_scope")
+    answer = {**found[0], "other_tokens": found[1:]}
+    if "openid" in scopes:
+        answer["id_token"] = _id_token(world, client.id, identity)
+    return answer
+
+
+def _id_token(world: World, client: str, identity: str) -> str:
+    person = world.identities[identity]
+    moment = int(time.time())
+    return signed(
+        {
+            "iss": "https://auth.globus.org",
+            "sub": identity,
+            "aud": client,
+            "iat": moment,
+            "exp": moment + world.token_seconds,
+            "preferred_username": person.username,
+            "name": person.name,
+            "email": person.email,
+            "last_authentication": moment,
+        }
+    )
+
+
+@route("POST", "/v2/oauth2/token")
+def token(request: Request) -> Answer:
+    fail_if_asked(request)
+    form = request.form()
+    client = client_of(request, form)
+    world = request.world
+    grants = {
+        "client_credentials": _client_credentials,
+        "refresh_token": _refresh,
+        "authorization_code": _exchange_code,
+    }
+    grant = grants.get(form.get("grant_type", ""))
+    if grant is None:
+        raise oauth_error(400, "unsupported_grant_type")
+    with world.changed:
+        return Answer(200, grant(world, client, form), {"Cache-Control": "no-store"})
+
+
+def _client_credentials(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
+    if client.secret is None:
+        raise oauth_error(401, "unauthorized_client")
+    wanted = ScopeParser.parse(form.get("scope", ""))
+    identity = world.identity_of(client).id
+    consent(world, client.id, identity, wanted)
+    return token_answer(world, client, identity, [scope.scope_string for scope in wanted], refresh=False)
+
+
+def _refresh(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
+    known = world.live(form.get("refresh_token", ""), refresh=True)
+    if known is None or known.client != client.id:
+        raise oauth_error(400, "invalid_grant")
+    answer = token_answer(world, client, known.identity, list(known.scopes), refresh=False)
+    return {**answer, "refresh_token": known.value}
+
+
+def _exchange_code(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
+    asked = world.codes.pop(form.get("code", ""), None)
+    if (
+        asked is None
+        or asked["client_id"] != client.id
+        or asked["redirect_uri"] != form.get("redirect_uri")
+        or not _is_verified(asked, form.get("code_verifier", ""))
+    ):
+        raise oauth_error(401, "invalid_grant")
+    scopes = [scope.scope_string for scope in ScopeParser.parse(asked["scope"])]
+    offline = asked.get("access_type") == "offline"
+    return token_answer(
+        world, client, asked["identity"], scopes, refresh=offline, state=asked.get("state", "_default")
+    )
+
+
+def _is_verified(asked: dict[str, Any], verifier: str) -> bool:
+    """RFC 7636: whoever exchanges the code began the login."""
+    if "code_challenge" not in asked:
+        return True
+    digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    return secrets.compare_digest(digest, asked["code_challenge"])
+
+
+@route("GET", "/v2/oauth2/authorize")
+def authorize(request: Request) -> Answer:
+    """The page where a person logs in and allows; the world's person does so at once, or denies."""
+    world, asked = request.world, dict(request.query)
+    client = world.clients.get(asked.get("client_id", ""))
+    if (
+        client is None
+        or "redirect_uri" not in asked
+        or (client.secret is None and "code_challenge" not in asked)
+    ):
+        raise oauth_error(400, "invalid_request")
+    given = {"state": asked.get("state", "_default")}
+    if world.denies:
+        given["error"] = "access_denied"
+    else:
+        with world.changed:
+            consent(world, client.id, world.user, ScopeParser.parse(asked.get("scope", "")))
+            given["code"] = secrets.token_urlsafe(16)
+            world.codes[given["code"]] = {**asked, "identity": world.user}
+    separator = "&" if "?" in asked["redirect_uri"] else "?"
+    return Answer(302, {}, {"Location": asked["redirect_uri"] + separator + urllib.parse.urlencode(given)})
+
+
+@route("GET", "/v2/web/auth-code")
+def show_code(request: Request) -> Answer:
+    """The page from which a person copies the code."""
+    shown = html.escape(request.query.get("code") or request.query.get("error", ""))
+    return Answer(
+        200, f"<html><body><code>{shown}</code></body></html>".encode(), {"Content-Type": "text/html"}
+    )
+
+
+@route("POST", "/v2/oauth2/token/revoke")
+def revoke(request: Request) -> dict[str, Any]:
+    form = request.form()
+    client = client_of(request, form)
+    world = request.world
+    with world.changed:
+        known = world.tokens.get(form.get("token", ""))
+        if known is not None and known.client == client.id:
+            del world.tokens[known.value]
+    return {"active": False}
+
+
+def fail_if_asked(request: Request) -> None:
+    """Raise what the test switched on for this request."""
+    about = {"request": f"{request.method} {request.path}"}
+    fault = request.world.take("too_many_requests", "unavailable", "error", **about)
+    if fault is None:
+        return
+    codes = {"too_many_requests": (429, "TooManyRequests"), "unavailable": (503, "ServiceUnavailable")}
+    status, code = codes.get(fault.kind, (500, "InternalError"))
+    problem = ApiError(
+        fault.status or status,
+        fault.code or code,
+        fault.message or "The service cannot do this now",
+        **fault.body,
+    )
+    if fault.retry_after is not None:
+        problem.headers["Retry-After"] = str(fault.retry_after)
+    raise problem

@@ -1,0 +1,96 @@
+"""An unmodified globus-cli at work against the double: it looks, makes folders, moves, waits, consents, deletes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.services.globus import Globus
+from tests.services.session import REPOSITORY
+from tests.support.lacking import lacks
+
+_CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
+
+
+@pytest.fixture
+def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
+    """Its output as JSON or text; the exit code is as expected, else the test ends."""
+    if not _CLI.exists():
+        lacks("globus-cli: sh tests/prepare.sh globus")
+    environment = {
+        **globus.env,
+        "HOME": str(tmp_path / "home"),
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "GLOBUS_CLI_CLIENT_ID": globus.client_id,
+        "GLOBUS_CLI_CLIENT_SECRET": globus.client_secret,
+    }
+    (tmp_path / "home").mkdir()
+
+    def run(*words: str, ends_with: int = 0) -> str:
+        done = subprocess.run(
+            [_CLI, *words], env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == ends_with, (words, done)
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.heavy
+def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str], tmp_path: Path) -> None:
+    here = globus.make_collection(tmp_path / "a", "the laptop", entity_type="GCP_mapped_collection")
+    far = globus.make_collection(tmp_path / "b", "the cluster", data_access=True)
+    for name in ("one", "in/two", "in/'three' ü"):
+        path = here.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode() * 1000)
+
+    assert globus.client_id in cli("whoami")
+    assert far.id in cli("endpoint", "search", "cluster", "--jmespath", "DATA[].id")
+    assert "the laptop" in cli("endpoint", "show", here.id)
+    assert cli("ls", f"{here.id}:/").splitlines() == ["in/", "one"]
+    assert cli("ls", "--recursive", f"{here.id}:/").split("\n")[:4] == [
+        "in/",
+        "one",
+        "in/'three' ü",
+        "in/two",
+    ]
+    cli("mkdir", f"{far.id}:/new")  # the consent that is missing it asks for itself
+    assert "Directory" in cli("stat", f"{far.id}:/new") or "dir" in cli("stat", f"{far.id}:/new")
+
+    words = ("transfer", "--recursive", f"{here.id}:/", f"{far.id}:/new", "--label", "all of it")
+    submitted = cli("task", "generate-submission-id").strip()
+    quota = globus.fault("quota", path="*/one")
+    task = json.loads(cli(*words, "--submission-id", submitted, "-F", "json"))["task_id"]
+    globus.wait(task, nice_status="QUOTA_EXCEEDED")
+    shown = json.loads(cli("task", "show", task, "-F", "json"))
+    assert (shown["status"], shown["nice_status"], shown["label"]) == (
+        "ACTIVE",
+        "QUOTA_EXCEEDED",
+        "all of it",
+    )
+    cli("task", "wait", task, "--timeout", "1", "--polling-interval", "1", ends_with=1)
+    assert "quota exceeded" in cli("task", "event-list", task, "--filter-errors").lower().replace("_", " ")
+    quota.clear()
+    cli("task", "wait", task, "--timeout", "60", "--polling-interval", "1")
+    again = json.loads(cli(*words, "--submission-id", submitted, "-F", "json"))
+    assert (again["task_id"], again["code"]) == (task, "Duplicate")
+    assert cli("task", "show", "--successful-transfers", task).count("/new/") == 3
+    assert (far.root / "new/in/'three' ü").read_bytes() == (here.root / "in/'three' ü").read_bytes()
+
+    cli("rename", far.id, "/new/one", "/new/uno")
+    cli("rm", "--recursive", f"{far.id}:/new/in", "--polling-interval", "1")
+    assert sorted(path.name for path in (far.root / "new").iterdir()) == ["uno"]
+    paused = globus.fault("paused", message="for the night")
+    task = json.loads(cli("delete", f"{far.id}:/new/uno", "-F", "json"))["task_id"]
+    globus.wait(task, nice_status="PAUSED")
+    assert "for the night" in cli("task", "pause-info", task)
+    assert "cancelled successfully" in cli("task", "cancel", task)
+    paused.clear()
+    cli("task", "wait", task, "--polling-interval", "1", ends_with=1)
+    assert "FAILED" in cli("task", "list", "--filter-status", "FAILED")

@@ -1,0 +1,67 @@
+"""The codes of the error family that stand in the sources, read without running anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.support.documented import REPOSITORY
+
+PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
+_CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
+
+
+def error_codes() -> dict[str, list[str]]:
+    """Every code that is given to an error, or to a function or value that has a `code`, and where (`file:line`)."""
+    trees = {
+        path: ast.parse(path.read_text())
+        for package in PACKAGES
+        for path in (REPOSITORY / package).rglob("*.py")
+    }
+    places = defaultdict(set)
+    for tree in trees.values():
+        for name, place in _takers(tree):
+            places[name].add(place)
+    codes = defaultdict(list)
+    for path, tree in trees.items():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            for code in _codes_of(call, places.get(_name(call), set())):
+                codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
+    return dict(codes)
+
+
+def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What takes a `code` by place: functions and classes of fields, with the place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = [
+                each.arg for each in node.args.posonlyargs + node.args.args if each.arg not in {"self", "cls"}
+            ]
+        elif isinstance(node, ast.ClassDef):
+            fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+            names = [field.id for field in fields if isinstance(field, ast.Name)]
+        else:
+            continue
+        if "code" in names:
+            yield node.name, names.index("code")
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _codes_of(call: ast.Call, places: set[int]) -> Iterator[str]:
+    given = [call.args[place] for place in places if place < len(call.args)]
+    given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    if _name(call).endswith("Error"):
+        given += call.args[:1]
+    for each in given:
+        for value in (each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,):
+            if (
+                isinstance(value, ast.Constant)
+                and isinstance(value.value, str)
+                and _CODE.fullmatch(value.value)
+            ):
+                yield value.value

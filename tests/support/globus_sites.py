@@ -1,0 +1,116 @@
+"""Sites with collections at the double of Globus: a laptop's, two that ssh reaches, and one that Globus alone does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.services.globus import Globus, MadeCollection
+from tests.support.places import PARTIAL, FolderPlace, add_site, make_place
+from tests.support.trees import Tree, make_tree, read_tree
+
+SECRET = "GLOBUS_TEST_SECRET"
+
+
+@dataclass
+class GlobusSites:
+    """`here` is the folder of this machine that its collection shows; `far`, `north` and `vault` are sites by these names."""
+
+    hibali: Any
+    globus: Globus
+    here: Path
+    laptop: MadeCollection
+    place: Callable[[str], FolderPlace]
+    collections: dict[str, MadeCollection] = field(default_factory=dict)
+    roots: dict[str, Path] = field(default_factory=dict)
+
+    def add_ssh(self, name: str) -> Path:
+        """A site that ssh and Globus reach; its root."""
+        place = self.place(name)
+        made = self.globus.make_collection(place.root, name)
+        paths = json.dumps(str(place.root))
+        more = f'[sites.{name}.globus]\ncollection = "{made.id}"\npaths = {{ {paths} = "/" }}\n'
+        add_site(self.hibali.home.config, name, place, more)
+        self.hibali.env.update(place.env)
+        self.collections[name], self.roots[name] = made, place.root
+        return place.root
+
+    def add_local(self, name: str, root: Path) -> Path:
+        """Another folder of this machine with a collection of its own: all that a site with ssh has, without a login."""
+        made = self.globus.make_collection(root, name)
+        place = FolderPlace("local", root)
+        more = (
+            f'[sites.{name}.globus]\ncollection = "{made.id}"\npaths = {{ {json.dumps(str(root))} = "/" }}\n'
+        )
+        add_site(self.hibali.home.config, name, place, more)
+        self.collections[name], self.roots[name] = made, root
+        return root
+
+    def add_vault(self, folder: Path, *, https: bool = False) -> Path:
+        """A site that Globus alone reaches; the folder that is its root."""
+        name = "readable" if https else "vault"
+        made = self.globus.make_collection(folder, name, https=https)
+        table = (
+            f'[sites.{name}]\nkind = "globus"\nroots = {{ all = "/" }}\ndefault_root = "all"\n'
+            f'[sites.{name}.globus]\ncollection = "{made.id}"\nhttps = {str(https).lower()}\n'
+        )
+        self._write(table)
+        self.collections[name], self.roots[name] = made, folder
+        return folder
+
+    def _write(self, text: str) -> None:
+        with self.hibali.home.config.open("a") as config:
+            config.write(text)
+
+    def make(self, tree: Tree, name: str = "data") -> Path:
+        return make_tree(self.here / name, tree)
+
+    def move(self, *words: Any, code: int = 0) -> Any:
+        """`hibali WORDS --json`; the exit code is asserted, and that of its last line."""
+        answer = self.hibali(*words, "--json")
+        assert answer.exit == code, str(answer)
+        assert answer.last["exit"] == code, str(answer)
+        assert b"Traceback" not in answer.err, str(answer)
+        return answer
+
+    def push(self, *words: Any, code: int = 0, to: str = "far:data") -> Any:
+        return self.move("push", self.here / "data", to, *words, code=code)
+
+    def same(self, name: str = "far", folder: str = "data") -> bool:
+        """Whether the site holds what the laptop does, and nothing of ours besides."""
+        return read_tree(self.here / "data") == read_tree(self.roots[name] / folder)
+
+    def ours(self, name: str = "far") -> list[bytes]:
+        """What lies there under names of ours."""
+        found = []
+        for folder, folders, files in os.walk(os.fsencode(self.roots[name])):
+            names = [each for each in (*folders, *files) if each == b".hibali" or PARTIAL.fullmatch(each)]
+            found += [folder + b"/" + each for each in names]
+        return found
+
+    def transfers(self) -> list[dict[str, Any]]:
+        """The transfer tasks that the double was asked for, oldest first."""
+        return [task for task in self.globus.tasks() if task["type"] == "TRANSFER"]
+
+
+def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[str], Any]) -> GlobusSites:
+    """A configuration with a client that acts as itself, and a collection of this machine."""
+    here = folder / "laptop"
+    laptop = globus.make_collection(here, "laptop", entity_type="GCP_mapped_collection")
+    hibali.env |= {**globus.env, SECRET: globus.client_secret}
+    hibali.home.config.write_text(
+        f'version = 1\n[globus]\nclient_id = "{globus.client_id}"\nsecret_variable = "{SECRET}"\n'
+        f'[sites.laptop]\nkind = "local"\nroots = {{ all = {json.dumps(str(here))} }}\n'
+        f'[sites.laptop.globus]\ncollection = "{laptop.id}"\npaths = {{ {json.dumps(str(here))} = "/" }}\n'
+    )
+
+    def place(name: str) -> FolderPlace:
+        made = make_place("ssh", folder / name, fixture)
+        assert isinstance(made, FolderPlace)
+        return made
+
+    return GlobusSites(hibali, globus, here, laptop, place)

@@ -1,0 +1,56 @@
+"""Debian's own `crontab` and `cron`, with a spool that nobody else sees: the machine's crontabs and jobs are left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.services.processes import end_all, start
+from tests.support.lacking import lacks
+
+# what the daemon would run besides, and where it says that there is one, are not the machine's
+_ENTER = (
+    'mount --bind "$0/spool" /var/spool/cron/crontabs && mount --bind "$0/none" /etc/cron.d'
+    ' && mount --bind "$0/empty" /etc/crontab && mount -t tmpfs none /run && exec "$@"'
+)
+
+
+class PrivateCron:
+    """`words` stand before a command that is to see this spool; `start` begins the daemon."""
+
+    def __init__(self, folder: Path) -> None:
+        for program in ("crontab", "cron"):
+            if shutil.which(program, path="/usr/bin:/usr/sbin") is None:
+                lacks(f"{program} is missing; it comes with cron")
+        self.folder = folder
+        for name in ("spool", "none", "daemon"):
+            (folder / name).mkdir(parents=True)
+        (folder / "empty").touch()
+        (folder / "spool").chmod(0o1730)
+        self.words = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", _ENTER, str(folder))
+        if (
+            os.geteuid() != 0
+            or subprocess.run([*self.words, "true"], check=False, capture_output=True).returncode
+        ):
+            pytest.skip("only root may have a spool of its own")
+
+    def put(self, content: bytes) -> None:
+        """Make this the user's crontab, as a user does."""
+        subprocess.run([*self.words, "crontab", "-"], input=content, check=True)
+
+    def content(self) -> bytes | None:
+        """The user's crontab; None where there is none."""
+        found = subprocess.run([*self.words, "crontab", "-l"], check=False, capture_output=True)
+        return found.stdout if found.returncode == 0 else None
+
+    def start(self) -> None:
+        """Let the daemon fire what is due."""
+        start(self.folder / "daemon", [*self.words, "/usr/sbin/cron", "-f"], self.folder / "daemon.log")
+
+    def end(self) -> None:
+        """End it, and whatever it fired."""
+        end_all(self.folder / "daemon")

@@ -1,0 +1,101 @@
+"""Every line that an error tells to type is one that the commands know."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.command_tree import check_call
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
+# In backticks, or from its beginning or a colon to the end of the text.
+LINE = re.compile(r"`(hibali [^`]+)`|(?:^|(?<=: ))(hibali [a-z][^`]*)$")
+MENTION = re.compile(r"`hibali run` line")  # a line that was typed before
+
+
+def text_of(node: ast.expr) -> str | None:
+    """A string of the sources, with X in the place of what is put in."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+    return None
+
+
+def texts_in(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """The whole strings in an expression, not the parts of those that are put together."""
+    text = text_of(node) if isinstance(node, ast.expr) else None
+    if text is not None:
+        yield node.lineno, text  # type: ignore[attr-defined]
+        return
+    for below in ast.iter_child_nodes(node):
+        yield from texts_in(below)
+
+
+def hints_in(node: ast.AST) -> Iterator[ast.expr]:
+    """What stands behind `hint=`, is called `hint`, comes from a function of that name, or is what `warn` says to fix."""
+    match node:
+        case ast.keyword(arg="hint", value=value) | ast.Assign(targets=[ast.Name(id="hint")], value=value):
+            yield value
+        case ast.FunctionDef(name="hint" | "_hint"):
+            yield from (each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value)
+        case ast.Call(func=ast.Attribute(attr="warn"), args=[_, _, fix]):
+            yield fix
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Where each hint stands, and its text: those of errors, and what `doctor` says to fix."""
+    for package in PACKAGES:
+        for path in sorted((REPOSITORY / package).rglob("*.py")):
+            source = path.read_text()
+            if "hint" not in source and ".warn(" not in source:
+                continue
+            for node in ast.walk(ast.parse(source)):
+                for each in hints_in(node):
+                    for line, text in texts_in(each):
+                        yield f"{path.relative_to(REPOSITORY)}:{line}", text
+
+
+def check_line(line: str) -> None:
+    """Raises `click.UsageError` where it is no line that could be typed as it is."""
+    check_call(shlex.split(re.split(r" (?:>|&&|\|) ", line)[0])[1:], whole=True)
+
+
+def test_every_hint_can_be_pasted() -> None:
+    checked, wrong = 0, []
+    for where, text in hints():
+        if "hibali " not in MENTION.sub("", text) or "git annex" in text:
+            continue
+        lines = [one or other for one, other in LINE.findall(MENTION.sub("", text))]
+        if not lines and re.search(r"hibali [a-z]+ [a-z-]", text):
+            wrong.append(f"{where}: a line in the midst of words: {text}")
+        for line in lines:
+            checked += 1
+            try:
+                check_line(line)
+            except click.UsageError as problem:
+                wrong.append(f"{where}: {line}: {problem.format_message()}")
+    assert not wrong, "\n".join(wrong)
+    assert checked > 50
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hibali site list",
+        "hibali sites lst",
+        "hibali sites show",
+        "hibali ls a: b:",
+        "hibali push a b --nope",
+    ],
+)
+def test_the_check_itself_sees_what_is_wrong(line: str) -> None:
+    with pytest.raises(click.UsageError):
+        check_line(line)

@@ -1,0 +1,137 @@
+"""What config.toml says of Globus: clients, collections, and how paths map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import UsageError
+from hibali.settings import Settings, SettingsError, parse_settings
+from hibali.settings_edit import add_site
+from hibali.sites import GlobusClient, GlobusSettings
+from transfers.globus.paths import path_in_collection
+
+ONE, OTHER, DATA = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "abc")
+PLACE = Path("config.toml")
+
+
+def parse(text: str) -> Settings:
+    return parse_settings(f"version = 1\n{text}", PLACE)
+
+
+def problems_of(text: str) -> list[tuple[int, str]]:
+    with pytest.raises(SettingsError) as caught:
+        parse(text)
+    return [(found["line"], found["key"]) for found in caught.value.problems]
+
+
+def test_a_site_has_its_own_client_or_that_of_all() -> None:
+    found = parse(f"""
+[globus]
+client_id = "{ONE.upper()}"
+[sites.archive]
+kind = "globus"
+roots = {{ data = "/data" }}
+default_root = "data"
+[sites.archive.globus]
+collection = "{DATA}"
+[sites.juwels]
+kind = "ssh"
+[sites.juwels.ssh]
+host = "juwels"
+[sites.juwels.globus]
+collection = "{DATA}"
+paths = {{ "/p/scratch" = "/scratch" }}
+https = true
+client_id = "{OTHER}"
+secret_command = ["pass", "globus"]
+""")
+    assert found.globus == GlobusClient(ONE)
+    assert found.site("archive").globus == GlobusSettings(DATA, client=GlobusClient(ONE))
+    client = GlobusClient(OTHER, secret_command=("pass", "globus"))
+    assert found.site("juwels").globus == GlobusSettings(
+        DATA, {"/p/scratch": "/scratch"}, https=True, client=client
+    )
+    assert (client.confidential, found.globus.confidential) == (True, False)
+
+
+def test_mistakes_are_named_by_line_and_a_secret_has_no_place() -> None:
+    assert problems_of(f"""[globus]
+client_id = "mine"
+client_secret = "x"
+secret_variable = "A B"
+[sites.aa]
+kind = "globus"
+work = "~/x"
+roots = {{ scratch = "$SCRATCH" }}
+[sites.bb]
+kind = "globus"
+[sites.bb.globus]
+collection = "{DATA}"
+paths = {{ "/a" = "/b" }}
+secret_keyring = "hibali"
+[sites.cc]
+kind = "s3"
+[sites.cc.s3]
+endpoint = "aws"
+[sites.cc.globus]
+collection = "{DATA}"
+[sites.dd]
+kind = "local"
+[sites.dd.globus]
+client_id = "{ONE}"
+secret_variable = "A"
+secret_command = ["b"]
+paths = {{ "a" = "/b" }}
+""") == [
+        (3, "globus.client_id"),
+        (4, "globus.client_secret"),
+        (5, "globus.secret_variable"),
+        (6, "sites.aa"),
+        (8, "sites.aa.work"),
+        (9, "sites.aa.roots.scratch"),
+        (14, "sites.bb.globus.paths"),
+        (15, "sites.bb.globus.secret_keyring"),
+        (20, "sites.cc.globus"),
+        (24, "sites.dd.globus"),
+        (24, "sites.dd.globus"),
+        (28, "sites.dd.globus.paths"),
+    ]  # fmt: skip
+    assert problems_of("[globus]\n") == [(2, "globus")]
+
+
+def test_adding_a_site_keeps_the_client_of_all_where_it_stands(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'version = 1\n# mine\n[globus]\nclient_id = "{ONE}"\n')
+    table = {"kind": "globus", "globus": {"collection": DATA}}
+    change, site = add_site(str(config), "archive", table)
+    assert (change, site.globus) == ("added", GlobusSettings(DATA, client=GlobusClient(ONE)))
+    assert add_site(str(config), "archive", table)[0] == "same"
+    assert "# mine\n[globus]\n" in config.read_text()
+    with pytest.raises(UsageError):
+        add_site(str(config), "other", {"kind": "globus"})
+
+
+def test_paths_of_the_filesystem_and_of_the_collection() -> None:
+    text = f"""[sites.xx]
+kind = "local"
+[sites.xx.globus]
+collection = "{DATA}"
+paths = {{ "/p/scratch" = "/scratch", "/p" = "/" }}
+[sites.yy]
+kind = "globus"
+[sites.yy.globus]
+collection = "{DATA}"
+[sites.zz]
+kind = "local"
+[sites.zz.globus]
+collection = "{DATA}"
+paths = {{ "/" = "/all/" }}
+"""
+    xx, yy, zz = (parse(text).site(name) for name in ("xx", "yy", "zz"))
+    assert [path_in_collection(xx, path) for path in ("/p/scratch", "/p/scratch/a b", "/p/scratches", "/q", "/p", "~/a")] == [
+        "/scratch", "/scratch/a b", "/scratches", None, "/", None,
+    ]  # fmt: skip
+    assert [path_in_collection(yy, path) for path in ("/a", "~", "~/a")] == ["/a", "/~", "/~/a"]
+    assert [path_in_collection(zz, path) for path in ("/", "/a/b")] == ["/all/", "/all/a/b"]

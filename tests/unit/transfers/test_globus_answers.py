@@ -1,0 +1,173 @@
+"""What answers of Globus mean: which error, which exit, and what to type; nothing of a whole answer is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import globus_sdk
+import pytest
+import requests
+
+from hibali.errors import HibaliError
+from hibali.sites import GlobusClient, GlobusSettings, Site
+from transfers.globus.answers import answered
+from transfers.globus.clients import merged_scopes, open_access
+from transfers.globus.secret import read_secret
+from transfers.globus.tokens import open_tokens
+
+ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
+TRANSFERS = "transfer.api.globus.org"
+ALL = "urn:globus:auth:scope:transfer.api.globus.org:all"
+NEEDED = f"{ALL}[*https://auth.globus.org/scopes/{OTHER}/data_access]"
+SECRET = "PLANTED0in0an0answer"  # what none of our errors may repeat
+
+
+def site(name: str, collection: str, *, secret: bool = False) -> Site:
+    client = GlobusClient(ONE, secret_variable="HIBALI_SECRET" if secret else None)
+    return Site(name, "globus", globus=GlobusSettings(collection, client=client))
+
+
+def problem_of(
+    kind: type[globus_sdk.GlobusAPIError], status: int, body: dict[str, Any]
+) -> globus_sdk.GlobusAPIError:
+    response = requests.Response()
+    response.status_code = status
+    response.headers["Content-Type"] = "application/json"
+    response._content = json.dumps({**body, "access_token": SECRET}).encode()
+    response.request = requests.Request("GET", "https://transfer.api.globus.org/x").prepare()
+    return kind(response)
+
+
+TRANSFER, AUTH = globus_sdk.TransferAPIError, globus_sdk.AuthAPIError
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "body", "code", "exit_code", "hint"),
+    [
+        (TRANSFER, 403, {"code": "ConsentRequired", "required_scopes": [NEEDED], "message": "m"}, "consent-needed", 4, "hibali sites login other"),
+        (TRANSFER, 403, {"code": "X", "authorization_parameters": {"session_required_mfa": True, "session_message": "m"}}, "session-needed", 4, "hibali sites login one"),
+        (TRANSFER, 401, {"code": "ClientError.AuthenticationFailed"}, "login-expired", 4, "hibali sites login one"),
+        (TRANSFER, 403, {"code": "EndpointPermissionDenied", "message": "no\nmore"}, "denied", 4, ""),
+        (TRANSFER, 404, {"code": "EndpointNotFound"}, "not-found", 3, ""),
+        (TRANSFER, 429, {"code": "TooManyRequests"}, "throttled", 5, ""),
+        (TRANSFER, 503, {}, "globus-unavailable", 5, ""),
+        (TRANSFER, 502, {"code": "ExternalError.DirListingFailed.GCDisconnected"}, "collection-offline", 5, "Globus Connect"),
+        (TRANSFER, 409, {"code": "Conflict"}, "globus-conflict", 5, ""),
+        (TRANSFER, 400, {"code": "ClientError.BadRequest"}, "globus-refused", 8, ""),
+        (AUTH, 400, {"error": "invalid_grant"}, "login-expired", 4, "hibali sites login one"),
+        (AUTH, 400, {"error": "unknown_scope"}, "login-refused", 4, "docs/globus.md"),
+        (AUTH, 503, {"error": "x"}, "globus-unavailable", 5, ""),
+    ],
+)  # fmt: skip
+def test_each_answer_is_one_of_our_errors(
+    kind: Any, status: int, body: dict[str, Any], code: str, exit_code: int, hint: str
+) -> None:
+    with pytest.raises(HibaliError) as caught, answered(site("one", ONE), others=[site("other", OTHER)]):
+        raise problem_of(kind, status, body)
+    found = caught.value
+    assert (found.code, int(found.exit)) == (code, exit_code)
+    assert hint in found.hint
+    assert SECRET not in repr(found.to_record()) + repr(getattr(found, "__notes__", ""))
+    assert "\n" not in found.message
+
+
+def test_a_client_that_acts_as_itself_is_told_other_things() -> None:
+    own = site("one", ONE, secret=True)
+    for kind, status, body, code in [
+        (AUTH, 401, {"error": "invalid_client"}, "client-refused"),
+        (TRANSFER, 403, {"code": "ConsentRequired", "required_scopes": [NEEDED]}, "consent-needed"),
+    ]:
+        with pytest.raises(HibaliError) as caught, answered(own):
+            raise problem_of(kind, status, body)
+        assert (caught.value.code, int(caught.value.exit)) == (code, 4)
+        assert "hibali sites login one" in caught.value.hint
+
+
+def test_sites_of_two_clients_cannot_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIBALI_STATE", "/dev/null/never")
+    with pytest.raises(HibaliError) as caught:
+        open_access([site("one", ONE), site("other", OTHER, secret=True)])
+    assert (caught.value.code, int(caught.value.exit)) == ("two-clients", 2)
+    with pytest.raises(HibaliError) as caught:
+        open_access([Site("bare", "globus", globus=GlobusSettings(ONE))])
+    assert (caught.value.code, int(caught.value.exit)) == ("no-globus-client", 2)
+
+
+def test_scopes_are_merged_with_what_depends_on_them() -> None:
+    more = f"{ALL}[*https://auth.globus.org/scopes/{ONE}/data_access]"
+    (merged,) = merged_scopes([ALL], [NEEDED], [more])
+    assert merged.startswith(f"{ALL}[")
+    assert (ONE in merged, OTHER in merged) == (True, True)
+
+
+def test_a_secret_is_the_first_line_and_never_repeated() -> None:
+    assert read_secret(b"abc/+=\nurl: https://x\n") == "abc/+="
+    for text in (b"", b"\nsecond", b"a\x00b\n", "pä\n".encode()):
+        with pytest.raises(ValueError, match="first line") as caught:
+            read_secret(text)
+        assert text.decode().strip() not in str(caught.value) or not text.strip()
+
+
+def test_a_refresh_token_that_is_not_repeated_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
+    asked: list[str] = []
+
+    def answer_of(**more: str) -> requests.Response:
+        body = {
+            "access_token": f"a{len(asked)}",
+            "expires_in": 3600,
+            "resource_server": TRANSFERS,
+            "scope": ALL,
+        }
+        response = requests.Response()
+        response.status_code = 200
+        response._content = json.dumps({**body, "token_type": "Bearer", "other_tokens": [], **more}).encode()
+        return response
+
+    def refresh(self: Any, token: str, **_: Any) -> globus_sdk.OAuthRefreshTokenResponse:
+        asked.append(token)
+        return globus_sdk.OAuthRefreshTokenResponse(answer_of(), client=self)
+
+    monkeypatch.setattr(globus_sdk.NativeAppAuthClient, "oauth2_refresh_token", refresh)
+    tokens = open_tokens(ONE)
+    native = globus_sdk.NativeAppAuthClient(ONE)
+    tokens.store_token_response(globus_sdk.OAuthTokenResponse(answer_of(refresh_token="r"), client=native))
+    for _ in range(2):
+        with open_access([site("one", ONE)]) as access:
+            authorizer = access.transfer().authorizer
+            assert authorizer is not None
+            for _ in range(2):
+                authorizer.handle_missing_authorization()
+                assert authorizer.get_authorization_header() == f"Bearer a{len(asked)}"
+    assert asked == ["r"] * 4
+    kept = tokens.get_token_data(TRANSFERS)
+    assert kept is not None
+    assert (kept.access_token, kept.refresh_token) == ("a4", "r")
+    tokens.close()
+    native.close()
+
+
+def test_tokens_never_travel_in_clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
+    monkeypatch.setenv("HIBALI_SECRET", SECRET)
+    monkeypatch.setenv("GLOBUS_SDK_SERVICE_URL_AUTH", "http://auth.example.org")
+    with pytest.raises(HibaliError) as caught, open_access([site("one", ONE, secret=True)]) as access:
+        access.transfer()
+    assert caught.value.code == "insecure-endpoint"
+
+
+def test_a_file_of_tokens_that_cannot_be_read_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
+    open_tokens(ONE).close()
+    path = tmp_path / "globus" / "tokens.db"
+    for content in (b"", b"not a database at all, but long enough to be looked at" * 100):
+        path.write_bytes(content)
+        with pytest.raises(HibaliError) as caught:
+            open_tokens(ONE)
+        assert (caught.value.code, f"rm {path}" in caught.value.hint) == ("tokens-unreadable", True)

@@ -1,0 +1,64 @@
+"""The crontab and the units of systemd as text: what is not ours stays byte for byte, what is ours means one thing only."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import RefusedError, UsageError
+from runs.unattended.crontab import crontab_line, split_block, with_block
+from runs.unattended.timers import service_text, timer_text
+
+OWNER = "/home/me/.config/hibali/schedules.toml"
+OTHER = "/elsewhere/schedules.toml"
+FOREIGN = b'MAILTO=""\n# caf\xe9\r\n0   3 *\t* * /bin/a  b % c\n\n  nonsense\n@reboot x\nno newline'
+
+
+@given(st.binary(max_size=200), st.lists(st.text("ab %*", max_size=10), max_size=3))
+def test_foreign_lines_stay(foreign: bytes, lines: list[str]) -> None:
+    once = with_block(foreign, OWNER, lines)
+    assert with_block(once, OWNER, lines) == once
+    assert split_block(once, OWNER)[1] == lines
+    assert with_block(once, OWNER, []) == foreign
+
+
+def test_each_configuration_has_a_block_of_its_own() -> None:
+    both = with_block(with_block(FOREIGN, OWNER, ["a"]), OTHER, ["b"])
+    assert split_block(both, OWNER)[1] == ["a"]
+    changed = with_block(both, OWNER, ["c", "d"])
+    assert split_block(changed, OTHER)[1] == ["b"]
+    assert with_block(with_block(changed, OTHER, []), OWNER, []) == FOREIGN
+
+
+def test_marks_that_are_no_pair_are_refused() -> None:
+    whole = with_block(FOREIGN, OWNER, ["a"])
+    lines = whole.splitlines(keepends=True)
+    for broken in (b"".join(lines[1:]), b"".join([lines[0], *lines]), b"".join(lines[:2] + lines[3:])):
+        with pytest.raises(RefusedError):
+            with_block(broken, OWNER, ["a"])
+
+
+def test_a_line_is_read_by_cron_as_it_was_meant() -> None:
+    line = crontab_line("0 3 * * *", ["/opt/100% x/hibali", "run", "a'b"], {"HIBALI_CONFIG": "/c d"}, "/l%g")
+    assert "%" not in line.replace("\\%", "")
+    command = line.removeprefix("0 3 * * * ").replace("\\%", "%")  # what cron hands to the shell
+    assert shlex.split(command) == [
+        "/usr/bin/env", "HIBALI_CONFIG=/c d", "/opt/100% x/hibali", "run", "a'b", ">>/l%g", "2>&1",
+    ]  # fmt: skip
+    for hostile in ("a\nb", "a\rb", "a\x00b"):
+        with pytest.raises(UsageError):
+            crontab_line("0 3 * * *", [hostile], {}, "/log")
+        with pytest.raises(UsageError):
+            service_text("x", [hostile], {}, "/log")
+
+
+def test_units_of_systemd() -> None:
+    timer = timer_text("nightly", ["*-*-* 03:00:00"], make_up=True)
+    assert "OnCalendar=*-*-* 03:00:00\n" in timer
+    assert "Persistent=true\n" in timer
+    service = service_text("nightly", ["/opt/100%/hibali", "$x", 'a"b'], {"A": "1 2"}, "/l")
+    assert 'ExecStart="/opt/100%%/hibali" "$$x" "a\\"b"\n' in service
+    assert 'Environment="A=1 2"\n' in service

@@ -1,0 +1,1 @@
+"""Globus: who we are there, and what carries data between its collections."""

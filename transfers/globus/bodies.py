@@ -1,0 +1,94 @@
+"""What Globus is asked to do, as the bodies of its submissions (Transfer API, "Task Submission")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+CHECKSUM = 3  # the sync level that moves only what has another checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Two collections by their ids, and the folders in them that all names are below."""
+
+    source: str
+    source_root: str
+    target: str
+    target_root: str
+
+    def words(self) -> list[str]:
+        """What tells a call's tasks from those of others."""
+        return [self.source, self.source_root, self.target, self.target_root]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of a task: its paths in both collections, and its sha256 in hexadecimal where it is on record."""
+
+    source: str
+    target: str
+    digest: str | None = None
+
+
+def transfer_body(
+    ends: Ends, pieces: Iterable[Piece], *, submission: str, label: str, sync_level: int | None = None
+) -> dict[str, Any]:
+    """A transfer of single files: what goes is what the plan holds, so no filter rule could leave anything out.
+
+    Checksums are asked for by name, because an account's own default may be otherwise. Files of the source that are missing
+    or denied do not hold up the others, and a full quota ends it instead of being tried for days.
+    """
+    body: dict[str, Any] = {
+        "DATA_TYPE": "transfer",
+        "submission_id": submission,
+        "source_endpoint": ends.source,
+        "destination_endpoint": ends.target,
+        "label": label,
+        "verify_checksum": True,
+        "preserve_timestamp": True,
+        "skip_source_errors": True,
+        "fail_on_quota_errors": True,
+        "notify_on_succeeded": False,
+        "notify_on_failed": False,
+        "notify_on_inactive": False,
+        "DATA": [_item(piece) for piece in pieces],
+    }
+    if sync_level is not None:
+        body["sync_level"] = sync_level
+    return body
+
+
+def _item(piece: Piece) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "DATA_TYPE": "transfer_item",
+        "source_path": piece.source,
+        "destination_path": piece.target,
+        "recursive": False,
+    }
+    if piece.digest is not None:
+        item |= {"external_checksum": piece.digest, "checksum_algorithm": "SHA256"}
+    return item
+
+
+def delete_body(collection: str, paths: Iterable[str], *, submission: str, label: str) -> dict[str, Any]:
+    """Deletion of these names; what is gone already is done. A folder goes only in a body of its own, when it is empty."""
+    return {
+        "DATA_TYPE": "delete",
+        "submission_id": submission,
+        "endpoint": collection,
+        "label": label,
+        "recursive": False,
+        "ignore_missing": True,
+        "interpret_globs": False,
+        "notify_on_succeeded": False,
+        "notify_on_failed": False,
+        "notify_on_inactive": False,
+        "DATA": [{"DATA_TYPE": "delete_item", "path": path} for path in paths],
+    }
+
+
+def label_of(operation: str, key: str) -> str:
+    """What the task is called in Globus's own list; its end tells whose it is. Letters, digits, spaces and `-` only."""
+    return f"hibali {operation} {key[:16]}"
