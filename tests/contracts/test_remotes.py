@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -282,14 +283,8 @@ def test_of_two_with_one_version_one_wins_and_the_other_is_told(
     for site in sites:
         site.catalogue.add(raw(description=f"By {site.folder.name}."))
 
-    def publish(site: Site) -> str:
-        try:
-            return site.publish()["tool@1.0"]
-        except RefusedError as refused:
-            return refused.code
-
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(publish, sites))
+        told = list(pool.map(fate_at, sites))
     if not excludes(ground):
         assert "published" in told  # both are told so, where one is as slow as a machine under load
         return
@@ -300,10 +295,44 @@ def test_of_two_with_one_version_one_wins_and_the_other_is_told(
     assert c.catalogue.find("tool") == winner.catalogue.find("tool")
 
 
+def test_of_two_that_a_server_takes_at_once_one_wins_and_the_other_is_told(
+    two_sites: tuple[Site, Site], ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if excludes(ground):
+        return
+    ask, both = Requests.ask, Barrier(2)
+
+    def ask_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Answer:
+        """As when both came between the server's look and its write."""
+        at_once = method == "PUT" and key.endswith(f"tool/1.0/{PUBLISHED}".encode())
+        if not at_once:
+            return ask(self, method, key, **more)
+        both.wait(60)
+        more.pop("headers", None)
+        answer = ask(self, method, key, **more)
+        both.wait(60)
+        return answer
+
+    monkeypatch.setattr(Requests, "ask", ask_at_once)
+    for site in two_sites:
+        site.catalogue.add(raw(description=f"By {site.folder.name}."))
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(fate_at, two_sites))
+    assert sorted(told) == ["immutable-version", "published"]
+
+
+def fate_at(site: Site) -> str:
+    """What became of the version that was published from there."""
+    try:
+        return site.publish()["tool@1.0"]
+    except RefusedError as refused:
+        return refused.code
+
+
 def excludes(ground: Ground) -> bool:
-    """Whether the place itself lets only one be first; a bucket without conditional puts does not."""
+    """Whether the place itself lets only one be first; a bucket that does not compare before it replaces does not (Swift)."""
     store = ground.subject.open(PLACE) if ground.subject is not None else None
-    return not isinstance(store, S3Store) or store.probe().conditional_create
+    return not isinstance(store, S3Store) or store.probe().locks
 
 
 class Counted:

@@ -225,8 +225,7 @@ def test_a_cut_line_to_an_ssh_site_is_5_and_the_same_line_goes_on(transfers_to: 
         there.make(TREE)
         answer = there.push(exit=5)
         assert answer.last["transient"] or answer.last["code"] == "locked"
-        landed = there.there()
-        assert landed.items() <= TREE.items()
+        assert there.landed().items() <= TREE.items()
         proxy.cut_after = None
         deadline = time.monotonic() + 30
         while (again := there.hibali("push", there.source, "there:data", "--json")).exit == 5:

@@ -13,6 +13,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench, doing
 from tests.support.counted_slurm import counted_slurm
 from tests.support.pilots import journal
+from tests.support.putting_back import is_let_begin, put_back
 from tests.support.sweeps import descriptor_in, ran
 from tests.support.waiting import wait_for
 
@@ -57,6 +58,7 @@ def test_a_job_that_others_end_is_followed_by_one_for_what_is_left(bench: Bench,
     run = bench.run("answers.json", "--each", "table.csv", "--pilot", "--cores", "2", exit=0).last
     folder = folder_of(bench, run)
     wait_for(lambda: ran(bench) == ["a", "b", "c"], IN_TURN)
+    wait_for(lambda: sum(len(each.get("begun", ())) for each in journal(folder)) == 3)
     shown = bench.hibali("runs", "show", run["id"], "--json", exit=0).last
     assert shown["counts"] == {"RUNNING": 2, "WAITING": 1, "SUCCEEDED": 1}
     sleepless(folder, 2, 3)
@@ -79,14 +81,9 @@ def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> N
     wait_for(lambda: ran(bench) == ["a", "b"], IN_TURN)
     sleepless(folder, 2)
     job = job_of(folder)
-    assert say(slurm, "scontrol", "update", f"JobId={job}", "Requeue=1")
-    assert say(slurm, "scontrol", "requeue", job)
-
-    def begins_again() -> bool:
-        say(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")  # else after two minutes
-        return (folder / "chunks" / "1" / "again").exists()
-
-    wait_for(begins_again, IN_TURN)
+    put_back(slurm, job)
+    wait_for(lambda: is_let_begin(slurm, job))
+    wait_for((folder / "chunks" / "1" / "again").exists, IN_TURN)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=IN_TURN).last
     assert ended["counts"] == {"SUCCEEDED": 2}
     assert ended["pilot"]["allocations"] == 1

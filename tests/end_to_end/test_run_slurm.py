@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench
+from tests.support.putting_back import is_let_begin, put_back
 
 
 @pytest.fixture
@@ -132,18 +132,10 @@ def test_a_requeued_job_does_nothing_and_is_never_called_a_success(bench: Bench,
     folder = bench.folder / "work-cluster" / "runs" / run_id
     wait_until((folder / "started" / "job").exists)
     job = (folder / "started" / "job").read_text().strip()
-    environment = {**os.environ, **slurm.env}
-    subprocess.run(["scontrol", "update", f"JobId={job}", "Requeue=1"], env=environment, check=True)
-    subprocess.run(["scontrol", "requeue", job], env=environment, check=True)
+    put_back(slurm, job)
     wait_until((folder / "exit.json").exists)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
-
-    def is_let_begin() -> bool:
-        """Slurm holds a requeued job back for two minutes, and hears of another time only once it has ended."""
-        words = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
-        return subprocess.run(words, env=environment, check=False).returncode == 0
-
-    wait_until(is_let_begin)
+    wait_until(lambda: is_let_begin(slurm, job))
     wait_until((folder / "again").exists, 150.0)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
 

@@ -18,6 +18,7 @@ import pytest
 from hibali.ranges import read_ranges
 from tests.end_to_end.run_tools import Bench
 from tests.support.counted_slurm import CountedSlurm, counted_slurm
+from tests.support.putting_back import is_let_begin, put_back
 from tests.support.sweeps import descriptor_in, ran
 
 TASKS = 1000
@@ -146,15 +147,9 @@ def test_a_requeued_task_runs_its_tool_once(bench: Bench, slurm: Any) -> None:
     wait_until(lambda: len(ran(bench)) == 2)
     folder = bench.folder / "work-cluster" / "runs" / run["id"]
     job = f"{(folder / 'chunks' / '1' / 'started' / 'job').read_text().strip()}_1"
-    environment = {**os.environ, **slurm.env}
-
-    def succeeds(*words: str) -> bool:
-        return subprocess.run(["scontrol", *words], env=environment, check=False).returncode == 0
-
-    assert succeeds("update", f"JobId={job}", "Requeue=1")
-    assert succeeds("requeue", job)
+    put_back(slurm, job)
     wait_until((folder / "tasks" / "1" / "exit.json").exists)
-    wait_until(lambda: succeeds("update", f"JobId={job}", "StartTime=now"))
+    wait_until(lambda: is_let_begin(slurm, job))
     wait_until((folder / "tasks" / "1" / "again").exists, 150.0)
     bench.hibali("runs", "cancel", run["id"], exit=0)
     bench.hibali("runs", "wait", run["id"], "--max-time", "60s")

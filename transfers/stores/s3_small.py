@@ -70,7 +70,7 @@ class S3SmallFiles:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """See SmallFiles. No lock is needed where the server puts only if nothing stands."""
+        """See SmallFiles. No lock is needed where the server puts only if nothing stands; elsewhere `create` reads back."""
         self._honours = self._probe()
         yield
 
@@ -78,8 +78,9 @@ class S3SmallFiles:
         """See SmallFiles."""
         put = self._put_new if self._honours.conditional_create else self._put_absent
         stands = list(self._pool.map(put, contents, contents.values()))
-        if contents and not self._honours.conditional_create:
-            # Fischer's way to exclude others where nothing can be compared and set: who wrote last, and waited, is the one
+        if contents and not self._honours.locks:
+            # Fischer's way to exclude others where nothing can be compared and set: who wrote last, and waited, is the one.
+            # Swift refuses what stands, but of two that come at once it takes both.
             pause(_SETTLED_SECONDS)
             stands = [True] * len(contents)
         doubtful = [path for path, there in zip(contents, stands, strict=True) if there]
