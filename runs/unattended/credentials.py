@@ -11,7 +11,7 @@ _NOT_AFTER = re.compile(r"^notAfter=([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9:]{8}) ([
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _VALID = re.compile(r"^\s*Valid: from \S+ to (\S+)\s*$", re.MULTILINE)
 
-Kind = Literal["certificate", "proxy", "token"]
+Kind = Literal["certificate", "proxy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
     return datetime.fromisoformat(found[1]).replace(tzinfo=zone).astimezone(UTC)
 
 
-def proxy_end(answer: str) -> datetime:
-    """Until when an X.509 proxy is good, from `openssl x509 -noout -enddate`; raises ValueError where it says nothing of the kind."""
+def x509_end(answer: str) -> datetime:
+    """Until when an X.509 proxy or certificate is good, from `openssl x509 -noout -enddate`; raises ValueError where it says nothing of the kind."""
     found = _NOT_AFTER.search(answer)
     if found is None:
         raise ValueError("this is no certificate")

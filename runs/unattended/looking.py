@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -16,9 +15,10 @@ from hibali import errors, shell
 from hibali.errors import HibaliError, NotFoundError
 from hibali.settings import Settings
 from hibali.sites import Site
-from runs.unattended.credentials import Credential, certificate_end, proxy_end
+from runs.unattended.credentials import Credential
+from runs.unattended.expiring import absolute, other_credentials, ssh_certificates
 from runs.unattended.installing import lingers
-from runs.unattended.obstacles import Key, WayIn, expiry_obstacle, explain_login, obstacles_of
+from runs.unattended.obstacles import Key, WayIn, expiry_obstacles, explain_login, obstacles_of
 from runs.unattended.schedule import Schedule
 from runs.unattended.surroundings import bare_environment, hibali_words, local_zone
 
@@ -64,12 +64,8 @@ def find_obstacles(
     found: list[HibaliError] = []
     for site in sites_of(schedule.command, settings):
         ways = ways_in(site, environment)
-        own = [obstacle for way in ways for obstacle in obstacles_of(way, until)]
-        own += [
-            obstacle
-            for each in other_credentials(site, environment)
-            if (obstacle := expiry_obstacle(each, until)) is not None
-        ]
+        own = [obstacle for way in ways for obstacle in obstacles_of(way, now, until)]
+        own += expiry_obstacles(other_credentials(site, environment), now, until)
         if not own:
             problem = enter(site, environment)
             set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
@@ -88,23 +84,6 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
             found.extend(way.certificates)
         found.extend(other_credentials(site, environment))
     return found
-
-
-def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Credential]:
-    """What a site is entered with besides what ssh itself uses: the proxy of one with GSI, where there is one."""
-    if site.ssh is None or site.ssh.auth != "gsi":
-        return []
-    path = environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}"  # noqa: S108  # grid-proxy-init(1), FILES
-    if not Path(path).is_file():
-        return []  # the login itself will say so
-    try:
-        told = shell.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
-        expires = proxy_end(told.stdout.decode("ascii", "replace"))
-    except (HibaliError, ValueError):
-        return []
-    place = f" -out {shlex.quote(path)}" if "X509_USER_PROXY" in environment else ""
-    renew = f"Make one that is good for longer: grid-proxy-init -valid 168:00{place}"
-    return [Credential(site.name, "proxy", f"the proxy {path}", path, expires, renew)]
 
 
 def enter(site: Site, environment: Mapping[str, str]) -> HibaliError | None:
@@ -147,13 +126,13 @@ def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_ho
     home = environment.get("HOME", "/")
     agent = _agent(configured, environment)
     named = configured.get("identityfile", []) if site.ssh.auth == "ssh" else []
-    keys = [_absolute(path, home) for path in named]
-    certificates = [_absolute(path, home) for path in configured.get("certificatefile", [])]
+    keys = [absolute(path, home) for path in named]
+    certificates = [absolute(path, home) for path in configured.get("certificatefile", [])]
     certificates += [f"{key}-cert.pub" for key in keys]
     address, port = _one(configured, "hostname") or host, _one(configured, "port") or "22"
     name = _one(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
     known = [
-        _absolute(path, home)
+        absolute(path, home)
         for key in ("userknownhostsfile", "globalknownhostsfile")
         for path in " ".join(configured.get(key, [])).split()
     ]
@@ -167,7 +146,7 @@ def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_ho
         agent=agent,
         agent_answers=bool(agent) and Path(agent).is_socket(),
         agent_ends_at_logout=_ends_at_logout(agent),
-        certificates=tuple(_certificates(site, host, certificates)),
+        certificates=tuple(ssh_certificates(site, host, certificates)),
         host_known=_is_known(name, known)
         if look_at_host and _one(configured, "proxycommand") is None
         else None,
@@ -193,7 +172,7 @@ def _agent(configured: Mapping[str, list[str]], environment: Mapping[str, str]) 
         return environment.get("SSH_AUTH_SOCK", "")
     if named.startswith("$"):
         return environment.get(named[1:].strip("{}"), "")
-    return _absolute(named, environment.get("HOME", "/"))
+    return absolute(named, environment.get("HOME", "/"))
 
 
 def _ends_at_logout(agent: str) -> bool:
@@ -210,23 +189,6 @@ def _has_passphrase(path: str) -> bool:
         return False
 
 
-def _certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
-    for path in dict.fromkeys(paths):
-        if not Path(path).is_file():
-            continue
-        try:
-            listed = shell.run(
-                ["ssh-keygen", "-L", "-f", path], environment={**os.environ, "LC_ALL": "C"}, timeout=15
-            )
-            expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
-        except (HibaliError, ValueError):
-            continue
-        renew = f"Get a certificate that is good for longer, then see: ssh-keygen -L -f {shlex.quote(path)}"
-        yield Credential(
-            site.name, "certificate", f"the ssh certificate {path} for {host}", path, expires, renew
-        )
-
-
 def _is_known(name: str, files: Iterable[str]) -> bool | None:
     for path in files:
         if Path(path).is_file():
@@ -236,10 +198,6 @@ def _is_known(name: str, files: Iterable[str]) -> bool | None:
             except NotFoundError:
                 return None
     return False
-
-
-def _absolute(path: str, home: str) -> str:
-    return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 def _end_logins(site: Site, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,7 +48,7 @@ class WayIn:
         return shlex.join([*self.command, self.host])
 
 
-def obstacles_of(way: WayIn, needed_until: datetime) -> list[HibaliError]:
+def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[HibaliError]:
     """What is wrong with a way in, whether or not it works just now; the credentials have to hold until then."""
     found: list[HibaliError] = []
     if way.host_known is False:
@@ -61,10 +61,7 @@ def obstacles_of(way: WayIn, needed_until: datetime) -> list[HibaliError]:
             )
         )
     found.extend(_of_keys(way))
-    found.extend(
-        obstacle for each in way.certificates if (obstacle := expiry_obstacle(each, needed_until)) is not None
-    )
-    return found
+    return found + expiry_obstacles(way.certificates, now, needed_until)
 
 
 def _of_keys(way: WayIn) -> list[HibaliError]:
@@ -105,16 +102,22 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
     return []
 
 
-def expiry_obstacle(credential: Credential, needed_until: datetime) -> HibaliError | None:
-    """That a credential does not outlive the night."""
-    if credential.expires is None or credential.expires > needed_until:
-        return None
-    return AccessError(
-        f"{credential.kind}-expires",
-        f"{credential.words} is good until {credential.expires:%Y-%m-%d %H:%M} UTC only",
-        about=credential.site,
-        hint=credential.renew,
-    )
+def expiry_obstacles(
+    credentials: Iterable[Credential], now: datetime, needed_until: datetime
+) -> list[HibaliError]:
+    """Those that do not outlive the night, or have not lived to see it."""
+    return [
+        AccessError(
+            "certificate-expires" if each.kind == "certificate" else "proxy-expires",
+            f"{each.words} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
+            if each.expires <= now
+            else f"{each.words} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
+            about=each.site,
+            hint=each.renew,
+        )
+        for each in credentials
+        if each.expires is not None and each.expires <= needed_until
+    ]
 
 
 def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: Sequence[str]) -> HibaliError:

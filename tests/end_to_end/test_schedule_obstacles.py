@@ -6,10 +6,16 @@ import configparser
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import CertificateBuilder, Name, NameAttribute
+from cryptography.x509.oid import NameOID
 
 from tests.services.processes import MARK
 from tests.support.own_server import OwnServer, own_server
@@ -111,17 +117,53 @@ def test_ways_in_by_ssh(hibali: Any, server: OwnServer, tmp_path: Path) -> None:
     assert (asked["code"], asked["hint"].endswith("hibali sites gate")) == ("second-factor", True)
 
 
-def test_a_proxy_that_does_not_outlive_the_night(hibali: Any, tmp_path: Path) -> None:
-    hibali.home.config.write_text(
+def x509(path: Path, days: float) -> None:
+    """A certificate of mine that is good for so many days from now; for less than none where it has expired."""
+    key, me = ec.generate_private_key(ec.SECP256R1()), x509_name("me")
+    until = datetime.now(UTC) + timedelta(days=days)
+    made = CertificateBuilder(me, me, key.public_key(), 1, until - timedelta(days=365), until)
+    path.write_bytes(made.sign(key, SHA256()).public_bytes(Encoding.PEM))
+
+
+def x509_name(name: str) -> Name:
+    return Name([NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+@pytest.fixture
+def grid(hibali: Any) -> Path:
+    """The configuration of somebody whose site is entered by GSI."""
+    path: Path = hibali.home.config
+    path.write_text(
         'version = 1\n[sites.grid]\nkind = "ssh"\n[sites.grid.ssh]\nhost = "127.0.0.1"\nauth = "gsi"\n'
     )
+    return path
+
+
+@pytest.mark.parametrize(("days", "said"), [(1, "is good until"), (-1, "expired on")])
+@pytest.mark.usefixtures("grid")
+def test_a_proxy_that_does_not_outlive_the_night(hibali: Any, tmp_path: Path, days: int, said: str) -> None:
     proxy = tmp_path / "proxy"
-    words = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", proxy)
-    subprocess.run(["openssl", *words, "-subj", "/CN=me", "-days", "1"], check=True, capture_output=True)
+    x509(proxy, days)
     answer = Evening(hibali, tmp_path / "source").add("grid:data", f"--env=X509_USER_PROXY={proxy}")
+    obstacles = {each["code"]: each for each in answer.lines[0]["obstacles"]}
+    assert obstacles.keys() == {"host-key", "proxy-expires"}
+    assert f"{proxy} {said} " in obstacles["proxy-expires"]["message"]
+    assert obstacles["proxy-expires"]["hint"].endswith(f"grid-proxy-init -valid 168:00 -out {proxy}")
+
+
+@pytest.mark.parametrize("days", [-1, 300])
+def test_of_a_proxy_that_is_made_each_time_the_certificate_has_to_hold(
+    hibali: Any, grid: Path, tmp_path: Path, days: int
+) -> None:
+    certificate, expired = tmp_path / "usercert.pem", tmp_path / "proxy"
+    x509(certificate, days)
+    x509(expired, -1)
+    with grid.open("a") as stream:
+        stream.write(f'[sites.grid.proxy]\nmake = "grid-proxy-init"\ncertificate = "{certificate}"\n')
+    answer = Evening(hibali, tmp_path / "source").add("grid:data", f"--env=X509_USER_PROXY={expired}")
     hints = {each["code"]: each["hint"] for each in answer.lines[0]["obstacles"]}
-    assert hints.keys() == {"host-key", "proxy-expires"}
-    assert hints["proxy-expires"].endswith(f"grid-proxy-init -valid 168:00 -out {proxy}")
+    assert hints.keys() == {"host-key"} | ({"certificate-expires"} if days < 0 else set())
+    assert days > 0 or hints["certificate-expires"].endswith(f"-in {certificate}")
 
 
 def test_secrets_of_an_object_store(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -89,7 +89,7 @@ def test_the_end_of_a_certificate() -> None:
 def test_obstacles_that_no_login_shows() -> None:
     def codes(**facts: Any) -> list[str]:
         way = WayIn("far", "far", ("ssh",), "far.example.org", "22", **facts)
-        return [problem.code for problem in obstacles_of(way, NOW)]
+        return [problem.code for problem in obstacles_of(way, NOW - timedelta(hours=2), NOW)]
 
     locked = (Key("/k", has_passphrase=True),)
     assert codes(keys=locked, host_known=True) == ["passphrase-key"]
