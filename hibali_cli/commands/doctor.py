@@ -23,7 +23,7 @@ def command(common: Common, name: str, *, job: bool | None) -> int | None:
     """Walk through a site from its name to a job, and say what to fix first.
 
     Name, connection, host key, login, roots, writing, clock, room, scheduler, container runtime; of an object store endpoint,
-    credentials, bucket and writing. What depends on a step that failed is not tried. It logs in once, and leaves nothing
+    credentials, bucket and writing; where a site has them its proxy, its host for data, GridFTP and Globus. What depends on a step that failed is not tried. It logs in once, and leaves nothing
     behind. It ends with the exit code of the worst that was found; a warning is none.
     """
     from hibali_cli.doctoring import look_at

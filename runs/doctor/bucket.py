@@ -61,7 +61,7 @@ def _look_from_here(walk: Walk, url: str) -> bool:
     if not find_addresses(walk, host, port):
         walk.skip(STEPS[1:], "the name has no address")
         return False
-    if not connect_once(walk, host, port, greets=False):
+    if not connect_once(walk, host, port):
         walk.skip(STEPS[2:], "nobody answers there")
         return False
     return True

@@ -7,7 +7,15 @@ import time
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.sites import Site, SshSettings
-from runs.doctor.network import ask_ssh, connect_once, find_addresses, knows_key
+from runs.doctor.beside import look_at_proxy
+from runs.doctor.network import (
+    ask_ssh,
+    connect_once,
+    find_addresses,
+    goes_straight,
+    knows_key,
+    ssh_address,
+)
 from runs.doctor.walk import Walk
 from transfers.check import SiteReport, reach_machine
 from transfers.far import Far
@@ -46,20 +54,15 @@ def _start_here(walk: Walk, site: Site, tell: Listener) -> Far | None:
 
 def _look_from_here(walk: Walk, ssh: SshSettings, says: dict[str, str]) -> bool:
     """The steps that need no login; where ssh goes another way than straight, they are left to it."""
-    jump, proxy = says.get("proxyjump", "none"), says.get("proxycommand", "none")
-    if jump != "none" or proxy != "none":
-        through = jump if jump != "none" else "a ProxyCommand"
-        walk.skip(STEPS[:2], f"ssh goes through {through}")
+    way = goes_straight(says)
+    if way:
+        walk.skip(STEPS[:2], way)
         return True
-    if not says:
-        walk.skip(STEPS[:2], "this ssh does not tell where it goes")
-        return True
-    host = says.get("hostname", ssh.host.rpartition("@")[2])
-    port = int(says.get("port", "22")) if says.get("port", "22").isdigit() else 22
+    host, port = ssh_address(says, ssh.host)
     if not find_addresses(walk, host, port):
         walk.skip(STEPS[1:], "the name has no address")
         return False
-    if not connect_once(walk, host, port, greets=True):
+    if not connect_once(walk, host, port, greets="SSH-"):
         walk.skip(STEPS[2:], "nobody answers there")
         return False
     return True
@@ -68,6 +71,9 @@ def _look_from_here(walk: Walk, ssh: SshSettings, says: dict[str, str]) -> bool:
 def _log_in(walk: Walk, site: Site, says: dict[str, str], tell: Listener) -> Far | None:
     assert site.ssh is not None
     known = knows_key(says, site.ssh.host)
+    if site.ssh.auth == "gsi" and not look_at_proxy(walk, site.ssh, site.name):
+        walk.skip(STEPS[2:], "they need the proxy")
+        return None
     report = SiteReport()
     began = time.monotonic()
     try:

@@ -52,17 +52,31 @@ def find_addresses(walk: Walk, host: str, port: int) -> bool:
     return True
 
 
-def connect_once(walk: Walk, host: str, port: int, *, greets: bool) -> bool:
-    """The step `connection`: one TCP connection, which is closed again; with `greets` an ssh server has to say what it is."""
+def goes_straight(says: dict[str, str]) -> str:
+    """Why ssh does not go there directly, so that nothing can be seen without it; "" where it does."""
+    jump, proxy = says.get("proxyjump", "none"), says.get("proxycommand", "none")
+    if jump != "none" or proxy != "none":
+        return f"ssh goes through {jump if jump != 'none' else 'a ProxyCommand'}"
+    return "" if says else "this ssh does not tell where it goes"
+
+
+def ssh_address(says: dict[str, str], host: str) -> tuple[str, int]:
+    """The name and the port that ssh would connect to."""
+    port = says.get("port", "22")
+    return says.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
+
+
+def connect_once(walk: Walk, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
+    """One TCP connection, which is closed again; a server's first line has to begin with `greets`."""
     about = f"{host} port {port}"
     began = time.monotonic()
     try:
         with socket.create_connection((host, port), timeout=_SECONDS) as line:
             took = time.monotonic() - began
-            greeting = _read_greeting(line) if greets else ""
+            greeting = _read_greeting(line, greets) if greets else ""
     except OSError as problem:
         walk.fault(
-            "connection",
+            step,
             TryLaterError(
                 "unreachable",
                 f"nobody answers: {problem.strerror or 'no answer in time'}",
@@ -71,27 +85,33 @@ def connect_once(walk: Walk, host: str, port: int, *, greets: bool) -> bool:
             ),
         )
         return False
-    if greets and not greeting.startswith("SSH-"):
+    if not greeting.startswith(greets):
         said = printable(greeting) or "nothing"
-        hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
-        walk.fault(
-            "connection",
-            TryLaterError("no-ssh", f"no ssh server greets there, but {said}", about=about, hint=hint),
-        )
+        walk.fault(step, _wrong_greeting(greets, said, about))
         return False
-    walk.ok(
-        "connection", f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
-    )
+    walk.ok(step, f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}")
     return True
 
 
-def _read_greeting(line: socket.socket) -> str:
-    """The first line that begins as an ssh server's; others may come before it (RFC 4253, 4.2)."""
+def _wrong_greeting(greets: str, said: str, about: str) -> TryLaterError:
+    if greets == "SSH-":
+        hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
+        return TryLaterError(
+            "no-ssh-server", f"no ssh server greets there, but {said}", about=about, hint=hint
+        )
+    hint = "Is the port in the site's gridftp table right? Ask the site."
+    return TryLaterError(
+        "no-gridftp-server", f"no GridFTP server greets there, but {said}", about=about, hint=hint
+    )
+
+
+def _read_greeting(line: socket.socket, greets: str) -> str:
+    """The first line that begins so; others may come before an ssh server's (RFC 4253, 4.2)."""
     said = bytearray()
     with line.makefile("rb") as stream:
         while len(said) < 20 * _GREETING_BYTES:
             one = stream.readline(_GREETING_BYTES)
-            if one.startswith(b"SSH-") or not one:
+            if one.startswith(greets.encode()) or not one or greets != "SSH-":
                 return one.strip().decode("utf-8", "replace")
             said += one
     return bytes(said[:_GREETING_BYTES]).strip().decode("utf-8", "replace")

@@ -12,6 +12,7 @@ from hibali.settings import require_built, require_built_for_runs
 from hibali.sites import Site
 from runs import courtesy
 from runs.doctor import bucket, machine
+from runs.doctor.beside import look_at_collection, look_beside
 from runs.doctor.login import reach
 from runs.doctor.network import connect_once, find_addresses
 from runs.doctor.walk import Walk
@@ -33,8 +34,11 @@ def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
         bucket.look_at_bucket(walk, site, tell)
     elif site.kind == "url":
         _look_at_web(walk, site, tell)
+    elif site.kind == "globus":
+        look_at_collection(walk, site, tell)
     else:
         _look_at_machine(walk, site, tell, job=job)
+        look_beside(walk, site, tell)
 
 
 def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
@@ -66,7 +70,7 @@ def _look_at_web(walk: Walk, site: Site, tell: Listener) -> None:
     if not find_addresses(walk, host, port):
         walk.skip(_WEB[1:], "the name has no address")
         return
-    if not connect_once(walk, host, port, greets=False):
+    if not connect_once(walk, host, port):
         walk.skip(_WEB[2:], "nobody answers there")
         return
     facts: dict[str, str | int | bool] = {}

@@ -126,7 +126,12 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, abou
     if _passes(problem):
         return _later(problem, about)
     if status == 404:
-        return NotFoundError("not-found", _sentence(problem), about=about)
+        hint = (
+            f"Correct `collection` in config.toml: hibali sites show {site.name}"
+            if "Endpoint" in code
+            else ""
+        )
+        return NotFoundError("not-found", _sentence(problem), about=about, hint=hint)
     if status == 403:
         return AccessError("denied", _sentence(problem), about=about)
     return RefusedError("globus-refused", _sentence(problem), about=about)

@@ -1,0 +1,74 @@
+"""`hibali doctor` at sites that are reached in other ways, too: GSI, a host for data, GridFTP, Globus."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.test_doctor import steps
+from tests.services.globus import Globus
+from tests.services.grid import Grid
+from tests.services.processes import free_port
+from tests.services.sshd import SshServer
+from tests.support.globus_sites import SECRET, globus_sites
+from tests.support.places import FolderPlace, add_site
+
+
+def test_a_proxy_is_looked_at_before_the_login_and_the_data_host_and_gridftp_after_it(
+    hibali: Any, ssh_server: SshServer, grid: Grid, tmp_path: Path
+) -> None:
+    add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
+    hibali.env.update(grid.env)
+    ways = tmp_path / "ways"
+    ways.write_text(
+        ssh_server.config.read_text().replace(f"Host {ssh_server.host}\n", f"Host {ssh_server.host} data\n")
+    )
+    config: Path = hibali.home.config
+    text = config.read_text().replace(f'"{ssh_server.config}"', f'"{ways}"')
+    text = text.replace("\nhost = ", '\ndata_host = "data"\nauth = "gsi"\nhost = ')
+
+    def gridftp_at(port: int) -> None:
+        config.write_text(f'{text}\n[sites.far.gridftp]\nurl = "gsiftp://localhost:{port}"\n')
+
+    gridftp_at(grid.port)
+    verdicts, _, _ = steps(hibali, "far", exit=0)
+    in_order = [name for name in verdicts if name in {"connection", "proxy", "login", "data host", "gridftp"}]
+    assert in_order == ["connection", "proxy", "login", "data host", "gridftp"]
+    assert {verdicts[name] for name in in_order} == {"ok"}
+    gridftp_at(free_port())
+    _, fault, _ = steps(hibali, "far", exit=5)
+    assert (fault["name"], fault["code"]) == ("gridftp", "unreachable")
+    gridftp_at(ssh_server.port)
+    _, fault, _ = steps(hibali, "far", exit=5)
+    assert (fault["name"], fault["code"]) == ("gridftp", "no-gridftp-server")
+
+    hibali.env["X509_USER_PROXY"] = str(grid.make_proxy(tmp_path / "expired", -60))
+    verdicts, fault, _ = steps(hibali, "far", exit=4)
+    assert (fault["name"], fault["code"]) == ("proxy", "proxy-expired")
+    assert (verdicts["login"], verdicts["gridftp"]) == ("not-tried", "not-tried")
+
+
+def test_globus_is_asked_for_the_collection_whether_or_not_ssh_goes_there_too(
+    hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    sites = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
+    sites.add_ssh("far")
+    (tmp_path / "vault").mkdir()
+    sites.add_vault(tmp_path / "vault")
+    verdicts, _, _ = steps(hibali, "far", exit=0)
+    assert list(verdicts)[-2:] == ["globus login", "collection"]
+    assert set(verdicts.values()) == {"ok"}
+    verdicts, _, _ = steps(hibali, "vault", exit=0)
+    assert verdicts == {"settings": "ok", "globus login": "ok", "collection": "ok"}
+
+    config: Path = hibali.home.config
+    config.write_text(config.read_text().replace(sites.collections["vault"].id, str(uuid.uuid4())))
+    verdicts, fault, _ = steps(hibali, "vault", exit=3)
+    assert (fault["name"], verdicts["globus login"]) == ("collection", "ok")
+    assert fault["fix"].endswith("hibali sites show vault")
+    del hibali.env[SECRET]
+    verdicts, fault, _ = steps(hibali, "vault", exit=4)
+    assert (fault["name"], verdicts["collection"]) == ("globus login", "not-tried")
