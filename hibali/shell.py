@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from hibali.retry import after_interruption
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
 _TETHER = str(Path(__file__).with_name("tether.py"))
+_LOOK_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
@@ -48,8 +50,11 @@ def run(
     environment: Mapping[str, str] | None = None,
     foreground: bool = False,
     umask: int = -1,
+    enough: bytes = b"",
 ) -> Finished:
     """Run a program to its end, with a `umask` of its own where it makes files that nobody else may read.
+
+    Once it has said `enough` on standard error it is ended: it would go on for nothing.
 
     `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
     Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
@@ -61,8 +66,12 @@ def run(
         process = _start(
             argv, subprocess.PIPE, output, errors, environment, foreground=foreground, umask=umask
         )
+        deadline = time.monotonic() + timeout
         try:
-            process.communicate(stdin, timeout=timeout)
+            while not _ends(process, stdin, deadline, often=bool(enough)):
+                if enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):  # a seek would move where it writes
+                    _kill(process)
+                    break
         except subprocess.TimeoutExpired:
             _kill(process)
             raise TryLaterError(
@@ -72,6 +81,18 @@ def run(
             _kill(process)
             raise
         return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
+
+
+def _ends(process: subprocess.Popen[bytes], stdin: bytes, deadline: float, *, often: bool) -> bool:
+    """Whether it ended, looked at now and then with `often`. Raises `TimeoutExpired` after the deadline."""
+    left = deadline - time.monotonic()
+    try:
+        process.communicate(stdin, timeout=min(left, _LOOK_SECONDS) if often else left)
+    except subprocess.TimeoutExpired:
+        if not often or left <= _LOOK_SECONDS:
+            raise
+        return False
+    return True
 
 
 class Process:

@@ -201,7 +201,7 @@ class OwnGridftp:
 
 
 def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_path: Path) -> None:
-    content = random_file(site.source / "large", 256, 16)
+    content = random_file(site.source / "large", 768, 48)
     proxy = tmp_path / "proxy"
     site.hibali.env["X509_USER_PROXY"] = str(proxy)
     push = ("push", site.source, "there:data", "--json")
