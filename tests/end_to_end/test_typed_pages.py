@@ -1,0 +1,103 @@
+"""What the pages say to type is typed, line by line, against real servers: every line works, or the reason why it is left out stands here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.documented import pages
+from tests.support.typed_world import TypedWorld, lines_to_type, page
+
+# Of a page the beginnings of lines that are not typed here, and why.
+LEFT_OUT: dict[str, dict[str, str]] = {
+    "README": {
+        "hibali push --follow": "it goes on until it is interrupted",
+        "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
+        "hibali runs watch": "a run is on hold, so it goes on",
+        "hibali pipelines stage": "tools run without images in this world: test_stage.py",
+    },
+    "bundles": {
+        "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
+    },
+    "cache": {
+        "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast.py"
+    },
+    "exchange": {
+        "hibali pipelines image": "tools run without images in this world: test_images.py",
+        "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote, said anew",
+    },
+    "first-contact": {
+        "hibali  ": "it only says what to type, and ends with 2: test_first_contact.py",
+        "hibali init   ": "it asks: test_first_contact.py",
+        "hibali sites import ssh": "it reads what belongs to the account, wherever HOME is: test_sites_import.py",
+        "hibali sites import https:": "nobody answers there: test_sites_import.py",
+    },
+    "images": {
+        "hibali pipelines image": "tools run without images in this world: test_images.py",
+        "hibali pipelines stage": "as the line before",
+    },
+    "pipelines": {
+        "hibali pipelines add https:": "nobody answers there: tests/unit/registry",
+        "hibali pipelines add git+https:": "as the line before",
+        "hibali pipelines add zenodo": "as the line before",
+        "hibali pipelines add bosh:": "bosh has fetched nothing here: tests/unit/registry",
+        "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
+    },
+    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/unattended"},
+    "transfers": {
+        "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
+        "hibali sites add openneuro": "no web server is here: test_url.py",
+        "hibali pull openneuro:": "as the line before",
+        "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
+        "hibali push results cloud:": "as the line before",
+    },
+    "watching": {"hibali runs watch --notify": "nobody answers at that address: test_watching.py"},
+}
+# What somebody did who has come to this page.
+DONE_BEFORE: dict[str, tuple[str, ...]] = {
+    "history": ("push data juwels:@scratch/data",),
+    "pipelines": ("pipelines add tools/",),
+    "proof": ("push data juwels:@scratch/data", "push data juwels:study/data", "push data juwels:@archive"),
+    "transfers": ("push data juwels:@scratch/run7", "push data juwels:@scratch/run"),
+    "watching": (
+        "run conform answers.json --site juwels --wait",
+        "run bet answers.json --site juwels --wait",
+    ),
+    "bundles": ("run fsl_bet answers.json --site juwels --wait",),
+    "cache": ("run conform answers.json --site juwels --wait",),
+}
+
+
+@pytest.fixture
+def world(hibali: Any, slurm: Any, object_store: Any) -> TypedWorld:
+    return TypedWorld(hibali, slurm, object_store)
+
+
+# Pages whose lines other tests type, or cannot be typed in this world.
+ELSEWHERE: dict[str, str] = {
+    "datasets": "DataLad: test_datasets.py",
+    "git-annex": "test_annex_remote.py",
+    "globus": "test_globus_smoke.py, test_globus_login.py",
+    "gsi": "test_gsi.py",
+}
+PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
+OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # they say themselves where one can go
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_says_to_type_works(world: TypedWorld, name: str) -> None:
+    if name not in OF_THEIR_OWN:
+        world.configure()
+    world.know_pipelines()
+    world.fill_bucket()
+    for line in DONE_BEFORE.get(name, ()):
+        world.hibali(*line.split(), exit=0)
+    lines, left_out = lines_to_type(page(name)), tuple(LEFT_OUT.get(name, ()))
+    typed = [line for line in lines if not line.startswith(left_out)]
+    bad = [each for each in left_out if not any(line.startswith(each) for line in lines)]
+    for line, code, printed in world.type_all(typed):
+        if code != 0:
+            bad.append(f"{line}\n  -> {code}\n{printed}")
+    assert not bad, "\n".join(bad)
