@@ -59,7 +59,13 @@ class WebServer:
                 self.end_headers()
                 with path.open("rb") as file:
                     file.seek(first)
-                    self.wfile.write(file.read(last - first + 1))
+                    content = file.read(last - first + 1)
+                self.wfile.write(content)
+                self.close_connection = len(content) <= last - first  # it was shortened meanwhile
+
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                super().copyfile(source, outputfile)
+                self.close_connection = True  # it may have been shortened, too
 
             def log_message(self, *words: Any) -> None:
                 pass

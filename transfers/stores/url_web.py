@@ -16,6 +16,9 @@ from transfers.stores.url_login import Login
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
+_SILENT_SECONDS = (
+    60.0  # a server that sends nothing for so long does not answer any more; pieces take what they take
+)
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
 
@@ -118,7 +121,7 @@ class Web:
                 skip_instance_cache=True,
                 client_kwargs={
                     "trust_env": False,
-                    "timeout": aiohttp.ClientTimeout(total=600, sock_connect=10),
+                    "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
                 },
                 **asked,
             )
