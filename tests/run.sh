@@ -9,18 +9,19 @@ unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
 parts="packages environment swift crates axe torque snakemake parsl dask globus delivery docs" # the last ten are for tests marked heavy
+each=2
 for word in "$@"; do
-    [ "$word" != "not heavy" ] || parts="packages environment"
+    [ "$word" != "not heavy" ] || { parts="packages environment" && each=3; }
 done
 # shellcheck disable=SC2086 - a list of words
 sh tests/prepare.sh $parts
 prepared=$(date +%s)
 echo "set-up took $((prepared - began)) s"
 
-# Tests wait for servers more than they compute.
-workers=${WORKERS:-$(($(nproc) * 2))}
+# Tests wait for servers more than they compute, the heavy ones less so.
+workers=${WORKERS:-$(($(nproc) * each))}
 [ "$workers" -ge 2 ] || workers=2
-[ "$workers" -le 4 ] || workers=4
+[ "$workers" -le $((each * 2)) ] || workers=$((each * 2))
 memory=$(.venv/bin/python -c 'from tests.services.session import scratch_folder; print(scratch_folder())')
 folder=$(mktemp -d "$memory/hibt-XXXXXX")
 
