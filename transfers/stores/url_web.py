@@ -16,9 +16,8 @@ from transfers.stores.url_login import Login
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
-_SILENT_SECONDS = (
-    60.0  # a server that sends nothing for so long does not answer any more; pieces take what they take
-)
+# A server that sends nothing for so long does not answer any more; a whole piece takes what it takes.
+_SILENT_SECONDS = 60.0
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
 
