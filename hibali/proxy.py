@@ -45,9 +45,9 @@ def ready_proxy(settings: ProxySettings, *, about: str, seconds: float | None = 
     return Ready(path)
 
 
-def users_proxy() -> Path:
+def users_proxy(environment: Mapping[str, str] = os.environ) -> Path:
     """X509_USER_PROXY, else where the tools look for it (grid-proxy-init(1), FILES)."""
-    return Path(os.environ.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  # theirs
+    return Path(environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  # theirs
 
 
 def check_proxy(path: Path, seconds: float, *, about: str, line: str) -> None:

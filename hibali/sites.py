@@ -120,6 +120,11 @@ class GridftpSettings:
     least: int = 0
     connections: int = 2
 
+    @property
+    def wants_proxy(self) -> bool:
+        """Whether one logs in there with a proxy, and not by ssh."""
+        return self.url.startswith("gsiftp:")
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:

@@ -19,7 +19,7 @@ def look_beside(walk: Walk, site: Site, tell: Listener) -> None:
     """The steps of whatever the site has; no login by ssh is made."""
     if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
         _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
-    if site.ssh is not None and site.gridftp is not None and site.gridftp.url.startswith("gsiftp:"):
+    if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
         _look_at_gridftp(walk, site.ssh, site.gridftp.url)
     if site.globus is not None and site.globus.client is not None:
         look_at_collection(walk, site, tell)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hibali import shell
 from hibali.errors import HibaliError
+from hibali.proxy import users_proxy
 from hibali.sites import Site
 from runs.unattended.credentials import Credential, Kind, certificate_end, x509_end
 from runs.unattended.surroundings import local_zone
@@ -37,12 +38,12 @@ def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Creden
 
     Where hibali makes the proxy each time (`make` in the site's table), it is the certificate it is made from that has to hold.
     """
-    by_server = site.gridftp is not None and site.gridftp.url.startswith("gsiftp:")
+    by_server = site.gridftp is not None and site.gridftp.wants_proxy
     if site.ssh is None or (site.ssh.auth != "gsi" and not by_server):
         return []
     settings, home = site.ssh.proxy, environment.get("HOME", "/")
     if settings.make == "no":
-        path = environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}"  # noqa: S108  # grid-proxy-init(1), FILES
+        path = str(users_proxy(environment))
         place = f" -out {shlex.quote(path)}" if "X509_USER_PROXY" in environment else ""
         renew = f"Make one that is good for longer: grid-proxy-init -valid 168:00{place}"
         return _x509(site.name, "proxy", "the proxy", path, renew)

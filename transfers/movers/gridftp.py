@@ -129,7 +129,7 @@ class GridftpMover(StreamMover):
 
     def _ready_proxy(self) -> Path | None:
         """The proxy to log in with, looked at first; None where ssh logs in, or nobody here can look. Raises `AccessError`."""
-        if not self._server.url.startswith("gsiftp:"):
+        if not self._server.wants_proxy:
             return None
         try:
             return ready_proxy(self._proxy, about=self._server.url).path
