@@ -214,8 +214,12 @@ def test_an_interrupted_one_ends_at_once_and_leaves_nobody_hashing(folder_there:
 
 def is_open(wanted: Path) -> bool:
     """Whether any process has that file open."""
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if file.readlink() == wanted:
-                return True
+    for process in Path("/proc").glob("[0-9]*"):
+        files: list[Path] = []
+        with contextlib.suppress(OSError):  # it has ended
+            files = list((process / "fd").iterdir())
+        for file in files:
+            with contextlib.suppress(OSError):
+                if file.readlink() == wanted:
+                    return True
     return False
