@@ -30,7 +30,7 @@ def test_a_file_is_stored_with_its_folders_time_and_execute_bit(root: Root, tmp_
     assert store(root, b"a/b/d")
     assert not (tmp_path / "a" / "b" / "d").stat().st_mode & 0o111
     assert whole.fetch_whole(root, b"a/b/d", 100) == b"content"
-    assert sorted(os.listdir(tmp_path / "a" / "b")) == ["c", "d"]
+    assert sorted(one.name for one in (tmp_path / "a" / "b").iterdir()) == ["c", "d"]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "dangling symlink"])
@@ -43,7 +43,7 @@ def test_an_existing_name_is_never_replaced(kind: str, root: Root, tmp_path: Pat
     else:
         name.symlink_to(tmp_path / "elsewhere")
     assert not store(root, b"name")
-    assert os.listdir(tmp_path) == ["name"]
+    assert [one.name for one in tmp_path.iterdir()] == ["name"]
     assert kind != "file" or name.read_bytes() == b"older"
 
 
@@ -60,7 +60,7 @@ def test_a_symlink_above_the_file_is_not_followed(root: Root, tmp_path: Path) ->
     (tmp_path / "link").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         store(root, b"link/x")
-    assert os.listdir(tmp_path / "other") == []
+    assert [one.name for one in (tmp_path / "other").iterdir()] == []
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
@@ -76,7 +76,7 @@ def test_a_filesystem_without_unnamed_files_takes_the_locked_way(
 
     monkeypatch.setattr(os, "open", refusing)
     assert not store(root, b"a")
-    assert os.listdir(tmp_path) == []
+    assert [one.name for one in tmp_path.iterdir()] == []
 
 
 def test_no_more_is_read_than_asked_for(root: Root, tmp_path: Path) -> None:
