@@ -227,7 +227,7 @@ class Connection:
         if code == "overtaken":
             hint = "The same line again looks at what is there now, and goes on."
             return TryLaterError(code, message, about=about, hint=hint, transient=False)
-        return _error_of(code)(code, message, about=about)
+        return error_of(code)(code, message, about=about)
 
     def _about(self, header: dict[str, Any]) -> str:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
@@ -287,7 +287,8 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
     )
 
 
-def _error_of(code: str) -> type[HibaliError]:
+def error_of(code: str) -> type[HibaliError]:
+    """The class of error for a code that an agent tells."""
     if code == "vanished":
         return NotFoundError
     if code == "denied":

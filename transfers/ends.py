@@ -37,7 +37,9 @@ from transfers.store import Store
 from transfers.survey import Survey, missing_source, survey
 from transfers.unproven import UnprovenSide
 
-_BY_GLOBUS = frozenset({"PosixStore", "SftpStore", "GlobusStore"})  # plain files, as both ends see them
+_BY_GLOBUS = frozenset(
+    {"LocalStore", "PosixStore", "SftpStore", "GlobusStore"}
+)  # plain files, as both ends see them
 
 
 class Ends(Call):

@@ -20,7 +20,7 @@ from transfers.going_on import is_lost
 from transfers.guarded import check_guarded
 from transfers.places import open_store
 from transfers.plan import unholdable
-from transfers.shelving import Shelving
+from transfers.shelving import Shelving, StoresWhole
 from transfers.single import SingleSource
 from transfers.store import Lock, Store, unsafe_component
 
@@ -91,8 +91,9 @@ class KeptPlace:
         if reason:
             raise self._unsafe(path, reason)
         store = self.store()
-        found = store.stat(path)
-        if found is None and store.facts.folders and store.stat() is None:
+        find = store.find_whole if isinstance(store, StoresWhole) else store.stat
+        found = find(path)
+        if found is None and store.facts.folders and find(b"") is None:
             raise NotFoundError(
                 "no-such-place",
                 "the place itself is not there, so nothing is known of what it holds",

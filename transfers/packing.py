@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from transfers.store import PACK_BYTES, PACK_ITEMS, Item, Unit
 
@@ -48,3 +49,27 @@ def _segments(item: Item, offset: int, piece_bytes: Callable[[], int]) -> Iterat
         length = min(piece_bytes(), size - offset)
         yield Unit((item,), offset, length, segment=True)
         offset += length
+
+
+def fill_gaps(
+    units: Iterable[Unit], is_known: Callable[[Item], bool] = lambda _: False
+) -> Iterator[tuple[Unit, bool]]:
+    """Each unit with True, and before one that continues a file the units that its digest alone needs, with False.
+
+    A source that cannot hash where its files are has to read the beginning of a file again that the target already has.
+
+    Args:
+        units: in the order in which they are read; a `piece` needs no digest.
+        is_known: whether the digest of a file needs no reading.
+    """
+    reached: dict[int, int] = {}
+    for unit in units:
+        item = unit.items[0] if unit.segment and not unit.piece else None
+        if item is not None:
+            start = reached.pop(item.number, 0)
+            step = max(unit.length, PACK_BYTES)  # the rest of a file behind the gap may be a few bytes
+            for offset in range(start, 0 if is_known(item) else unit.offset, step):
+                yield replace(unit, offset=offset, length=min(step, unit.offset - offset)), False
+            if not unit.last:
+                reached[item.number] = unit.offset + unit.length
+        yield unit, True

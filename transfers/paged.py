@@ -179,7 +179,7 @@ def entries_of(packed: frames.Body, where: str) -> Iterator[Entry]:
     """The entries of packed records; raises `IncompleteError` where they are malformed."""
     try:
         for record in unpack_records(bytes(packed)):
-            yield _entry(record)
+            yield entry_of(record)
     except RecordError as problem:
         raise violation(where, str(problem), b"") from None
 
@@ -195,7 +195,8 @@ def violation(where: str, reason: str, path: bytes) -> IncompleteError:
     )
 
 
-def _entry(record: Record) -> Entry:
+def entry_of(record: Record) -> Entry:
+    """What lstat(2) told, as an entry."""
     return Entry(
         path=record.path,
         kind=_KINDS[record.kind],

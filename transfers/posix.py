@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.locations import Location
+from hibali.text import printable
 from transfers.adopting import Written
 from transfers.agent import frames
 from transfers.agent.lease import LEASE_SECONDS
@@ -142,8 +144,11 @@ class PosixStore:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
-            self._seen = self._look_in(self._connection.ask("look", path=frames.text_of(self.where)))
+            self._seen = self._look_in(self._ask_look())
         return self._seen[1], self._seen[2]
+
+    def _ask_look(self) -> frames.Frame:
+        return self._connection.ask("look", path=frames.text_of(self.where))
 
     def _look_in(self, answer: frames.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
@@ -239,6 +244,48 @@ class PosixStore:
         self._connection.post("look", path=frames.text_of(path))
         return PosixStore(self._connection, self.facts, self._lines, lease=self._holding.lease), b""
 
+    def store_whole(self, entry: Entry, content: bytes) -> bool:
+        """See StoresWhole."""
+        self._open()
+        header = {
+            "do": "store_whole",
+            "path": frames.text_of(entry.path),
+            "mtime_ns": entry.mtime_ns,
+            "executable": is_executable(entry),
+            "digest": hashlib.sha256(content).hexdigest(),
+        }
+        self._connection.answers()
+        self._connection.send(frames.REQUEST, header, content)
+        answer = self._connection.receive()
+        with self._connection.understanding():
+            return bool(answer.header["stored"])
+
+    def find_whole(self, path: bytes) -> Entry | None:
+        """See StoresWhole."""
+        return self.stat(path) if path else self._look_in(self._ask_look())[1]
+
+    def fetch_whole(self, entry: Entry) -> bytes:
+        """See StoresWhole."""
+        self._open()
+        path = frames.text_of(entry.path)
+        answer = self._connection.ask("fetch_whole", path=path, maximum=PACK_BYTES)
+        content = bytes(answer.body)
+        with self._connection.understanding():
+            if answer.header["digest"] != hashlib.sha256(content).hexdigest():
+                raise IncompleteError(
+                    "corrupt", "the content was damaged on the way", about=printable(entry.path)
+                )
+        check_size(entry, content)
+        return content
+
+    def remove_whole(self, entry: Entry) -> Problem | None:
+        """See StoresWhole."""
+        self._open()
+        answer = self._connection.ask("remove_whole", **listed(entry))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
+
     def write_direct(
         self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
     ) -> Generator[Landed, None, None]:
@@ -326,7 +373,7 @@ class PosixStore:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered("remove", entries, _listed)
+        return self._answered("remove", entries, listed)
 
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating."""
@@ -352,7 +399,7 @@ class PosixStore:
             "adjust",
             adjustments,
             lambda one: {
-                **_listed(one.entry),
+                **listed(one.entry),
                 "permissions": one.permissions,
                 "attributes": attributes_text(one.attributes),
             },
@@ -363,7 +410,7 @@ class PosixStore:
         """See Store; the target must be locked."""
         into = frames.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": frames.text_of(self.where)}
-        return self._answered("keep", entries, _listed, more)
+        return self._answered("keep", entries, listed, more)
 
     def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """See Adopter."""
@@ -567,7 +614,20 @@ def _batches(
         yield tuple(batch)
 
 
-def _listed(entry: Entry) -> dict[str, Any]:
+def check_size(entry: Entry, content: bytes) -> None:
+    """Raise `IncompleteError` for a file that is not of the size that was listed."""
+    if len(content) != entry.size:
+        raise IncompleteError(
+            "source-changed", "the file changed while it was read", about=printable(entry.path)
+        )
+
+
+def is_executable(entry: Entry) -> bool:
+    """Whether its owner may execute the file, where that is known."""
+    return entry.mode >= 0 and bool(entry.mode & 0o100)
+
+
+def listed(entry: Entry) -> dict[str, Any]:
     """What an agent compares, before it touches a name, with what it finds."""
     return {
         "path": frames.text_of(entry.path),

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from transfers import sftp_wire as wire
 from transfers.entry import Entry, Kind, Proof
+from transfers.packing import fill_gaps
 from transfers.sftp_ahead import in_order
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import Pending, StatusError
@@ -188,13 +189,16 @@ class Reading:
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
-        for unit, (opened, contents) in in_order(
-            units, self._fetch, at_once=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
+        for (unit, wanted), (opened, contents) in in_order(
+            fill_gaps(units), self._fetch, at_once=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
         ):
-            yield self._payload(unit, opened, contents)
+            payload = self._payload(unit, opened, contents)
+            if wanted:
+                yield payload
 
-    def _fetch(self, unit: Unit) -> tuple[list[Opened], list[bytearray]]:
+    def _fetch(self, asked: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
         """Runs in a thread of the pool."""
+        unit, _ = asked
         items = [item for item in unit.items if item.entry.kind is Kind.FILE]
         opened = self._files.open_all([item.entry.path for item in items])
         try:
@@ -259,7 +263,8 @@ class Reading:
                 yield entry, digest, problem
 
 
-def _bytes_of(unit: Unit) -> int:
+def _bytes_of(asked: tuple[Unit, bool]) -> int:
+    unit, _ = asked
     if unit.segment:
         return min(unit.length, SEGMENT_BYTES)
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

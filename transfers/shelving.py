@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from transfers.copying import Copier, Origin
 from transfers.entry import Entry
-from transfers.store import Item, Landed, Payload, Store, Unit
+from transfers.store import Item, Landed, Payload, Problem, Store, Unit
 
 
 @runtime_checkable
@@ -20,6 +20,31 @@ class Shelving(Protocol):
         It is locked and written to as any other, and not closed. It is good until anything else is asked of the store that
         lent it out. Where the path is b"" the lock is that of the folder alone; else files land without any.
         """
+
+
+@runtime_checkable
+class StoresWhole(Protocol):
+    """A store that finds, takes, gives and removes one small file by a single request each and without a lock.
+
+    For contents that only ever appear whole under a name of their own, as those of git-annex: a lock and a journal for each
+    take several times as long as the content.
+    """
+
+    def find_whole(self, path: bytes) -> Entry | None:
+        """What is at `path` (b"" is the root), never remembered from an earlier request."""
+
+    def store_whole(self, entry: Entry, content: bytes) -> bool:
+        """Store `content` at `entry.path`, durable and hashed at both ends; missing folders are made.
+
+        Returns:
+            False, and nothing was changed, where the name exists or the filesystem cannot do that without a lock.
+        """
+
+    def fetch_whole(self, entry: Entry) -> bytes:
+        """The content of a file of at most a pack's size. Raises `IncompleteError` where it is not of the size listed."""
+
+    def remove_whole(self, entry: Entry) -> Problem | None:
+        """Remove a file that still is what was listed; an absent one is done."""
 
 
 def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Landed] | None:

@@ -50,16 +50,36 @@ def take_file(
             there = there if entry.size > PACK_BYTES else 0  # a pack comes whole
             whole = _take(store, known, stream, there, progress, about)
             if not whole and not (there and _take(store, known, stream, 0, progress, about)):
-                raise IncompleteError(
-                    "differs",
-                    "the bytes that came are not those that the content is known to have",
-                    about=about,
-                )
+                raise _differs(about)
         part.replace(file)
     except OSError as problem:
-        raise IncompleteError(
-            "cannot-write", f"{problem.strerror or problem}", about=printable(os.fsencode(file))
-        ) from None
+        raise _unwritable(problem, file) from None
+
+
+def put_content(
+    content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, about: str
+) -> None:
+    """Make `file` hold a content that came whole; raises as `take_file` does."""
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise _differs(about)
+    part = _part_of(file)
+    try:
+        part.write_bytes(content)
+        part.replace(file)
+    except OSError as problem:
+        raise _unwritable(problem, file) from None
+    progress(len(content))
+
+
+def _differs(about: str) -> IncompleteError:
+    message = "the bytes that came are not those that the content is known to have"
+    return IncompleteError("differs", message, about=about)
+
+
+def _unwritable(problem: OSError, file: Path) -> IncompleteError:
+    return IncompleteError(
+        "cannot-write", f"{problem.strerror or problem}", about=printable(os.fsencode(file))
+    )
 
 
 def _part_of(file: Path) -> Path:

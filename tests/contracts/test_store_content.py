@@ -93,6 +93,21 @@ def test_a_piece_is_read_by_itself_from_anywhere(subject: Subject) -> None:
     assert store.wire_bytes - before in {0, sum(length for _, length in pieces)}
 
 
+def test_a_file_that_is_read_from_the_middle_has_the_digest_of_the_whole(subject: Subject) -> None:
+    """As a target asks that has the beginning of a large file from an interrupted call."""
+    subject.plant({b"large": LARGE})
+    store = subject.open()
+    entry = store.stat(b"large")
+    assert entry is not None
+    before = store.wire_bytes
+    units = group_units([Item(0, entry)], lambda: 4 * MIB, lambda _: 3 * MIB)
+    found = list(store.read(units))
+    assert [payload.problems for payload in found] == [{}] * len(found)
+    assert b"".join(bytes(payload.data) for payload in found) == LARGE[3 * MIB :]
+    assert found[-1].digests == [sha256(LARGE)]
+    assert store.wire_bytes - before <= len(LARGE)
+
+
 def test_no_final_name_before_the_whole_file_is_there(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"other": b"1"})

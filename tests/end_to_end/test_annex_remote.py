@@ -7,7 +7,7 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.support.annex import AnnexRepository, annex_environment, make_reposit
 from tests.support.annex_conversation import Conversation
 from tests.support.own_server import own_server
 from tests.support.places import add_site
+from tests.support.strace import LINK, SYNC, require_strace
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
 from transfers.agent.lease import process_start
@@ -41,8 +42,10 @@ in_turn = pytest.mark.parametrize(
 
 
 @contextmanager
-def talk(there: Transfers, location: str = "there:annex") -> Iterator[Conversation]:
-    conversation = Conversation(there.hibali.env, there.hibali.home.home, location)
+def talk(
+    there: Transfers, location: str = "there:annex", before: Sequence[str] = ()
+) -> Iterator[Conversation]:
+    conversation = Conversation(there.hibali.env, there.hibali.home.home, location, before)
     try:
         yield conversation
     finally:
@@ -103,7 +106,7 @@ def test_git_annex_tries_an_exported_tree(word: str, transfers_to: TransfersTo) 
 # A chunk of one byte is as hard as a chunk of a mebibyte: what takes time is their number, a hundred of each content.
 @heavy
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("word", ["local", "ssh", "s3"])
+@pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
 def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to(word))
     add_remote(repository)
@@ -119,9 +122,8 @@ def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> 
 
 @heavy
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("word", ["sftp", "webdav"])
-def test_git_annex_tries_the_other_kinds_in_short(word: str, transfers_to: TransfersTo) -> None:
-    repository = repository_of(transfers_to(word))
+def test_git_annex_tries_webdav_in_short(transfers_to: TransfersTo) -> None:
+    repository = repository_of(transfers_to("webdav"))
     add_remote(repository)
     tried = repository.run("annex", "testremote", "--fast", "--size=200", "store", timeout=500)
     assert b"FAIL" not in tried
@@ -169,6 +171,48 @@ def test_a_store_that_was_killed_goes_on_inside_the_file(word: str, transfers_to
         assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-SUCCESS {KEY}"
     assert there.place.files("annex") == {place.encode(): LARGE}
     assert not [name for name in there.place.names("annex") if b".hibali" in name]
+
+
+def small_contents(count: int) -> dict[str, bytes]:
+    contents = [random.Random(number).randbytes(1000) for number in range(count)]  # noqa: S311 - the same each time
+    return {f"SHA256E-s1000--{hashlib.sha256(content).hexdigest()}": content for content in contents}
+
+
+def test_small_contents_take_no_lock_and_few_syncs(transfers_to: TransfersTo) -> None:
+    require_strace()
+    there = transfers_to("local")
+    contents, trace = small_contents(20), there.folder / "trace"
+    file = there.folder / "content"
+    with talk(
+        there, before=["strace", "-f", "-qqq", "-o", str(trace), "-e", f"trace={SYNC},{LINK}"]
+    ) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        for key, content in contents.items():
+            file.write_bytes(content)
+            assert conversation.ask(f"TRANSFER STORE {key} {file}") == f"TRANSFER-SUCCESS STORE {key}"
+            assert conversation.ask(f"TRANSFER RETRIEVE {key} {file}") == f"TRANSFER-SUCCESS RETRIEVE {key}"
+            assert file.read_bytes() == content
+            assert conversation.ask(f"REMOVE {key}") == f"REMOVE-SUCCESS {key}"
+        conversation.end()
+    calls = [line for line in trace.read_text().splitlines() if "lock" in line]
+    assert calls == []
+    # the file, its two new folders, and the place itself
+    assert len([line for line in trace.read_text().splitlines() if "sync(" in line]) <= 4 * len(contents) + 4
+    assert not [name for name in there.place.names("annex") if b".hibali" in name]
+
+
+@in_turn
+def test_a_content_that_is_there_with_other_bytes_is_replaced(word: str, transfers_to: TransfersTo) -> None:
+    there = transfers_to(word)
+    ((key, content),) = small_contents(1).items()
+    place, file = place_of(key).encode(), there.folder / "content"
+    file.write_bytes(content)
+    with talk(there) as conversation:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        there.place.plant("annex", {place: b"cut short"})
+        assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
+        assert conversation.ask(f"TRANSFER STORE {key} {file}") == f"TRANSFER-SUCCESS STORE {key}"
+    assert there.place.files("annex") == {place: content}
 
 
 def noted(folder: Path) -> int:

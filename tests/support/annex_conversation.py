@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.annex import annex_environment
@@ -14,10 +14,13 @@ from tests.support.annex import annex_environment
 class Conversation:
     """What git-annex says to its special remote and hears from it, line by line."""
 
-    def __init__(self, environment: Mapping[str, str], home: Path, location: str) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], home: Path, location: str, before: Sequence[str] = ()
+    ) -> None:
+        """`before` are words of a command that runs the special remote, as strace does."""
         self._location = location
         self.process = subprocess.Popen(
-            ["git-annex-remote-hibali"],
+            [*before, "git-annex-remote-hibali"],
             env=annex_environment(environment, home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -99,6 +99,8 @@ def _do(channel: Channel, session: Session, frame: frames.Frame) -> None:
         session.take_placed(frame.header)
     elif frame.kind == frames.REQUEST and frame.header.get("do") == "append":
         session.append(frame.header, frame.body)
+    elif frame.kind == frames.REQUEST and frame.header.get("do") == "store_whole":
+        session.store_whole(frame.header, frame.body)
     elif frame.kind == frames.REQUEST:
         _request(channel, session, frame.header)
 

@@ -2,6 +2,7 @@
 
 import binascii
 import errno
+import hashlib
 import mmap
 import os
 import queue
@@ -69,6 +70,8 @@ class Session(object):
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
+            "fetch_whole": self._fetch_whole,
+            "remove_whole": self._remove_whole,
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
@@ -460,6 +463,30 @@ class Session(object):
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
         self._channel.send(frames.END, self._growths.append(header, content))
+
+    def store_whole(self, header: Dict[str, Any], body: frames.Body) -> None:
+        """Store one small file; see whole.py."""
+        from transfers.agent.whole import store_whole
+
+        if hashlib.sha256(body).hexdigest() != header["digest"]:
+            raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
+        path = frames.bytes_of(header["path"])
+        stored = store_whole(self._opened(), path, body, header["mtime_ns"], header["executable"])
+        self._channel.send(frames.END, {"stored": stored})
+
+    def _fetch_whole(self, header: Dict[str, Any]) -> None:
+        from transfers.agent.whole import fetch_whole
+
+        content = fetch_whole(self._opened(), frames.bytes_of(header["path"]), int(header["maximum"]))
+        self._channel.send(frames.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
+
+    def _remove_whole(self, header: Dict[str, Any]) -> None:
+        """Remove one file if it still is what was listed, without a lock: a single unlink(2) needs none."""
+        if header["kind"] != "f":
+            raise LandingError("only files are removed without a lock")
+        self._opened().forget_all()  # another process may have replaced a folder since
+        header["path"] = frames.bytes_of(header["path"])
+        self._channel.send(frames.END, {"problem": remove_item(self._opened(), header)})
 
     def _check_client(self) -> None:
         """Nobody waits for the end of a terabyte once the client is gone."""

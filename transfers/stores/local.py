@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.sites import Site
+from hibali.text import printable
+from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.problems import RefusedError, problem_of
+from transfers.agent.removing import remove_item
+from transfers.agent.whole import fetch_whole, store_whole
 from transfers.bundle import local_command
-from transfers.connection import Connection
-from transfers.entry import Proof
+from transfers.connection import Connection, error_of
+from transfers.entry import Entry, Proof
 from transfers.lines import Lines, no_lines
-from transfers.posix import PosixStore
-from transfers.store import Facts
+from transfers.paged import entry_of
+from transfers.posix import PosixStore, check_size, is_executable, listed
+from transfers.store import PACK_BYTES, Facts, Problem
+from transfers.units import problem_from
 
 FACTS = Facts(
     kind="local",
@@ -32,6 +42,50 @@ def connect(site: Site, *, look_at: bytes | None = None, tell: Listener = ignore
     return Connection(local_command(sys.executable), site.name, here=True, look_at=look_at), 0
 
 
+class LocalStore(PosixStore):
+    """A folder of this machine. Single small files are handled in this process: asking an agent takes longer than the file."""
+
+    def find_whole(self, path: bytes) -> Entry | None:
+        """See StoresWhole."""
+        try:
+            with self._below() as root:
+                record = root.lstat(path)
+        except NotFoundError:
+            return None
+        return entry_of(record) if record is not None else None
+
+    def store_whole(self, entry: Entry, content: bytes) -> bool:
+        """See StoresWhole."""
+        with self._below() as root:
+            return store_whole(root, entry.path, content, entry.mtime_ns, is_executable(entry))
+
+    def fetch_whole(self, entry: Entry) -> bytes:
+        """See StoresWhole."""
+        with self._below() as root:
+            content = fetch_whole(root, entry.path, PACK_BYTES)
+        check_size(entry, content)
+        return content
+
+    def remove_whole(self, entry: Entry) -> Problem | None:
+        """See StoresWhole."""
+        with self._below() as root:
+            found = remove_item(root, {**listed(entry), "path": entry.path})
+        return None if found is None else problem_from(found)
+
+    @contextmanager
+    def _below(self) -> Iterator[Root]:
+        """The folder, opened anew each time as another process may have replaced it; errors as an agent tells them."""
+        try:
+            root = open_root(self.where)
+            try:
+                yield root
+            finally:
+                root.close()
+        except (OSError, UnsafeNameError, RefusedError) as problem:
+            code, message, _ = problem_of(problem)
+            raise error_of(str(code))(str(code), str(message), about=printable(self.where)) from None
+
+
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     site = location.site
@@ -40,4 +94,4 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         return connect(site, look_at=look_at)[0], no_lines()
 
     connection, _ = connect(site, look_at=location.raw, tell=tell)
-    return PosixStore(connection, FACTS, lease=site.limits.lease_seconds, reopen=reopen)
+    return LocalStore(connection, FACTS, lease=site.limits.lease_seconds, reopen=reopen)

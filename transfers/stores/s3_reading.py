@@ -7,18 +7,17 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.entry import Entry, Kind, Proof
+from transfers.packing import fill_gaps
 from transfers.store import Item, Payload, Problem, Unit
 from transfers.stores.s3_bulk import Bulk, Got
 from transfers.stores.s3_errors import FAILED, problem_of
 from transfers.stores.s3_requests import IN_FLIGHT_BYTES, Bytes
 
 _UNITS_AHEAD = 64
-_GAP_BYTES = 4 * 1024 * 1024
 _FAILURES = 3  # objects in a row at which the server itself may fail before it is the server that is at fault
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
@@ -65,7 +64,7 @@ class Reading:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
         self._files = {}
-        coming = _without_gaps(units)
+        coming = fill_gaps(units, lambda item: item.entry.digest is not None)
         asked: deque[tuple[Unit, bool, _Pieces, int]] = deque()
         ahead = 0
         try:
@@ -194,22 +193,6 @@ def _units_of(number: int, entry: Entry, piece: int) -> Iterator[Unit]:
         return
     for offset in range(0, entry.size, piece):
         yield Unit((item,), offset, min(piece, entry.size - offset), segment=True)
-
-
-def _without_gaps(units: Iterable[Unit]) -> Iterator[tuple[Unit, bool]]:
-    """Each unit, and before one that leaves something out what has to be read for the digest alone, told by False."""
-    reached: dict[int, int] = {}
-    for unit in units:
-        item = unit.items[0] if unit.segment and not unit.piece else None
-        if item is not None:
-            start = reached.pop(item.number, 0)
-            step = max(unit.length, _GAP_BYTES)  # what is left of a file behind the gap may be a few bytes
-            for offset in range(start, unit.offset if item.entry.digest is None else 0, step):
-                length = min(step, unit.offset - offset)
-                yield replace(unit, offset=offset, length=length), False
-            if not unit.last:
-                reached[item.number] = unit.offset + unit.length
-        yield unit, True
 
 
 def _bytes_of(unit: Unit) -> int:
