@@ -48,8 +48,13 @@ _SERVER_SETTINGS = {
     "gc.auto": "0",
     "maintenance.auto": "false",
 }
-_SERVER_ENVIRONMENT = ("GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1")  # a partial clone fetches from anywhere
-_LOCAL = re.compile(r"file://|[^:]*(?:/|$)")  # git-fetch(1), GIT URLS: a path has a slash before its first colon
+_SERVER_ENVIRONMENT = (
+    "GIT_ALLOW_PROTOCOL=none",
+    "GIT_NO_LAZY_FETCH=1",
+)  # a partial clone fetches from anywhere
+_LOCAL = re.compile(
+    r"file://|[^:]*(?:/|$)"
+)  # git-fetch(1), GIT URLS: a path has a slash before its first colon
 _OF_REPOSITORY = frozenset({b"local", b"worktree"})
 _HOOK_SETTING = re.compile(rb"hook\.", re.IGNORECASE)
 
@@ -105,7 +110,16 @@ class Git:
         """Newer gits (2.54) know hooks by settings of any name, which no single setting turns off."""
         folder = url.removeprefix("file://")
         for place in (f"{folder}/.git", folder):
-            asked = ["--git-dir", place, "config", "--name-only", "-z", "--show-scope", "--includes", "--list"]
+            asked = [
+                "--git-dir",
+                place,
+                "config",
+                "--name-only",
+                "-z",
+                "--show-scope",
+                "--includes",
+                "--list",
+            ]
             told = self.run(*asked).stdout.split(b"\0")
             pairs = zip(told[::2], told[1::2], strict=False)
             if any(scope in _OF_REPOSITORY and _HOOK_SETTING.match(name) for scope, name in pairs):

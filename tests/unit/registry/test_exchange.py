@@ -182,13 +182,20 @@ def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: 
 
 HOOKS = (
     *("pre-receive", "update", "post-receive", "post-update", "reference-transaction", "proc-receive"),
-    *("push-to-checkout", "pre-auto-gc", "post-checkout", "post-index-change", "fsmonitor-watchman", "pre-push"),
+    *(
+        "push-to-checkout",
+        "pre-auto-gc",
+        "post-checkout",
+        "post-index-change",
+        "fsmonitor-watchman",
+        "pre-push",
+    ),
 )
 
 
 def plant_trap(folder: Path, sprung: Path) -> Path:
     trap = folder / "trap"
-    trap.write_text(f"#!/bin/sh\necho \"$0\" >> {sprung}\n")
+    trap.write_text(f'#!/bin/sh\necho "$0" >> {sprung}\n')
     trap.chmod(0o755)
     return trap
 
@@ -256,7 +263,20 @@ def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
     work = tmp_path / "plain"
     for words in (
         ["git", "clone", "-q", "--no-local", str(repository), str(work)],
-        ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
+        [
+            "git",
+            "-C",
+            str(work),
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "x",
+        ],
         ["git", "-C", str(work), "push", "-q", "origin", "HEAD:main"],
     ):
         subprocess.run(words, check=False, capture_output=True)
