@@ -68,13 +68,17 @@ class Deadline:
         """`about` names the server in the error."""
         self._seconds = seconds
         self._about = about
-        self._connections: list[Any] = []
+        self._connection: Any = None
+        self._socket: Any = None
         self._before: Deadline | None = None
         self.is_over = False
 
     def watch(self, connection: Any) -> None:
-        """Its attribute `sock` is what is shut down (http.client, urllib3)."""
-        self._connections[:] = [connection]
+        """Its attribute `sock` is what is shut down (http.client, urllib3): as it is now, or when the time is over.
+
+        A connection forgets its socket when an answer's head says that its end is the answer's.
+        """
+        self._connection, self._socket = connection, getattr(connection, "sock", None)
 
     def __enter__(self) -> Self:
         self._before = getattr(_current, "deadline", None)
@@ -85,14 +89,14 @@ class Deadline:
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         _current.deadline = self._before
         _watchdog.remove(self)
-        if self.is_over and isinstance(problem, Exception):
+        # An answer that was cut off may look like one that ended.
+        if self.is_over and (problem is None or isinstance(problem, Exception)):
             raise too_slow(self._about, self._seconds) from None
 
     def end(self) -> None:
         """The time is over."""
         self.is_over = True
-        for connection in self._connections:
-            found = getattr(connection, "sock", None)
+        for found in (self._socket, getattr(self._connection, "sock", None)):
             if isinstance(found, socket.socket):
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(
@@ -119,7 +123,11 @@ def watched(kind: Any) -> Any:
         watch_current(self)
         return kind.request(self, *words, **more)
 
-    return type(kind.__name__, (kind,), {"request": request})
+    def getresponse(self: Any) -> Any:
+        watch_current(self)
+        return kind.getresponse(self)
+
+    return type(kind.__name__, (kind,), {"request": request, "getresponse": getresponse})
 
 
 class _Watchdog:

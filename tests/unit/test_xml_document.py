@@ -35,9 +35,9 @@ def test_a_document_type_is_refused_in_every_encoding(encoding: str, declared: s
 @pytest.mark.parametrize("declared", ["<!DOCTYPE a>", LAUGHS, EXTERNAL])
 def test_a_document_type_is_refused_in_answers_of_webdav(encoding: str, declared: str) -> None:
     parser = MultiStatus(lambda _: None, "x")
+    body = document(encoding, declared, '<D:multistatus xmlns:D="DAV:"/>')
     with pytest.raises(TryLaterError) as refused:
-        parser.feed(document(encoding, declared, '<D:multistatus xmlns:D="DAV:"/>'))
-        parser.close()
+        parser.feed(body)
     assert refused.value.code == "bad-answer"
 
 

@@ -38,6 +38,7 @@ _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 0131),
 _PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
+_LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Requests:
         about: str,
         tell: Listener = ignore,
         *,
-        patience: int = _READ_SECONDS,
+        patience: float | None = None,
     ) -> None:
         """`about` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
         from botocore.httpsession import URLLib3Session
@@ -84,6 +85,7 @@ class Requests:
         self.bucket = bucket
         self.about = about
         self._tell = tell
+        patience = _READ_SECONDS if patience is None else patience
         self._gone = False  # all attempts of a request were in vain, and no answer has come since
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -93,7 +95,7 @@ class Requests:
         )
         pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
         pools.update({scheme: watched(kind) for scheme, kind in pools.items()})
-        self._patience = max(ANSWER_SECONDS, 2.0 * patience)
+        self._patience = max(_LEAST_PATIENCE, 2.0 * patience)
         self._signer = _signer_class()
 
     def patient(self, seconds: int) -> Requests:
