@@ -10,6 +10,7 @@ from hibali.shell import run
 
 Found = TypeVar("Found")
 _PATIENCE_SECONDS = 120.0
+_MOST_OUTPUT = 1024 * 1024
 
 
 def credentials_from(
@@ -20,7 +21,7 @@ def credentials_from(
     `key` is the setting that names the command, `what` it should have given. Raises `AccessError("no-credentials")`,
     `NotFoundError` where there is no such program, `TryLaterError("timed-out")`.
     """
-    finished = run(command, timeout=_PATIENCE_SECONDS)
+    finished = run(command, timeout=_PATIENCE_SECONDS, most=_MOST_OUTPUT)
     try:
         if finished.exit_code != 0:
             raise ValueError(f"it ended with exit code {finished.exit_code}")

@@ -211,7 +211,7 @@ def read_passphrase(settings: ProxySettings, *, about: str) -> bytes | None:
 
 def _find_passphrase(settings: ProxySettings) -> bytes | None:
     if settings.passphrase_command:
-        finished = run(settings.passphrase_command, timeout=_PATIENCE_SECONDS)
+        finished = run(settings.passphrase_command, timeout=_PATIENCE_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise ValueError(f"it ended with exit code {finished.exit_code}")
         return finished.stdout

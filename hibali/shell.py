@@ -18,11 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from hibali.errors import NotFoundError, TryLaterError
+from hibali.errors import IncompleteError, NotFoundError, TryLaterError
 from hibali.retry import after_interruption
 
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
+_MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _TETHER = str(Path(__file__).with_name("tether.py"))
 _LOOK_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
@@ -51,14 +52,15 @@ def run(
     foreground: bool = False,
     umask: int = -1,
     enough: bytes = b"",
+    most: int = _MOST_OUTPUT,
 ) -> Finished:
     """Run a program to its end, with a `umask` of its own where it makes files that nobody else may read.
 
-    Once it has said `enough` on standard error it is ended: it would go on for nothing.
+    One that prints more than `most` bytes is ended. Once it has said `enough` on standard error it is ended: it would go on for nothing.
 
     `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
     Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
-    Raises `NotFoundError` where there is no such program, `TryLaterError("timed-out")`.
+    Raises `NotFoundError` where there is no such program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
     """
     import tempfile
 
@@ -68,10 +70,13 @@ def run(
         )
         deadline = time.monotonic() + timeout
         try:
-            while not _ends(process, stdin, deadline, often=bool(enough)):
-                if enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):  # a seek would move where it writes
+            while not _ends(process, stdin, deadline):
+                _check_output(process, argv[0], (output, errors), most)
+                # a seek would move where it writes
+                if enough and enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):
                     _kill(process)
                     break
+            _check_output(process, argv[0], (output, errors), most)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise TryLaterError(
@@ -83,16 +88,30 @@ def run(
         return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
 
 
-def _ends(process: subprocess.Popen[bytes], stdin: bytes, deadline: float, *, often: bool) -> bool:
-    """Whether it ended, looked at now and then with `often`. Raises `TimeoutExpired` after the deadline."""
+def _ends(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> bool:
+    """Whether it ended, after a quarter of a second at most. Raises `TimeoutExpired` after the deadline."""
     left = deadline - time.monotonic()
     try:
-        process.communicate(stdin, timeout=min(left, _LOOK_SECONDS) if often else left)
+        process.communicate(stdin, timeout=min(left, _LOOK_SECONDS))
     except subprocess.TimeoutExpired:
-        if not often or left <= _LOOK_SECONDS:
+        if left <= _LOOK_SECONDS:
             raise
         return False
     return True
+
+
+def _check_output(
+    process: subprocess.Popen[bytes], word: str | bytes, streams: Sequence[BinaryIO], most: int
+) -> None:
+    """End it and raise `IncompleteError` where it printed more than `most` bytes, which would all be held in memory."""
+    if any(os.fstat(stream.fileno()).st_size > most for stream in streams):
+        _kill(process)
+        raise IncompleteError(
+            "too-much-output",
+            f"printed more than {most} bytes, and was ended",
+            about=_word(word),
+            hint="Run it by hand and look at what it prints",
+        )
 
 
 class Process:

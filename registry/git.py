@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from hibali.account import account_names
-from hibali.errors import IncompleteError
+from hibali.errors import IncompleteError, RefusedError
 from hibali.shell import Finished, run
 from hibali.text import printable
 
@@ -33,6 +35,28 @@ _SETTINGS = {
     "protocol.ssh.allow": "always",
     "protocol.file.allow": "always",
 }
+
+
+# What git's own server programs are told when they open a repository of this machine: that one is somebody else's, and its
+# settings may name programs. Command-line settings outrank those of a repository, wherever it includes them from.
+_SERVER_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.alternateRefsCommand": "true",
+    "receive.denyCurrentBranch": "refuse",  # else files are checked out there, by the repository's own filters
+    "receive.autogc": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+}
+_SERVER_ENVIRONMENT = (
+    "GIT_ALLOW_PROTOCOL=none",
+    "GIT_NO_LAZY_FETCH=1",
+)  # a partial clone fetches from anywhere
+_LOCAL = re.compile(
+    r"file://|[^:]*(?:/|$)"
+)  # git-fetch(1), GIT URLS: a path has a slash before its first colon
+_OF_REPOSITORY = frozenset({b"local", b"worktree"})
+_HOOK_SETTING = re.compile(rb"hook\.", re.IGNORECASE)
 
 
 class Git:
@@ -69,6 +93,42 @@ class Git:
                 about=str(self.folder),
             )
         return finished.stdout
+
+    def server_words(self, url: str, service: Literal["upload-pack", "receive-pack"]) -> list[str]:
+        """The option of `git fetch` or `git push` by which a repository of this machine runs none of its own programs.
+
+        git starts the server program itself there, as this account, and drops the settings that it was given (S13). Nothing
+        is said to other hosts: they run their own hooks as their own account. Raises `RefusedError`.
+        """
+        if not _LOCAL.match(url):
+            return []
+        self._refuse_hooks_of_settings(url)
+        settings = [word for name, value in _SERVER_SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        return [f"--{service}={' '.join(('env', *_SERVER_ENVIRONMENT, 'git', *settings, service))}"]
+
+    def _refuse_hooks_of_settings(self, url: str) -> None:
+        """Newer gits (2.54) know hooks by settings of any name, which no single setting turns off."""
+        folder = url.removeprefix("file://")
+        for place in (f"{folder}/.git", folder):
+            asked = [
+                "--git-dir",
+                place,
+                "config",
+                "--name-only",
+                "-z",
+                "--show-scope",
+                "--includes",
+                "--list",
+            ]
+            told = self.run(*asked).stdout.split(b"\0")
+            pairs = zip(told[::2], told[1::2], strict=False)
+            if any(scope in _OF_REPOSITORY and _HOOK_SETTING.match(name) for scope, name in pairs):
+                raise RefusedError(
+                    "repository-runs-programs",
+                    "the settings of this repository name programs to run",
+                    about=printable(folder),
+                    hint="Ask whoever keeps it to remove the settings hook.*, or use another repository.",
+                )
 
     def _place(self) -> dict[str, str]:
         place = {"GIT_DIR": str(self.folder)}

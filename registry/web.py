@@ -10,11 +10,13 @@ import ssl
 import urllib.request
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from hibali.answers import ANSWER_SECONDS, Deadline
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.retry import with_retries
 from hibali.text import printable
 
 _SECONDS = 60.0  # of silence
+_ANSWER_SECONDS = ANSWER_SECONDS
 _MOST_REDIRECTS = 3
 _MOST_ANSWER = 64 * 1024  # of whatever is said to what was sent
 _ATTEMPTS = 3
@@ -118,7 +120,24 @@ def _ask(
 ) -> tuple[int, str, bytes]:
     """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
     connection = _connect(parts, trusted=trusted)
+    about = _origin(parts)
     try:
+        return _exchange(connection, parts, most, content, secret)
+    except ssl.SSLError as problem:
+        raise AccessError(
+            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", about=about
+        ) from None
+    except (OSError, http.client.HTTPException, UnicodeError) as problem:
+        raise TryLaterError("unreachable", f"no answer: {printable(str(problem))}", about=about) from None
+    finally:
+        connection.close()
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, parts: SplitResult, most: int, content: bytes | None, secret: str
+) -> tuple[int, str, bytes]:
+    with Deadline(_ANSWER_SECONDS, _origin(parts)) as deadline:
+        deadline.watch(connection)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {"Accept": "application/json, */*", "User-Agent": "hibali"}
         if content is not None:
@@ -126,23 +145,23 @@ def _ask(
         if secret:
             headers["Authorization"] = f"Bearer {secret}"
         connection.request("GET" if content is None else "POST", path, content, headers)
-        answer = connection.getresponse()
-        body = answer.read(most + 1)
-        if len(body) > most and content is None:
-            raise RefusedError(
-                "too-large", f"it is larger than {most} bytes", about=printable(parts.geturl())
-            )
-        return answer.status, answer.headers.get("Location", ""), body
-    except ssl.SSLError as problem:
-        raise AccessError(
-            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", about=_origin(parts)
-        ) from None
-    except (OSError, http.client.HTTPException, UnicodeError) as problem:
-        raise TryLaterError(
-            "unreachable", f"no answer: {printable(str(problem))}", about=_origin(parts)
-        ) from None
-    finally:
-        connection.close()
+        deadline.watch(connection)  # now it has a socket
+        with connection.getresponse() as answer:
+            body = answer.read(most + 1)
+            if answer.status >= 300:
+                return answer.status, answer.headers.get("Location", ""), b""
+            if len(body) > most and content is None:
+                raise RefusedError(
+                    "too-large", f"it is larger than {most} bytes", about=printable(parts.geturl())
+                )
+            # It was asked for as it is: what a few bytes unpack to is nobody's guess.
+            if content is None and answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise RefusedError(
+                    "encoded-answer",
+                    "the server sends it compressed, though it was asked not to",
+                    about=printable(parts.geturl()),
+                )
+            return answer.status, answer.headers.get("Location", ""), body
 
 
 def _connect(parts: SplitResult, *, trusted: bool) -> http.client.HTTPConnection:

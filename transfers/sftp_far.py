@@ -36,6 +36,7 @@ _ONCE_SECONDS = 60.0
 # Whoever made a marker and died may have left a question on its way: only after so long nothing comes of it.
 _ON_THE_WAY_SECONDS = 60.0
 _OUTPUT = 8 * 1024 * 1024
+_OUTPUT_MOST = 8 * _OUTPUT  # what comes after the first part is cut off, but not without end
 _REFUSED = 255  # ssh's own status
 
 
@@ -265,7 +266,7 @@ class SftpFar:
         del folder
         line = " ".join(_plain(word, self._client.where) for word in argv)
         self._login.ensure()
-        found = shell.run(self._login.argv(line), stdin=stdin, timeout=timeout)
+        found = shell.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
             raise self._login.explain(found.stderr)
         return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)

@@ -63,7 +63,8 @@ class GitRemote:
 
     def _fetch(self, arrived: str) -> str:
         """The tip of its branch; "" where it has none yet."""
-        words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", "--end-of-options"]
+        server = self._git.server_words(self._url, "upload-pack")
+        words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", *server, "--end-of-options"]
         fetched = self._git.run(*words, self._url, f"+{_BRANCH}:{arrived}", own_settings=True)
         if fetched.exit_code == 0:
             return self._resolve(arrived)
@@ -112,7 +113,8 @@ class GitLook:
         try:
             stream = _commit(ours, self._tip, parcels, message)
             self._git.ask("fast-import", "--quiet", "--done", "--date-format=now", stdin=stream)
-            words = ["push", "--porcelain", "--no-verify", "--end-of-options"]
+            server = self._git.server_words(self._url, "receive-pack")
+            words = ["push", "--porcelain", "--no-verify", *server, "--end-of-options"]
             pushed = self._git.run(*words, self._url, f"{ours}:{_BRANCH}", own_settings=True)
             if pushed.exit_code == 0:
                 self._git.ask("update-ref", self._seen, ours)
@@ -150,6 +152,13 @@ def error_of(said: bytes, about: str) -> HibaliError:
             "there is no git repository",
             about=about,
             hint="Make one there: git init --bare PATH",
+        )
+    if b"branch is currently checked out" in said:
+        return RefusedError(
+            "branch-checked-out",
+            "the remote has its branch main checked out in a work tree",
+            about=about,
+            hint="Publish to a bare repository: git init --bare PATH",
         )
     if b"Permission denied" in said or b"Authentication failed" in said or b"could not read Username" in said:
         return AccessError("denied", f"the remote does not let you in: {text}", about=about)

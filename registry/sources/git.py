@@ -40,7 +40,8 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
 
 
 def _fetch(repository: Git, url: str, ref: str) -> None:
-    words = ["fetch", "-q", "--depth", "1", "--no-tags", "--no-write-fetch-head", "--end-of-options"]
+    server = repository.server_words(url, "upload-pack")
+    words = ["fetch", "-q", "--depth", "1", "--no-tags", "--no-write-fetch-head", *server, "--end-of-options"]
     fetched = repository.run(*words, url, f"{ref}:refs/hibali/source", own_settings=True)
     if fetched.exit_code:
         said = printable(fetched.stderr.strip()[-400:])

@@ -134,7 +134,7 @@ def _by_webhook(notices: Notices, content: bytes) -> None:
 
 def _secret(notices: Notices) -> str:
     if notices.secret_command:
-        finished = shell.run(notices.secret_command, timeout=_COMMAND_SECONDS)
+        finished = shell.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise IncompleteError(
                 "no-secret", f"it ended with {finished.exit_code}", about=notices.secret_command[0]

@@ -314,3 +314,89 @@ def test_a_verification_and_a_single_file_look_at_content(local_there: Transfers
     ).last
     assert (again["files_moved"], again["proof_tree"]) == (0, "recorded")
     assert not (clone.root / "a").exists()
+
+
+def plant_program(folder: Path, sprung: Path) -> Path:
+    """A program that leaves a trace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "evil"
+    program.write_text(f'#!/bin/sh\necho "$0" >> {sprung}\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.heavy
+def test_remotes_that_a_partner_wants_enabled_run_nothing(
+    local_there: Transfers, annex: Annex, tmp_path: Path
+) -> None:
+    """git-annex enables them when it initialises a clone by itself, and looks for their program from the work tree on."""
+    sprung, programs = tmp_path / "sprung", tmp_path / "programs"
+    plant_program(annex.root / "git-annex-remote-x", sprung)
+    plant_program(programs, sprung).rename(programs / "git-annex-remote-onpath")
+    annex.git("add", "git-annex-remote-x")
+    annex.commit(big=b"content")
+    remotes = {
+        "00000000-0000-4000-8000-000000000001": "type=external externaltype=x/evil encryption=none",
+        "00000000-0000-4000-8000-000000000002": "type=external externaltype=onpath encryption=none",
+        "00000000-0000-4000-8000-000000000003": f"type=git location=ext::{annex.root}/git-annex-remote-x/evil%20%S",
+        "00000000-0000-4000-8000-000000000004": f"type=rsync rsyncurl=-e{annex.root}/git-annex-remote-x/evil:x encryption=none",
+        "00000000-0000-4000-8000-000000000005": "type=hook hooktype=evil encryption=none",
+    }
+    branch = tmp_path / "branch"
+    annex.git("annex", "merge", "-q")
+    annex.git("worktree", "add", "-q", str(branch), "git-annex")
+    where = next(branch.glob("*/*/*.log"))
+    for name, line in {
+        "remote.log": "{} autoenable=true name=evil{} {} timestamp=1790000000s",
+        "trust.log": "{} 1 timestamp=1790000000s",
+        "uuid.log": "{} evil timestamp=1790000000s",
+        str(where.relative_to(branch)): "1790000000s 1 {}",
+    }.items():
+        lines = [
+            line.format(*((each, each[-1], words) if name == "remote.log" else (each,)))
+            for each, words in remotes.items()
+        ]
+        (branch / name).write_text("".join(f"{each}\n" for each in lines))
+    Annex(branch, annex.env).git("add", "--all")
+    Annex(branch, annex.env).git("commit", "-q", "-m", "evil", "--no-verify")
+    shutil.rmtree(branch)
+    annex.git("worktree", "prune")
+    clone = annex.clone(tmp_path / "clone")
+    clone.git("remote", "set-url", "origin", str(tmp_path / "gone"))
+    annex.env["PATH"] = f"{programs}:{annex.env['PATH']}"  # what hibali is run with, too
+    told = local_there.hibali("push", clone.root, "there:clone", "--json", exit=6)
+    assert not sprung.exists(), sprung.read_text()
+    assert b"content-not-here" in told.out
+    local_there.make({b"new": b"new"})
+    local_there.push()
+    local_there.pull(clone.root)
+    assert not sprung.exists(), sprung.read_text()
+    # the trap is one
+    other = annex.clone(tmp_path / "other")
+    AnnexRepository(other.root, annex.env).ended("annex", "get", "big")
+    assert sorted(set(sprung.read_text().split())) == [
+        str(programs / "git-annex-remote-onpath"),
+        "git-annex-remote-x/evil",
+    ]
+
+
+def test_a_backend_that_is_a_file_of_the_dataset_is_not_run(
+    local_there: Transfers, annex: Annex, tmp_path: Path
+) -> None:
+    sprung = tmp_path / "sprung"
+    plant_program(annex.root / "git-annex-backend-XY", sprung)
+    (annex.root / ".gitattributes").write_text("* annex.backend=XY/evil\n")
+    (annex.root / ".datalad").mkdir()
+    (annex.root / ".datalad" / "config").write_text(
+        f'[datalad "result-hook.evil"]\n\tcall-json = run {{"cmd": "touch {sprung}"}}\n\tmatch-json = {{}}\n[include]\n\tpath = {sprung}\n'
+    )
+    annex.git("-c", "filter.annex.process=", "-c", "filter.annex.clean=cat", "add", ".")
+    annex.git("commit", "-q", "-m", "made")
+    local_there.make({b"new": b"new"})
+    local_there.push()
+    told = local_there.hibali("pull", "there:data", annex.root, "--json", exit=6)
+    assert not sprung.exists(), sprung.read_text()
+    assert b"annex.backend=XY/evil" in told.out
+    assert (annex.root / "new").read_bytes() == b"new"
+    AnnexRepository(annex.root, annex.env).ended("annex", "add", "new")  # the trap is one
+    assert sprung.exists()

@@ -62,10 +62,18 @@ def ask_annex(
 
 
 def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finished:
-    """One command of git-annex to its end. Raises `NotFoundError` where there is none."""
+    """One command of git-annex to its end, or how its initialisation failed. Raises `NotFoundError` where there is none.
+
+    In a clone that nobody initialised git-annex would do so by itself, enable the special remotes that the others marked
+    for that, and run their programs: `externaltype=x/y` names a file of the work tree (S13).
+    """
     environment = require_annex(repository)
-    argv: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex", *words]
-    return run(argv, stdin=stdin, timeout=_SECONDS, environment=environment)
+    annex: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex"]
+    if run_git(repository, "config", "annex.uuid").exit_code != 0:
+        begun = run([*annex, "init", "--quiet", "--no-autoenable"], timeout=_SECONDS, environment=environment)
+        if begun.exit_code != 0:
+            return begun
+    return run([*annex, *words], stdin=stdin, timeout=_SECONDS, environment=environment)
 
 
 def require_annex(repository: Repository) -> dict[str, str]:

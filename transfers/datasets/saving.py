@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
-from hibali.errors import HibaliError, IncompleteError
+from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.retry import pause
 from hibali.text import printable
 from transfers.datasets.programs import ask_annex, ask_git, identity, run_annex, run_git, told_by, zero_ended
@@ -18,6 +19,7 @@ from transfers.datasets.repository import Repository, repository_around
 _TRIES = 50  # commits that others make at the same time are joined so often
 _NOTHING = b"0" * 40
 _NAMED = 3
+_BACKEND = re.compile(rb"[A-Za-z0-9_]+")
 
 
 def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: str) -> list[str]:
@@ -73,6 +75,7 @@ class _Saving:
         if not names:
             return None
         if self._repository.annex:
+            self._check_backends(names)
             self._annex([name for name in names if self._is_to_annex(name)])
         self._patiently(lambda: self._stage(names))
         staged = self._staged(set(names))
@@ -109,6 +112,20 @@ class _Saving:
             return False
         path = Path(os.fsdecode(self._repository.root + b"/" + folder))
         return path.is_symlink() or self._is_behind_link(folder)
+
+    def _check_backends(self, names: list[bytes]) -> None:
+        """Raise where .gitattributes name a backend with a path: git-annex would run that file of the work tree (S13)."""
+        asked = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
+        told = ask_git(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
+        # "unspecified", "unset" and "set" are words of git's own (git-check-attr(1), OUTPUT)
+        for backend in set(told.split(b"\0")[2::3]):
+            if not _BACKEND.fullmatch(backend):
+                raise RefusedError(
+                    "unsafe-backend",
+                    f"a .gitattributes sets annex.backend={printable(backend)}, by which git-annex would run a file of that path",
+                    about=printable(self._repository.root),
+                    hint="Look at what .gitattributes says, and who wrote it",
+                )
 
     def _annex(self, names: list[bytes]) -> None:
         """What the repository's rules call large becomes annexed content, the rest git's."""

@@ -32,6 +32,7 @@ from hibali.errors import UsageError
 from hibali.settings_parts import endpoint_problem
 from hibali.sites import GlobusClient, Site
 from transfers.globus.answers import answered, login_needed
+from transfers.globus.bounded import bound_answers
 from transfers.globus.secret import secret_of
 from transfers.globus.tokens import open_tokens
 
@@ -87,6 +88,7 @@ class GlobusAccess:
             retries.checks.register_check(self._give_consent)
         made = globus_sdk.TransferClient(authorizer=authorizer, app_name=APP_NAME, retry_config=retries)
         check_url(made.base_url)
+        bound_answers(made)
         with self._lock:
             self._opened.append(made)
         return made
@@ -223,6 +225,7 @@ def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient
     secret = secret_of(client, site.name)
     made = globus_sdk.ConfidentialAppAuthClient(client.client_id, secret, app_name=APP_NAME)
     check_url(made.base_url)
+    bound_answers(made)
     return made
 
 
@@ -230,6 +233,7 @@ def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
     """The client of Globus Auth that people log in with."""
     made = globus_sdk.NativeAppAuthClient(client.client_id, app_name=APP_NAME)
     check_url(made.base_url)
+    bound_answers(made)
     return made
 
 

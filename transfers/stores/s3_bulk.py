@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from hibali.answers import MOST_ANSWER
 from hibali.errors import HibaliError, IncompleteError
 from transfers.stores.s3_errors import NOT_PARTIAL, from_obstore
 from transfers.stores.s3_requests import CHECKSUM, CONNECTIONS, Bytes, Requests, checksum_of
@@ -21,6 +22,11 @@ _RETRIES: RetryConfig = {"max_retries": 0}
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
+
+
+def changed(about: str) -> IncompleteError:
+    """The error for a file that has not the size any more that it was listed with."""
+    return IncompleteError("source-changed", "it changed while it was read", about=about)
 
 
 class Got(NamedTuple):
@@ -61,20 +67,31 @@ class Bulk:
         )
         return (found["e_tag"] or "").strip('"')
 
-    def get(self, key: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
-        """Read an object, or `length` > 0 bytes of it from `offset`; with `etag` only while it is still that one."""
+    def get(
+        self,
+        key: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = MOST_ANSWER,
+    ) -> Got:
+        """Read an object of at most `most` bytes, or `length` > 0 bytes of it from `offset`; with `etag` only while it is that one.
+
+        Raises `IncompleteError("source-changed")` where more comes.
+        """
         if not is_plain(key) or (length is not None and self._odd_ranges):
-            return self._get_odd(key, etag, offset, length)
+            return self._get_odd(key, etag, offset, length, most)
         try:
-            return self._get_plain(key, etag, offset, length)
+            return self._get_plain(key, etag, offset, length, most)
         except HibaliError as problem:
             if problem.code != NOT_PARTIAL:
                 raise
         # Some servers (rclone) answer a range with status 200, which obstore does not take.
         self._odd_ranges = True
-        return self._get_odd(key, etag, offset, length)
+        return self._get_odd(key, etag, offset, length, most)
 
-    def _get_plain(self, key: bytes, etag: str | None, offset: int, length: int | None) -> Got:
+    def _get_plain(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
         import obstore
 
         store = self._open(checksum=False)
@@ -85,15 +102,25 @@ class Bulk:
         def read() -> Got:
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
             meta = found.meta
-            return Got(memoryview(found.bytes()), (meta["e_tag"] or "").strip('"'), meta["size"])
+            wanted = most if length is None else length
+            # One piece where the server sends what was asked for, and no second one where it never ends.
+            content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
+            if len(content) > wanted:
+                raise changed(self._requests.about)
+            return Got(memoryview(content), (meta["e_tag"] or "").strip('"'), meta["size"])
 
         return self._tried(read)
 
-    def _get_odd(self, key: bytes, etag: str | None, offset: int, length: int | None) -> Got:
+    def _get_odd(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
         headers = {"If-Match": f'"{etag}"'} if etag else {}
         if length is not None:
             headers["Range"] = f"bytes={offset}-{offset + length - 1}"
-        answer = self._requests.ask("GET", key, headers=headers)
+        try:
+            answer = self._requests.ask(
+                "GET", key, headers=headers, most=most if length is None else MOST_ANSWER
+            )
+        except IncompleteError as problem:
+            raise changed(self._requests.about) if problem.code == "answer-too-long" else problem from None
         if length is None:
             return Got(answer.body, answer.etag, len(answer.body))
         found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
@@ -131,7 +158,8 @@ class Bulk:
         client: ClientConfig = {
             "allow_http": not endpoint.secure,
             "connect_timeout": "10s",
-            "timeout": "300s",
+            "timeout": "24h",  # a large piece over a slow line takes what it takes;
+            "read_timeout": "120s",  # a server that sends nothing for so long does not answer any more
             "pool_max_idle_per_host": str(CONNECTIONS),
         }
         if endpoint.authorities:

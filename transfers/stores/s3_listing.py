@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _RUN = 150_000  # so many names are sorted in memory at once: some 50 MB
 _COLUMNS = (b"Key", b"Size", b"ETag", b"LastModified")
 _PAGE = 1000  # the protocol's own limit
+_MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each written as %XX, have a third of this
 
 
 class Listed(NamedTuple):
@@ -46,7 +47,7 @@ def pages(
     seen: set[str] = set()
     # The server works on the next page while this one is looked at.
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
-        coming = ahead.submit(requests.ask, "GET", query=dict(query))
+        coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
             rows, rest = s3_xml.cut_rows(coming.result().body, b"Contents", _COLUMNS)
             root = s3_xml.parse(rest, requests.about)
@@ -59,7 +60,9 @@ def pages(
                 raise violation(requests.about, "it does not go on where it says that more is to come")
             seen.add(token)
             if more and at_most == _PAGE:
-                coming = ahead.submit(requests.ask, "GET", query={**query, "continuation-token": token})
+                coming = ahead.submit(
+                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                )
             encoded = told.get("EncodingType") == "url"
             found = _from_rows(rows, prefix, requests.about, encoded=encoded)
             found += _entries(root, prefix, requests.about, encoded=encoded)
@@ -70,7 +73,9 @@ def pages(
             if not more:
                 return
             if at_most != _PAGE:  # few were wanted, and whoever has them asks for no more
-                coming = ahead.submit(requests.ask, "GET", query={**query, "continuation-token": token})
+                coming = ahead.submit(
+                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                )
 
 
 def _from_rows(

@@ -97,7 +97,8 @@ class Reading:
 
     def _get(self, entry: Entry, offset: int, length: int | None) -> Got | Problem:
         try:
-            got = self._bulk.get(self._key_of(entry.path), etag=entry.etag, offset=offset, length=length)
+            key = self._key_of(entry.path)
+            got = self._bulk.get(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
         except HibaliError as problem:
             self._failures += 1
             if problem.code == FAILED and self._failures <= _FAILURES:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
+from hibali.answers import (
+    ANSWER_SECONDS,
+    MOST_ANSWER,
+    MOST_ERROR,
+    Deadline,
+    patience_for,
+    read_at_most,
+    too_long,
+    watched,
+)
 from hibali.errors import HibaliError
 from hibali.events import Listener, ignore
 from hibali.retry import Result, with_retries
@@ -22,10 +33,12 @@ Bytes = bytes | bytearray | memoryview
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # so much is under way at once: several parts, or two objects put whole
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 0131),
 _PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
+_LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ class Requests:
         about: str,
         tell: Listener = ignore,
         *,
-        patience: int = _READ_SECONDS,
+        patience: float | None = None,
     ) -> None:
         """`about` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
         from botocore.httpsession import URLLib3Session
@@ -72,6 +85,7 @@ class Requests:
         self.bucket = bucket
         self.about = about
         self._tell = tell
+        patience = _READ_SECONDS if patience is None else patience
         self._gone = False  # all attempts of a request were in vain, and no answer has come since
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -79,6 +93,9 @@ class Requests:
             timeout=(_CONNECT_SECONDS, patience),
             max_pool_connections=CONNECTIONS,
         )
+        pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
+        pools.update({scheme: watched(kind) for scheme, kind in pools.items()})
+        self._patience = max(_LEAST_PATIENCE, 2.0 * patience)
         self._signer = _signer_class()
 
     def patient(self, seconds: int) -> Requests:
@@ -96,10 +113,12 @@ class Requests:
         body: Bytes = b"",
         sha256: str | None = None,
         accept: Collection[int] = (),
+        most: int = MOST_ANSWER,
     ) -> Answer:
         """Send one request, again where that may help. Raises what `error_of` says of statuses not in `accept`.
 
-        `sha256` is what is claimed of the body; computed when not given. Redirects are never followed.
+        `sha256` is what is claimed of the body; computed when not given. Redirects are never followed. An answer has at most `most`
+        bytes, one to a range no more than that.
         """
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
@@ -110,7 +129,7 @@ class Requests:
             address = f"{address}?{'&'.join(words)}"
 
         def once() -> Answer:
-            answer = self._send(method, address, dict(headers or {}), body, digest)
+            answer = self._send(method, address, dict(headers or {}), body, digest, most)
             if answer.status < 300 or answer.status in accept:
                 return answer
             code = code_in(answer.body)
@@ -136,26 +155,59 @@ class Requests:
         self._gone = False
         return found
 
-    def _send(self, method: str, url: str, headers: dict[str, str], body: Bytes, digest: str) -> Answer:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: Bytes,
+        digest: str,
+        most: int = MOST_ANSWER,
+    ) -> Answer:
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError, SSLError
+        from urllib3.exceptions import HTTPError  # botocore's own client
 
-        request = AWSRequest(method=method, url=url, headers=headers, data=body)
+        request = AWSRequest(method=method, url=url, headers=headers, data=body, stream_output=True)
         request.context["payload_sha256"] = digest
+        wanted = _RANGE.fullmatch(headers.get("Range", ""))
+        length = int(wanted[2]) - int(wanted[1]) + 1 if wanted else 0
         credentials = self.source.current()
         if credentials is not None:
             self._sign(request, credentials)
-        try:
-            found = self._session.send(request.prepare())
-        except SSLError:
-            raise bad_certificate(self.about) from None
-        except BotoCoreError:
-            raise unreachable(self.about) from None
-        lowered = {name.lower(): value for name, value in found.headers.items()}
-        length = lowered.get("content-length", "")
-        if method != "HEAD" and length.isdigit() and int(length) != len(found.content):
+        with Deadline(patience_for(len(body) + length, self._patience), self.about):
+            try:
+                found = self._session.send(request.prepare())
+                lowered = {name.lower(): value for name, value in found.headers.items()}
+                content = self._read(method, found, lowered, length if found.status_code == 206 else most)
+            except SSLError:
+                raise bad_certificate(self.about) from None
+            except (BotoCoreError, HTTPError, OSError):
+                raise unreachable(self.about) from None
+        told = lowered.get("content-length", "")
+        complete = found.status_code < 300 or len(content) < MOST_ERROR
+        if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
             raise unreachable(self.about)  # botocore does not mind an answer that breaks off
-        return Answer(found.status_code, lowered, found.content)
+        return Answer(found.status_code, lowered, content)
+
+    def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
+        """The body as it was sent: a `Content-Encoding` is a property of an object, and is never undone here."""
+        raw = found.raw
+        if found.status_code >= 300:
+            said: bytes = raw.read(MOST_ERROR, decode_content=False)
+            if len(said) == MOST_ERROR:
+                raw.close()
+            else:
+                raw.read(1, decode_content=False)  # to its end, so that the connection can be used again
+            return said
+        told = headers.get("content-length", "")
+        try:
+            if method != "HEAD" and told.isdigit() and int(told) > most:
+                raise too_long(self.about, most)
+            return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.about)
+        except HibaliError:
+            raw.close()
+            raise
 
     def _sign(self, request: Any, credentials: Credentials) -> None:
         from botocore.credentials import Credentials as Keys

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.answers import ANSWER_SECONDS, MOST_ERROR, patience_for, too_long, too_slow
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.retry import with_retries
 from transfers.stores.s3_bulk import Got
 from transfers.stores.url_login import Login
+from transfers.stores.webdav_errors import elsewhere
 
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
 # A server that sends nothing for so long does not answer any more; a whole piece takes what it takes.
 _SILENT_SECONDS = 60.0
+_ANSWER_SECONDS = ANSWER_SECONDS
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
 
@@ -43,10 +48,9 @@ class Web:
 
     def look(self, path: bytes) -> Page | None:
         """What is there, a folder where the server leads to a URL with a slash; None where nothing is."""
-        told = self._tried(lambda: self._fs().info(self._url(path)), absent=True)
+        told = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
         if told is None:
             return None
-        self._check_origin(str(told["url"]))
         size, stamp = told.get("size"), told.get("Last-Modified", "")
         tag = str(told.get("ETag") or stamp or "")
         folder = urlsplit(str(told["url"])).path.endswith("/")
@@ -56,7 +60,7 @@ class Web:
         """The names that the page of a folder links to right below it, and whether each is a folder."""
         page = self._url(path + b"/" if path else b"")
         found: dict[bytes, bool] = {}
-        for link in self._tried(lambda: self._fs().ls(page, detail=False), absent=False):
+        for link in self._tried(lambda: self._within("_ls", page, detail=False), absent=False):
             url = html.unescape(link)
             if not url.startswith(page) or "?" in url or "#" in url:
                 continue
@@ -65,13 +69,24 @@ class Web:
                 found[name] = found.get(name, False) or url.endswith("/")
         return found
 
-    def get(self, path: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = _MOST_WHOLE,
+    ) -> Got:
         """All bytes, or `length` of them from `offset`, and what is told of the file once they are here."""
         del etag  # whoever asked compares: the server may not know conditions
         url = self._url(path)
         end = None if length is None else offset + length
         start = None if length is None else offset
-        content = self._tried(lambda: self._fs().cat_file(url, start=start, end=end), absent=False)
+        seconds = patience_for(most if length is None else length, _ANSWER_SECONDS)
+        content = self._tried(
+            lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
+        )
         page = self.look(path)
         if page is None or page.folder:
             raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
@@ -92,16 +107,25 @@ class Web:
     def _url(self, path: bytes) -> str:
         return self.base + quote_from_bytes(path, safe=_SAFE)
 
-    def _check_origin(self, url: str) -> None:
-        """Nothing is taken from where nobody configured (S15)."""
-        there, here = urlsplit(url), urlsplit(self.base)
-        if (there.scheme, there.netloc) != (here.scheme, here.netloc):
-            raise UsageError(
-                "wrong-endpoint",
-                "the server leads to another host, which is not followed",
-                about=self.about,
-                hint="Correct the site's url in config.toml.",
-            )
+    def _within(self, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:
+        """What a coroutine of fsspec's returns, which has to be done in time."""
+        import asyncio
+
+        import aiohttp
+        from fsspec.asyn import sync
+
+        files = self._fs()
+        limit = _ANSWER_SECONDS if seconds is None else seconds
+
+        async def work() -> Any:
+            try:
+                return await asyncio.wait_for(getattr(files, method)(*words, **more), limit)
+            except aiohttp.ServerTimeoutError:  # of silence
+                raise
+            except TimeoutError:
+                raise too_slow(self.about, limit) from None
+
+        return sync(files.loop, work)
 
     def _fs(self) -> Any:
         if self._files is None:
@@ -109,18 +133,22 @@ class Web:
             from fsspec.implementations.http import HTTPFileSystem
 
             asked: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
-            # With each request, not with the session: a redirect to another host then goes without it.
+            headers = {"Accept-Encoding": "identity"}
             if self._login is not None and self._login.token:
-                asked["headers"] = {"Authorization": f"Bearer {self._login.token}"}
+                headers["Authorization"] = f"Bearer {self._login.token}"
             elif self._login is not None:
                 asked["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
             self._files = HTTPFileSystem(
                 simple_links=False,
                 encoded=True,
                 skip_instance_cache=True,
+                headers=headers,
                 client_kwargs={
                     "trust_env": False,
                     "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
+                    "auto_decompress": False,
+                    "response_class": _response_class(self.about),
+                    "trace_configs": [_redirect_check(self.base, self.about)],
                 },
                 **asked,
             )
@@ -145,6 +173,8 @@ class Web:
     def _error_of(self, problem: BaseException) -> HibaliError:
         """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
         cause = problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
+        if isinstance(cause, HibaliError):
+            return cause
         status = getattr(cause, "status", None)
         if status in {401, 403, 407}:
             return AccessError(
@@ -167,6 +197,64 @@ class Web:
         return IncompleteError(
             "refused-by-server", f"the server refused the request (status {status})", about=self.about
         )
+
+
+def _redirect_check(base: str, about: str) -> Any:
+    """A trace of aiohttp's that stops before a redirect to where nobody configured is requested (S15)."""
+    import aiohttp
+
+    here = urlsplit(base)
+
+    async def check(_: Any, __: Any, redirect: Any) -> None:
+        to = redirect.response.headers.get("Location") or redirect.response.headers.get("URI") or ""
+        there = urlsplit(urljoin(str(redirect.response.url), to))
+        if (there.scheme, there.netloc) != (here.scheme, here.netloc):
+            redirect.response.close()
+            raise elsewhere(about)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(check)
+    return trace
+
+
+def _response_class(about: str) -> Any:
+    """Aiohttp's class of answers, of which no more is read than was asked for."""
+    import aiohttp
+
+    class Response(aiohttp.ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                pieces: list[bytes] = []
+                size, most = 0, self._most()
+                while piece := await self.content.readany():
+                    size += len(piece)
+                    if size > most:
+                        self.close()
+                        if self.status < 400:
+                            raise too_long(about, most)
+                        break  # nobody reads what is said to an error
+                    pieces.append(piece)
+                self._body = b"".join(pieces)
+            return self._body
+
+        def _most(self) -> int:
+            if self.status >= 400:
+                return MOST_ERROR
+            wanted = _RANGE.fullmatch(self.request_info.headers.get("Range", ""))
+            if wanted and self.status == 206:
+                return int(wanted[2]) - int(wanted[1]) + 1
+            return _MOST_WHOLE
+
+        async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+            if self.headers.get("Content-Encoding", "identity").lower() not in {"identity", ""}:
+                raise IncompleteError(
+                    "encoded-answer",
+                    "the server sends its pages compressed, though it was asked not to",
+                    about=about,
+                )
+            return await super().text(encoding, errors)
+
+    return Response
 
 
 def _time_of(stamp: str) -> int:

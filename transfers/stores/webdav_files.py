@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from hibali.answers import MOST_ANSWER
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.text import printable
 from transfers.agent import own_names
 from transfers.spool import Blocks
-from transfers.stores.s3_bulk import Got
+from transfers.stores.s3_bulk import Got, changed
 from transfers.stores.s3_listing import Listed, in_order
 from transfers.stores.s3_requests import Answer, Bytes
 from transfers.stores.webdav_errors import error_of
@@ -187,11 +188,24 @@ class Files:
         parser.close()
         return told[0].properties if told else {}
 
-    def get(self, path: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
-        """All bytes, or `length` of them from `offset`, with the tag and whole size of what they are of."""
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = MOST_ANSWER,
+    ) -> Got:
+        """All bytes, at most `most`, or `length` of them from `offset`, with the tag and whole size of what they are of."""
         del etag  # whoever asked compares: a tag is weak in its first second, which If-Match does not take
         content = bytearray()
         heads: list[Answer] = []
+
+        def take(piece: bytes) -> None:
+            if length is not None and heads[0].status == 206 and len(content) + len(piece) > length:
+                raise changed(self.about)
+            content.extend(piece)
 
         def begin(answer: Answer) -> None:
             content.clear()
@@ -204,7 +218,22 @@ class Files:
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
-        answer = self.wire.ask("GET", path, headers=headers, take=content.extend, begin=begin, accept=(416,))
+        limit = (
+            most if length is None else max(length, _MOST_WHOLE)
+        )  # all of it, where the server has no ranges
+        try:
+            answer = self.wire.ask(
+                "GET",
+                path,
+                headers=headers,
+                take=take,
+                begin=begin,
+                accept=(416,),
+                most=limit,
+                content=limit,
+            )
+        except IncompleteError as problem:
+            raise changed(self.about) if problem.code == "answer-too-long" else problem from None
         if answer.status == 416:
             raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
         tag = self._tag_in(heads[0], path)
@@ -227,8 +256,11 @@ class Files:
         found = self.look(path)
         return "" if found is None else found.tag
 
-    def digest(self, path: bytes) -> tuple[str, int, str]:
-        """The sha256, size and tag of what the server gives now, read whole; nothing of it is kept."""
+    def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
+        """The sha256, size and tag of what the server gives now, read whole; nothing of it is kept.
+
+        Of what has more than the `expected` bytes nothing more is read, and the size told is larger than that.
+        """
         summed = hashlib.sha256()
         size = 0
         heads: list[Answer] = []
@@ -243,7 +275,12 @@ class Files:
             summed.update(piece)
             size += len(piece)
 
-        self.wire.ask("GET", path, take=take, begin=begin)
+        try:
+            self.wire.ask("GET", path, take=take, begin=begin, most=expected, content=expected)
+        except IncompleteError as problem:
+            if problem.code != "answer-too-long":
+                raise
+            return "", expected + 1, ""
         return summed.hexdigest(), size, self._tag_in(heads[0], path)
 
     def put(self, path: bytes, content: Bytes, headers: dict[str, str]) -> None:

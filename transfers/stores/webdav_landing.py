@@ -95,7 +95,7 @@ class Place:
     def _look_back(self, entry: Entry, name: bytes, digest: str) -> str:
         """The tag of what stands under the partial name, once it is what was sent."""
         if self.read_back:
-            found, size, tag = self.files.digest(name)
+            found, size, tag = self.files.digest(name, entry.size)
             if (found, size) != (digest, entry.size):
                 raise Refused(CORRUPT)
             return tag
@@ -116,7 +116,7 @@ class Place:
             if there is not None and there.folder:
                 self._set_aside(item, to)
                 there = None
-            if self._moved(name, to, there, digest):
+            if self._moved(name, to, there, digest, item.entry.size):
                 return
             looked = True
         raise Refused(_CHANGED)
@@ -132,13 +132,13 @@ class Place:
             return _CHANGED
         return None
 
-    def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str) -> bool:
+    def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str, size: int) -> bool:
         """Whether it has its name; False where something else came to stand there since it was looked at."""
         headers = {}
         if there is not None and self.honours.if_tag and not there.tag.startswith("@"):
             headers["If"] = f'<{self.files.wire.address(to)}> (["{there.tag}"])'
         status = self.files.move(name, to, headers, overwrite=there is not None)
-        if status == 404 and self.files.digest(to)[0] != digest:
+        if status == 404 and self.files.digest(to, size)[0] != digest:
             # A MOVE whose answer was lost finds nothing more to move the second time.
             raise IncompleteError(
                 "corrupt", "it vanished before it had its name", about=self.files.about, transient=True

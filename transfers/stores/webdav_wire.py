@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
-from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.answers import (
+    ANSWER_SECONDS,
+    MOST_ERROR,
+    Deadline,
+    patience_for,
+    read_at_most,
+    too_long,
+    watch_current,
+)
+from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.retry import pause, with_retries
 from transfers.stores.s3_requests import Answer, Bytes
@@ -19,8 +28,11 @@ from transfers.stores.webdav_errors import BUSY, bad_certificate, elsewhere, err
 
 CONNECTIONS = 16
 _SECONDS = 120.0  # of silence
+_ANSWER_SECONDS = ANSWER_SECONDS
+_LISTING_SECONDS = 3600.0  # one of a million names takes its time
 _MOST_REDIRECTS = 3
 _MOST_BODY = 4 * 1024 * 1024  # of an answer that is kept whole
+_MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed as it comes and kept on disk
 _PIECE = 1024 * 1024
 _LONGEST_PAUSE = 30.0  # whatever Retry-After says
 _SAFE = "/-_.~"
@@ -77,16 +89,23 @@ class Wire:
         take: Take | None = None,
         begin: Callable[[Answer], None] | None = None,
         attempts: int = 4,
+        most: int | None = None,
+        content: int = 0,
     ) -> Answer:
         """Send one request, again where that may help. Raises what `error_of` says of statuses not in `accept`.
 
-        `take` gets the body of a success piece by piece, after `begin` saw its head; without it the body is kept, up to 4 MiB.
+        `take` gets the body of a success piece by piece, after `begin` saw its head, up to `most` bytes; without it the body is kept, up
+        to 4 MiB. `content` is how many bytes of files are expected, for which more time is given.
         """
 
         def once() -> Answer:
             target = self.target(path, folder=folder)
+            seconds = patience_for(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
             for _ in range(_MOST_REDIRECTS + 1):
-                answer = self._send(method, target, dict(headers or {}), body, take, begin)
+                with Deadline(seconds, self.about) as deadline:
+                    answer = self._send(
+                        method, target, dict(headers or {}), body, take, begin, _limit(most), deadline
+                    )
                 if answer.status not in {301, 302, 307, 308}:
                     return self._judged(answer, accept)
                 target = self._follow(target, answer)
@@ -116,6 +135,7 @@ class Wire:
         """
         connection = self._connect()
         try:
+            # The server's clock begins when it has everything; before that a slow line is all that can be waited for.
             with _told(self.about):
                 connection.putrequest("PUT", self.target(path), skip_accept_encoding=True)
                 for name, value in {**self._login, **headers, "Content-Length": str(size)}.items():
@@ -128,7 +148,8 @@ class Wire:
                     break  # it may have said why
                 except OSError:
                     raise unreachable(self.about) from None
-            with _told(self.about):
+            with Deadline(_ANSWER_SECONDS, self.about) as deadline, _told(self.about):
+                deadline.watch(connection)
                 answer, _ = self._receive(connection, None, None)
         finally:
             connection.close()
@@ -144,11 +165,14 @@ class Wire:
         body: Bytes,
         take: Take | None,
         begin: Callable[[Answer], None] | None,
+        most: int,
+        deadline: Deadline,
     ) -> Answer:
         if method != "GET" or body:
             headers["Content-Length"] = str(len(body))
         while True:
             connection, used = self._take_connection()
+            deadline.watch(connection)
             try:
                 with _told(self.about):
                     connection.putrequest(method, target, skip_accept_encoding=True)
@@ -157,11 +181,16 @@ class Wire:
                     connection.endheaders(bytes(body) if len(body) <= _PIECE else None)
                     if len(body) > _PIECE:
                         connection.send(body)
-                    answer, keep = self._receive(connection, take, begin)
+                    answer, keep = self._receive(connection, take, begin, most)
             except BaseException as problem:
                 connection.close()
                 # A connection that was kept may have ended meanwhile: that says nothing of the server.
-                if used and isinstance(problem, TryLaterError) and problem.code == "unreachable":
+                if (
+                    used
+                    and not deadline.is_over
+                    and isinstance(problem, TryLaterError)
+                    and problem.code == "unreachable"
+                ):
                     continue
                 raise
             if keep:
@@ -175,14 +204,35 @@ class Wire:
         connection: http.client.HTTPConnection,
         take: Take | None,
         begin: Callable[[Answer], None] | None,
+        most: int = 0,
     ) -> tuple[Answer, bool]:
         """The answer, read to its end, and whether the connection can be used again."""
+        watch_current(connection)
         found = connection.getresponse()
+        try:
+            return self._take_answer(found, connection, take, begin, most)
+        except BaseException:
+            found.close()  # a connection that is closed leaves it open
+            raise
+
+    def _take_answer(
+        self,
+        found: http.client.HTTPResponse,
+        connection: http.client.HTTPConnection,
+        take: Take | None,
+        begin: Callable[[Answer], None] | None,
+        most: int,
+    ) -> tuple[Answer, bool]:
         lowered = {name.lower(): value for name, value in found.getheaders()}
-        if take is None or found.status >= 300:
-            body = found.read(_MOST_BODY + 1)
-            if len(body) > _MOST_BODY:
-                raise IncompleteError("bad-answer", "the server's answer is too long", about=self.about)
+        if found.status >= 300:
+            body = found.read(MOST_ERROR)
+            if len(body) == MOST_ERROR:  # what else it says of an error is not read
+                found.close()
+                return Answer(found.status, lowered, body), False
+            _check_length(found, len(body), lowered, connection)
+            return Answer(found.status, lowered, body), not found.will_close
+        if take is None:
+            body = read_at_most(found.read, _MOST_BODY, self.about)
             _check_length(found, len(body), lowered, connection)
             return Answer(found.status, lowered, body), not found.will_close
         answer = Answer(found.status, lowered, b"")
@@ -191,6 +241,8 @@ class Wire:
         count = 0
         while piece := found.read(_PIECE):
             count += len(piece)
+            if count > most:
+                raise too_long(self.about, most)
             take(piece)
         _check_length(found, count, lowered, connection)
         return answer, not found.will_close
@@ -215,6 +267,10 @@ class Wire:
                 self._idle.get_nowait().close()
             except queue.Empty:
                 return
+
+
+def _limit(most: int | None) -> int:
+    return _MOST_TAKEN if most is None else most
 
 
 class _told:  # noqa: N801  # reads as the words it stands for

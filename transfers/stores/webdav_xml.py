@@ -8,6 +8,7 @@ from xml.parsers.expat import ExpatError, ParserCreate
 from xml.sax.saxutils import escape
 
 from hibali.errors import TryLaterError
+from hibali.xml_document import Unsafe, refuse_declarations
 
 OWN = "urn:hibali:file"  # the namespace of our one property
 KNOWN = f"{OWN} known"
@@ -73,8 +74,7 @@ class MultiStatus:
         self._part: dict[str, str] = {}
         self._parser = ParserCreate(namespace_separator=" ")
         self._parser.buffer_text = True
-        self._parser.StartDoctypeDeclHandler = self._refuse
-        self._parser.EntityDeclHandler = self._refuse
+        refuse_declarations(self._parser)
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._take_text
@@ -90,7 +90,7 @@ class MultiStatus:
     def _parse(self, content: bytes, *, last: bool) -> None:
         try:
             self._parser.Parse(content, last)
-        except ExpatError:
+        except (ExpatError, Unsafe, ValueError, LookupError):
             raise self._bad() from None
 
     def _bad(self) -> TryLaterError:
@@ -100,9 +100,6 @@ class MultiStatus:
             about=self._about,
             transient=False,
         )
-
-    def _refuse(self, *_: object) -> None:
-        raise self._bad()
 
     def _start(self, name: str, _: dict[str, str]) -> None:
         path = self._path

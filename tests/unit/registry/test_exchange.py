@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,177 @@ def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: 
     a.publish()
     assert b.fetch() == {"tool@1.0": "same", "mine@1.0": "fetched"}
     assert not (tmp_path / "sprung").exists()
+
+
+HOOKS = (
+    *("pre-receive", "update", "post-receive", "post-update", "reference-transaction", "proc-receive"),
+    *(
+        "push-to-checkout",
+        "pre-auto-gc",
+        "post-checkout",
+        "post-index-change",
+        "fsmonitor-watchman",
+        "pre-push",
+    ),
+)
+
+
+def plant_trap(folder: Path, sprung: Path) -> Path:
+    trap = folder / "trap"
+    trap.write_text(f'#!/bin/sh\necho "$0" >> {sprung}\n')
+    trap.chmod(0o755)
+    return trap
+
+
+def plant_hooks(repository: Path, trap: Path) -> None:
+    (repository / "hooks").mkdir(exist_ok=True)
+    for name in HOOKS:
+        (repository / "hooks" / name).symlink_to(trap)
+
+
+def plant_foreign_hooks(repository: Path, trap: Path) -> None:
+    """By a setting of a file that the settings include."""
+    hooks = trap.parent / "hooks"
+    hooks.mkdir()
+    for name in HOOKS:
+        (hooks / name).symlink_to(trap)
+    (trap.parent / "included").write_text(f"[core]\n\thooksPath = {hooks}\n")
+    git(repository, "config", "include.path", str(trap.parent / "included"))
+
+
+def plant_worktree_settings(repository: Path, trap: Path) -> None:
+    plant_foreign_hooks(repository, trap)
+    git(repository, "config", "--unset", "include.path")
+    git(repository, "config", "extensions.worktreeConfig", "true")
+    (repository / "config.worktree").write_text(f"[core]\n\thooksPath = {trap.parent}/hooks\n")
+
+
+def plant_programs(repository: Path, trap: Path) -> None:
+    """Every setting that names a program which a repository that is fetched from or pushed to could be asked for."""
+    for name in (
+        *("core.fsmonitor", "core.sshCommand", "core.gitProxy", "core.askPass", "core.editor", "core.pager"),
+        *("uploadpack.packObjectsHook", "gpg.program", "credential.helper", "diff.external"),
+        *("gc.recentObjectsHook", "trace2.normalTarget", "receive.certNonceSeed", "protocol.ext.allow"),
+    ):
+        git(repository, "config", name, "always" if name.startswith("protocol.") else str(trap))
+    for name, value in (("receive.autogc", "true"), ("gc.auto", "1"), ("receive.procReceiveRefs", "refs/x")):
+        git(repository, "config", name, value)
+
+
+def plant_alternate(repository: Path, trap: Path) -> None:
+    other = trap.parent / "alternate.git"
+    git(repository, "init", "-q", "--bare", str(other))
+    (repository / "objects" / "info").mkdir(exist_ok=True)
+    (repository / "objects" / "info" / "alternates").write_text(f"{other}/objects\n")
+    git(repository, "config", "core.alternateRefsCommand", str(trap))
+
+
+def plant_promisor(repository: Path, trap: Path) -> None:
+    """A partial clone that asks a remote of its own for what it lacks: here all blobs of its last commit."""
+    for name, value in (
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "evil"),
+        ("remote.evil.promisor", "true"),
+        ("remote.evil.url", f"ext::{trap} %S"),
+        ("protocol.ext.allow", "always"),
+    ):
+        git(repository, "config", name, value)
+    for line in git(repository, "ls-tree", "-r", "main").splitlines():
+        digest = line.split()[2]
+        (repository / "objects" / digest[:2] / digest[2:]).unlink(missing_ok=True)
+
+
+def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
+    """What git itself does when it is asked to fetch from there and push to there."""
+    work = tmp_path / "plain"
+    for words in (
+        ["git", "clone", "-q", "--no-local", str(repository), str(work)],
+        [
+            "git",
+            "-C",
+            str(work),
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "x",
+        ],
+        ["git", "-C", str(work), "push", "-q", "origin", "HEAD:main"],
+    ):
+        subprocess.run(words, check=False, capture_output=True)
+    assert over
+
+
+@pytest.mark.parametrize(
+    ("plant", "springs"),
+    [
+        (plant_hooks, True),
+        (plant_foreign_hooks, True),
+        (plant_worktree_settings, True),
+        (plant_programs, False),
+        (plant_alternate, True),
+        (plant_promisor, None),
+    ],
+)
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_a_repository_of_this_machine_runs_none_of_its_own_programs(
+    tmp_path: Path,
+    repository: Path,
+    address: str,
+    plant: Callable[[Path, Path], None],
+    *,
+    springs: bool | None,
+) -> None:
+    """git starts its server programs by itself there, as this account, and passes none of our settings on."""
+    sprung = tmp_path / "sprung"
+    forge(repository, {"theirs/1.0/descriptor.json": raw("theirs")})
+    site = Site(tmp_path / "a", GitRemote, address.format(repository), history=True)
+    site.catalogue.add(raw("mine"))
+    plant(repository, plant_trap(tmp_path, sprung))
+    if springs is not None:
+        assert site.fetch() == {"theirs@1.0": "fetched"}
+        assert site.publish("mine") == {"mine@1.0": "published"}
+    else:
+        with pytest.raises(HibaliError):
+            site.fetch()
+    assert not sprung.exists(), sprung.read_text()
+    if springs:  # the trap is one
+        run_plain(site, repository, tmp_path)
+        assert sprung.exists()
+
+
+def test_nothing_is_checked_out_at_a_remote_by_its_own_filters(tmp_path: Path) -> None:
+    sprung, folder = tmp_path / "sprung", tmp_path / "lab"
+    trap = plant_trap(tmp_path, sprung)
+    git(tmp_path, "init", "-q", "-b", "main", str(folder))
+    git(folder, "commit", "-q", "--allow-empty", "-m", "x")
+    for name, value in (
+        ("receive.denyCurrentBranch", "updateInstead"),
+        ("filter.evil.smudge", str(trap)),
+        ("filter.evil.process", str(trap)),
+    ):
+        git(folder, "config", name, value)
+    (folder / ".git" / "info").mkdir(exist_ok=True)
+    (folder / ".git" / "info" / "attributes").write_text("* filter=evil\n")
+    site = Site(tmp_path / "a", GitRemote, str(folder), history=True)
+    site.catalogue.add(raw())
+    with pytest.raises(RefusedError) as refused:
+        site.publish()
+    assert (refused.value.code, sprung.exists()) == ("branch-checked-out", False)
+
+
+def test_hooks_that_newer_gits_find_in_settings_are_refused(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "included").write_text('[hook "evil"]\n\tevent = post-receive\n\tcommand = touch sprung\n')
+    git(repository, "config", "include.path", str(tmp_path / "included"))
+    site = Site(tmp_path / "a", GitRemote, str(repository), history=True)
+    site.catalogue.add(raw())
+    with pytest.raises(RefusedError) as refused:
+        site.publish()
+    assert refused.value.code == "repository-runs-programs"
 
 
 def test_nothing_is_written_outside_of_the_catalogue(over_git: tuple[Site, Site], repository: Path) -> None:

@@ -1,0 +1,71 @@
+"""A server of this machine whose answers have no end: it sends without stopping, or a byte now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+PIECE = b"<!-- no end -->" * 4096
+BOMB = gzip.compress(b"\0" * (300 * 1024 * 1024), 9)
+
+
+class EndlessServer:
+    """`seen` are the request lines, `sent` the bytes of answers; `answer` says what is sent to a request line."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.sent = 0
+        self.head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+        self.pieces: Callable[[], Iterator[bytes]] = without_end
+        self.pause = 0.0
+        self._over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.origin = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+
+    def _answer(self, line: socket.socket) -> None:
+        with line, contextlib.suppress(OSError):
+            asked = b""
+            while b"\r\n\r\n" not in asked:
+                got = line.recv(65536)
+                if not got:
+                    return
+                asked += got
+            self.seen.append(asked.partition(b"\r\n")[0].decode())
+            line.sendall(self.head)
+            for piece in self.pieces():
+                line.sendall(piece)
+                self.sent += len(piece)
+                if self._over.wait(self.pause):
+                    return
+
+    def close(self) -> None:
+        """End all answers."""
+        self._over.set()
+        self._listener.close()
+
+
+def without_end() -> Iterator[bytes]:
+    """As fast as it goes, and a little more than anybody should take: 400 MiB."""
+    for _ in range(400 * 1024 * 1024 // len(PIECE)):
+        yield PIECE
+
+
+def drops() -> Iterator[bytes]:
+    """A byte and another one."""
+    while True:
+        yield b"x"
+
+
+def bomb() -> Iterator[bytes]:
+    """What is a thousand times as much once it is unpacked."""
+    yield BOMB

@@ -1,0 +1,50 @@
+"""XML from elsewhere: no document type and no entity, in whatever encoding it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from hibali import xml_document
+from hibali.errors import TryLaterError
+from transfers.stores.webdav_xml import MultiStatus
+
+LAUGHS = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;">]>'
+EXTERNAL = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp037", "latin-1"]
+
+
+def document(encoding: str, declared: str, root: str) -> bytes:
+    name = "utf-16" if encoding.startswith("utf-16") else encoding
+    text = f'<?xml version="1.0" encoding="{name}"?>{declared}{root}'
+    raw = text.encode(encoding)
+    return {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"") + raw
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("declared", ["<!DOCTYPE a>", LAUGHS, EXTERNAL])
+def test_a_document_type_is_refused_in_every_encoding(encoding: str, declared: str) -> None:
+    if encoding != "cp037":  # which this expat does not know
+        assert xml_document.parse(document(encoding, "", "<a><b>text</b></a>"), "x")[0].text == "text"
+    root = "<a><b>&y;</b></a>" if "y" in declared else "<a/>"
+    with pytest.raises(TryLaterError) as refused:
+        xml_document.parse(document(encoding, declared, root), "x")
+    assert refused.value.code == "bad-answer"
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("declared", ["<!DOCTYPE a>", LAUGHS, EXTERNAL])
+def test_a_document_type_is_refused_in_answers_of_webdav(encoding: str, declared: str) -> None:
+    parser = MultiStatus(lambda _: None, "x")
+    body = document(encoding, declared, '<D:multistatus xmlns:D="DAV:"/>')
+    with pytest.raises(TryLaterError) as refused:
+        parser.feed(body)
+    assert refused.value.code == "bad-answer"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<a>" * 100_000, b"<a>" * 65 + b"</a>" * 65, b"", b"<a", b'<?xml version="1.0" encoding="rot13"?><a/>'],
+)
+def test_what_is_nested_or_broken_is_one_error(body: bytes) -> None:
+    with pytest.raises(TryLaterError):
+        xml_document.parse(body, "x")

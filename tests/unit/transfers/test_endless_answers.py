@@ -1,0 +1,250 @@
+"""No answer of any server is read without end: neither its bytes nor its time (S23)."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import globus_sdk
+import pytest
+
+from hibali import answers
+from hibali.errors import HibaliError
+from hibali.locations import Location
+from hibali.sites import S3Settings, Site
+from registry import web
+from registry.web import fetch, post_json
+from tests.support.endless_server import EndlessServer, bomb, drops
+from transfers.entry import Entry, Kind
+from transfers.globus import bounded
+from transfers.globus.bounded import bound_answers
+from transfers.store import Item, Unit
+from transfers.stores import s3_listing, s3_requests, url_web, webdav_files, webdav_wire
+from transfers.stores.s3 import open_store
+from transfers.stores.s3_store import S3Store
+from transfers.stores.url_web import Web
+from transfers.stores.webdav_files import Files
+from transfers.stores.webdav_wire import Wire
+
+CHUNKED = b"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n{more}\r\n"
+SMALL = 4 * 1024 * 1024
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
+    """Nothing is kept beyond 4 MiB."""
+    for module, name in (
+        *((url_web, "_MOST_WHOLE"), (webdav_files, "_MOST_WHOLE"), (webdav_wire, "_MOST_TAKEN")),
+        *((bounded, "_MOST"), (webdav_wire, "_MOST_BODY"), (s3_listing, "_MOST_PAGE")),
+    ):
+        monkeypatch.setattr(module, name, SMALL)
+    made = EndlessServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is waited for longer than half a second in all."""
+    for module in (url_web, webdav_wire, web, bounded):
+        monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(webdav_wire, "_LISTING_SECONDS", 0.5)
+    monkeypatch.setattr(s3_requests, "_LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(s3_requests, "_READ_SECONDS", 0.2)
+
+
+@contextmanager
+def s3_store(server: EndlessServer) -> Iterator[S3Store]:
+    site = Site("lab", "s3", s3=S3Settings(server.origin, bucket="b", anonymous=True))
+    with closing(open_store(Location(site, "root", "lab:root", bucket="b"))) as store:
+        yield store
+
+
+def list_s3(server: EndlessServer) -> Any:
+    with s3_store(server) as store:
+        return list(store.list())
+
+
+def head_s3(server: EndlessServer) -> Any:
+    with s3_store(server) as store:
+        return store.stat(b"x")
+
+
+def list_webdav(server: EndlessServer) -> Any:
+    with closing(Wire(server.origin + "/", "lab")) as wire:
+        return list(Files(wire).children(b"").names)
+
+
+def look_webdav(server: EndlessServer) -> Any:
+    with closing(Wire(server.origin + "/", "lab")) as wire:
+        return Files(wire).room(b"x")
+
+
+def read_webdav(server: EndlessServer) -> Any:
+    with closing(Wire(server.origin + "/", "lab")) as wire:
+        return Files(wire).get(b"x", offset=0, length=1000)
+
+
+def digest_webdav(server: EndlessServer) -> Any:
+    with closing(Wire(server.origin + "/", "lab")) as wire:
+        found = Files(wire).digest(b"x", 1000)
+    raise HibaliError("answer-too-long", str(found)) if found[1] == 1001 else AssertionError(found)
+
+
+def page(server: EndlessServer) -> Any:
+    with closing(Web(server.origin + "/", "lab")) as there:
+        return there.links(b"")
+
+
+def read_web(server: EndlessServer) -> Any:
+    with closing(Web(server.origin + "/", "lab")) as there:
+        return there.get(b"x", offset=0, length=1000)
+
+
+def document(server: EndlessServer) -> Any:
+    return fetch(server.origin + "/x", frozenset({server.origin}), 1000)
+
+
+def hook(server: EndlessServer) -> Any:
+    return post_json(server.origin + "/x", b"{}")
+
+
+def globus(server: EndlessServer) -> Any:
+    client = globus_sdk.TransferClient(base_url=server.origin, retry_config=_no_retries())
+    bound_answers(client)
+    try:
+        return client.get_task("00000000-0000-4000-8000-000000000000")
+    finally:
+        client.close()
+
+
+def _no_retries() -> Any:
+    from globus_sdk.transport import RetryConfig
+
+    return RetryConfig(max_retries=0)
+
+
+LISTINGS = [list_s3, list_webdav, look_webdav, page, document, globus]
+READS = [read_webdav, read_web, digest_webdav]
+TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
+
+
+@pytest.mark.parametrize("ask", [*LISTINGS, *READS])
+@pytest.mark.parametrize("framing", ["", "Content-Length: 100000000000\r\n"])
+def test_an_answer_without_end_is_cut_off(
+    server: EndlessServer, ask: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
+) -> None:
+    """Whatever length it claims to have."""
+    status = (
+        "207 Multi-Status"
+        if ask in {list_webdav, look_webdav}
+        else "206 Partial Content"
+        if ask in READS
+        else "200 OK"
+    )
+    if ask is digest_webdav:
+        status = "200 OK"
+    range_told = "Content-Range: bytes 0-999/100000000000\r\n" if "206" in status else ""
+    server.head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{framing}{range_told}\r\n".encode()
+    if ask is list_webdav:
+        server.head += b'<D:multistatus xmlns:D="DAV:">'
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(HibaliError) as refused:
+        ask(server)
+    assert hibali_home
+    assert refused.value.code in TOO_LONG, refused.value
+    assert server.sent < 100 * 1024 * 1024
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250 * 1024  # KiB
+    assert len(server.seen) <= 2
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("ask", [*LISTINGS, head_s3, hook])
+@pytest.mark.parametrize("part", ["status", "headers", "body"])
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
+    server: EndlessServer, ask: Callable[[EndlessServer], Any], part: str, hibali_home: Any
+) -> None:
+    """Its parts are never silent long enough for the timeout of a socket."""
+    if part == "body" and ask is head_s3:
+        pytest.skip("an answer to HEAD has none")
+    if ask is hook and part == "body":
+        server.head = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"
+    elif part == "body":
+        status = b"207 Multi-Status" if ask in {list_webdav, look_webdav} else b"200 OK"
+        server.head = b"HTTP/1.1 " + status + b"\r\nContent-Type: text/html\r\n\r\n"
+        server.head += b'<D:multistatus xmlns:D="DAV:">' if b"207" in status else b""
+    else:
+        server.head = b"HTTP/1.1 200 O" if part == "status" else b"HTTP/1.1 200 OK\r\nX:"
+    server.pieces, server.pause = drops, 0.05
+    began = time.monotonic()
+    with pytest.raises(HibaliError) as refused:
+        ask(server)
+    assert hibali_home
+    assert (refused.value.code, refused.value.exit) == ("answer-too-slow", 5), refused.value
+    assert len(server.seen) <= 2
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("ask", [page, document, globus, list_s3, look_webdav])
+def test_what_is_compressed_counts_by_what_it_unpacks_to(
+    server: EndlessServer, ask: Callable[[EndlessServer], Any], hibali_home: Any
+) -> None:
+    status = b"207 Multi-Status" if ask is look_webdav else b"200 OK"
+    server.head = b"HTTP/1.1 " + status + b"\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
+    server.pieces = bomb
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(HibaliError) as refused:
+        ask(server)
+    assert hibali_home
+    assert refused.value.code in TOO_LONG | {"encoded-answer"}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def test_what_is_said_to_an_error_is_not_read_to_its_end(server: EndlessServer, hibali_home: Any) -> None:
+    server.head = b"HTTP/1.1 403 Forbidden\r\n\r\n<Error><Code>AccessDenied</Code>"
+    for ask in (list_s3, list_webdav, page, document):
+        with pytest.raises(HibaliError) as refused:
+            ask(server)
+        assert refused.value.code == "denied"
+    assert hibali_home
+    assert server.sent < 100 * 1024 * 1024
+
+
+def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hibali_home: Any) -> None:
+    """A range that never ends, and a whole object that says that it is large."""
+    assert hibali_home
+    for size, unit in ((10, None), (100_000_000, (0, 1000))):
+        told = "Content-Length: 100000000000\r\n"
+        told += "Content-Range: bytes 0-999/100000000\r\n" if unit else ""
+        status = "206 Partial Content" if unit else "200 OK"
+        stamp = 'Last-Modified: Mon, 23 Nov 2026 00:00:00 GMT\r\nETag: "e"\r\n'
+        server.head = f"HTTP/1.1 {status}\r\n{told}{stamp}\r\n".encode()
+        item = Item(0, Entry(b"x", Kind.FILE, size, 0, etag="e"))
+        asked = Unit((item,), *unit, segment=True) if unit else Unit((item,))
+        with s3_store(server) as store:
+            payload = next(iter(store.read([asked])))
+        assert payload.problems[0].code == "source-changed"
+    assert server.sent < 100 * 1024 * 1024
+
+
+def test_a_slow_line_has_more_time_the_more_it_carries() -> None:
+    """So that a large file is not given up for its size."""
+    assert answers.patience_for(0) == 300
+    assert answers.patience_for(64 * 1024 * 1024) > 60_000
+
+
+def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibali_home: Any) -> None:
+    """Not even to say then that it is refused: another host's address may be one inside of a network."""
+    assert hibali_home
+    other = EndlessServer()
+    server.head = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.origin}/x\r\nContent-Length: 0\r\n\r\n".encode()
+    server.pieces = lambda: iter(())
+    asked = (list_s3, head_s3, list_webdav, look_webdav, read_webdav, page, read_web, document, hook, globus)
+    for ask in asked:
+        with pytest.raises(HibaliError):
+            ask(server)
+        assert other.seen == [], ask
+    other.close()
