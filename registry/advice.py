@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from hibali.errors import HibaliError
@@ -13,6 +12,7 @@ from registry.condition import DEFAULT, read_condition
 from registry.environment import is_safe_variable
 from registry.problem import Problem
 from registry.sections import Part, Rule, Sections
+from registry.shell_text import read_shell
 from registry.suggested import advise_on_ours
 
 _DIGEST = re.compile(r"(?:@sha256:|sha256:|^)[0-9a-f]{64}$")
@@ -101,8 +101,15 @@ def _variables_can_be_set(sections: Sections) -> Iterator[Problem]:
 
 def _shell_is_known(sections: Sections) -> Iterator[Problem]:
     shell = sections.whole.text("shell")
-    if shell and PurePosixPath(shell).name not in {"sh", "bash"}:
-        yield Problem("shell", f"the shell {shell} is refused to run", "write /bin/sh or /bin/bash")
+    if not shell:
+        return
+    try:
+        read_shell(shell.strip())
+    except HibaliError:
+        yield Problem("shell", f"hibali refuses to run the shell {shell}", "write /bin/sh or /bin/bash")
+    else:
+        if shell != shell.strip():
+            yield Problem("shell", "there is white space around the path of the shell", "take it away")
 
 
 def _keys_stand_out(sections: Sections) -> Iterator[Problem]:

@@ -92,6 +92,22 @@ def test_absolute_outputs_inside_the_work_folder_are_fine() -> None:
     assert refused.value.code == "work-folder-unknown"
 
 
+def test_a_path_made_of_an_absolute_output_is_absolute() -> None:
+    """In the command, in another output's path, in a condition, a configuration file and a variable."""
+    first = {"id": "o1", "name": "O", "value-key": "[O1]", "path-template": "a", "uses-absolute-path": True}
+    second = {"id": "o2", "name": "O", "value-key": "[O2]", "path-template": "[O1]_x"}
+    third = {**conditional(("o1 == '/scratch/run/a'", "[O2]_y"), ("default", "no")), "value-key": "[O3]"}
+    file = {"id": "c", "name": "C", "path-template": "c.txt", "file-template": ["[O2]"]}
+    variables = [{"name": "PLACE", "value": "[O2]"}]
+    outputs = [first, second, third, file]
+    tool = make_tool("tool [O1] [O2] [O3]", output_files=outputs, environment_variables=variables)
+    made = build(tool, {}, work_folder="/scratch/run")
+    assert made.script == "tool /scratch/run/a /scratch/run/a_x /scratch/run/a_x_y"
+    assert [each.path for each in made.outputs] == ["a", "a_x", "a_x_y"]
+    assert made.configuration_files[0].content == "/scratch/run/a_x"
+    assert made.environment == {"PLACE": "/scratch/run/a_x"}
+
+
 def test_the_key_of_another_output_in_a_path_and_one_of_an_absent_input() -> None:
     first = {"id": "dir", "name": "Dir", "path-template": "res-[A]", "value-key": "[DIR]"}
     tool = make_tool(
@@ -185,16 +201,41 @@ def test_dangerous_variables_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shell"), [(None, "sh"), ("/bin/bash", "bash"), ("sh", "sh"), ("/usr/bin/bash", "bash")]
+    ("given", "shell"),
+    [
+        (None, "sh"),
+        ("/bin/bash", "bash"),
+        ("sh", "sh"),
+        ("/usr/bin/bash", "bash"),
+        ("bash", "bash"),
+        ("/usr/local/bin/bash", "bash"),
+        ("/bin/bash ", "bash"),
+        ("\t/bin/sh\n", "sh"),
+    ],
 )
 def test_shells(given: str | None, shell: str) -> None:
     assert build(make_tool("tool", **({"shell": given} if given else {})), {}).shell == shell
 
 
-@pytest.mark.parametrize("shell", ["/bin/zsh", "/bin/sh -c", "python3", "/tmp/sh/"])
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "/bin/zsh",
+        "/bin/sh -c",
+        "python3",
+        "/tmp/sh/",
+        "/tmp/evil/bash",
+        "./bash",
+        "bin/bash",
+        "/bin/../tmp/bash",
+        "//bin/bash",
+        " ",
+    ],
+)
 def test_other_shells_are_refused(shell: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as refused:
         build(make_tool("tool", shell=shell), {})
+    assert refused.value.code == "unknown-shell"
 
 
 def conditional(*conditions: tuple[str, str], **more: Any) -> dict[str, Any]:

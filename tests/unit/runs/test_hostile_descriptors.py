@@ -66,6 +66,8 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # another interpreter than a shell, or options smuggled in with it
     ({"shell": "/bin/sh -c 'touch pwned' #"}, {}),
     ({"shell": "python3"}, {}),
+    ({"shell": "/tmp/evil/bash"}, {}),
+    ({"shell": "./sh"}, {}),
     ({"shell": "/bin/bash -i"}, {}),
     ({"shell": "/bin/sh\n#SBATCH --job-name=evil"}, {}),
     # outputs outside the work folder, by the author and by the answers
@@ -173,13 +175,13 @@ def test_the_harmless_neighbour_of_each_attempt_runs(word: str) -> None:
         **doing("cat [IN] >[OUT]"),
         **variable("A", "[SAY]"),
         **configured("a.txt", "say = [SAY]"),
-        "shell": "/opt/odd/bin/bash",
+        "shell": "/usr/local/bin/bash",
         "suggested-resources": {"cpu-cores": 1, "ram": 0.5},
     }
     found = prepared(change, {"out": "a/../b", "say": "$(id) [OUT]"}, word)
     assert [each.path for each in found.outputs] == ["b"]
     assert found.configuration_files == {"a.txt": "say = $(id) [OUT]"}
-    assert "/opt/odd" not in found.start + found.command
+    assert "/usr/local/bin/bash" not in found.start + found.command
 
 
 def test_what_stands_in_custom_is_no_directive() -> None:
