@@ -19,6 +19,7 @@ from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.candidates import Sizes, can_choose, look_at
 from runs.choose import Candidate, Choice, choose
+from runs.container import find_consent_reasons
 from runs.fast import NO_MARKS, Marks
 from runs.inputs import Located, locate_inputs
 from runs.launch import Request
@@ -181,11 +182,12 @@ def _names(asked: Asked, settings: Settings) -> list[str]:
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: what has no consent yet cannot be where nothing confines it (S11)."""
-    if not request.container.confines and not Catalogue().is_trusted(request.pipeline.digest):
+    """Nobody is asked while sites are compared: a site where the pipeline needs consent that nobody gave is out (S10, S11)."""
+    reasons = find_consent_reasons(request.pipeline, request.container)
+    if reasons and not Catalogue().is_trusted(request.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            "nothing there would confine it, and nobody has consented to that"
+            f"there it {'; it '.join(reasons)}, and nobody has consented to that"
             f" (hibali pipelines trust {request.pipeline.reference})",
         )
 

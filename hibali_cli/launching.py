@@ -124,21 +124,22 @@ def make_request(
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
-    if container.confines or catalogue.is_trusted(pipeline.digest):
+    """Ask for consent, or raise `RefusedError`, where this pipeline needs it (S10, S11).
+
+    Where nothing confines it, the tool is its author's code with all of the user's rights.
+    """
+    from runs.container import find_consent_reasons
+
+    reasons = find_consent_reasons(pipeline, container)
+    if not reasons or catalogue.is_trusted(pipeline.digest):
         return
-    how = (
-        f"in {container.name}, which shows it the site's folders"
-        if container.isolates
-        else "without a container"
-    )
-    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
+    asked = f"{pipeline.reference} {'; it '.join(reasons)}. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
+        f"this pipeline {'; it '.join(reasons)}. Nobody has consented to that",
         about=pipeline.reference,
         hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )

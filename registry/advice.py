@@ -9,7 +9,7 @@ from typing import Any
 
 from hibali.errors import HibaliError
 from registry.condition import DEFAULT, read_condition
-from registry.environment import is_safe_variable
+from registry.environment import is_safe_variable, needs_consent
 from registry.problem import Problem
 from registry.sections import Part, Rule, Sections
 from registry.shell_text import read_shell
@@ -97,6 +97,9 @@ def _variables_can_be_set(sections: Sections) -> Iterator[Problem]:
         if name and not is_safe_variable(name):
             message = f"the variable {name} changes how programs are started, or is none: such a pipeline is refused to run"
             yield Problem(variable.at("name"), message, "give it another name")
+        elif needs_consent([name]):
+            message = f"the variable {name} changes which programs run or what they load: each user has to consent to it"
+            yield Problem(variable.at("name"), message, "set it in the image, or in the command-line")
 
 
 def _shell_is_known(sections: Sections) -> Iterator[Problem]:

@@ -35,7 +35,12 @@ _RESERVED = frozenset(
 _SHELLS = {
     f"{folder}{name}": name
     for name in ("sh", "bash")
-    for folder in ("", "/bin/", "/usr/bin/", "/usr/local/bin/")  # in the last one Docker's image of bash has it
+    for folder in (
+        "",
+        "/bin/",
+        "/usr/bin/",
+        "/usr/local/bin/",
+    )  # in the last one Docker's image of bash has it
 }
 _WORD_BREAKS = frozenset(" \t\n;&|()<>")
 _SINGLE, _DOUBLE, _ANSI, _BACKTICK = "'", '"', "$'", "`"
@@ -227,7 +232,9 @@ class ShellText:
         elif character == "(" and self._contexts:
             opened = top == _COMMAND and self._previous == "("  # nothing between the two of `$((`
             self._contexts.append(_ARITHMETIC if opened else _PARENTHESIS)
-        elif (character == ")" and top in {_COMMAND, _PARENTHESIS, _ARITHMETIC}) or (character == "}" and top == _BRACE):
+        elif (character == ")" and top in {_COMMAND, _PARENTHESIS, _ARITHMETIC}) or (
+            character == "}" and top == _BRACE
+        ):
             self._contexts.pop()
         elif character == "#" and top != _BRACE and self._previous in _WORD_BREAKS:
             self._contexts.append(_COMMENT)

@@ -188,9 +188,9 @@ def test_however_odd_the_template_no_value_is_run(before: str, after: str, value
     ("template", "arguments"),
     [
         ("$(printf '<%s>' a [A] z)", ["<a><><z>"]),
-        ('"$(printf \'<%s>\' a [A] z)"', ["<a><><z>"]),
+        ("\"$(printf '<%s>' a [A] z)\"", ["<a><><z>"]),
         ("`printf '<%s>' a [A] z`", ["<a><><z>"]),
-        ('"`printf \'<%s>\' a [A] z`"', ["<a><><z>"]),
+        ("\"`printf '<%s>' a [A] z`\"", ["<a><><z>"]),
         ("$( (printf '<%s>' [A] z) )", ["<><z>"]),
         ("$(printf '<%s>' [FLAG] z)", ["<--flag><><z>"]),
         ("$(printf '<%s>' [JOINED] z)", ["<--joined=><z>"]),
