@@ -54,6 +54,41 @@ def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Itera
         yield Problem(place, f'the default of "{part.id}" is no integer')
 
 
+def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
+    """Of defaults that exclude each other one does not apply (registry.defaults)."""
+    active = {
+        part.id: part
+        for part in sections.inputs
+        if part.given.get("default-value") is not None and not _is_flag_off(part)
+    }
+    for part in active.values():
+        default = part.given["default-value"]
+        tables = part.given.get("value-disables")
+        by_value = [
+            tables.get(str(each), []) if isinstance(tables, dict) else []
+            for each in (default if isinstance(default, list) else [default])
+        ]
+        named = [each for table in by_value if isinstance(table, list) for each in table]
+        for each in dict.fromkeys([*part.texts("disables-inputs"), *named]):
+            if isinstance(each, str) and each in active and each != part.id:
+                yield _default_does_not_apply(active[each], f"{part.id} disables it")
+    for group in sections.groups if active else ():
+        members = [each for each in group.texts("members") if each in active]
+        for each in members[1:] if group.is_true("mutually-exclusive") else ():
+            yield _default_does_not_apply(
+                active[each], f"the group {group.id} excludes it beside {members[0]}"
+            )
+
+
+def _is_flag_off(part: Part) -> bool:
+    return part.text("type") == "Flag" and not part.is_true("default-value")
+
+
+def _default_does_not_apply(part: Part, because: str) -> Problem:
+    message = f'the default of "{part.id}" does not apply: with its own default, {because}'
+    return Problem(part.at("default-value"), message, "take one of the two defaults away")
+
+
 def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
     container = sections.container
     if container is None:
@@ -133,6 +168,7 @@ def _word(value: Any) -> str:
 
 _CHECKS: tuple[Rule, ...] = (
     _defaults_are_answers,
+    _defaults_apply_together,
     _image_is_pinned,
     _conditions_can_be_judged,
     _variables_can_be_set,

@@ -163,8 +163,7 @@ def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[t
         owner = scene.find_owner(key)
         if isinstance(owner, Input):
             text = text_of_input(scene, owner, output.stripped_extensions)
-            # What we staged lies outside the work folder, where nothing can be written: its name is what counts.
-            if owner.id in scene.paths:
+            if scene.is_read_only(owner):
                 return name_of_file(text.rstrip("/"))
             return name_of_file(text) if owner.kind == "File" and not at_beginning else text
         if owner is None or owner.id in seen or owner.id == output.id:

@@ -63,6 +63,17 @@ def test_files_stand_where_the_tool_will_find_them() -> None:
     assert build(tool, {"f": "here/t1.nii.gz", "l": []}).outputs[0].path == "here/t1_out.txt"
 
 
+def test_a_default_inside_the_image_is_passed_on_and_names_outputs_by_its_last_component() -> None:
+    tool = make_tool(
+        "tool [F] [OUT]",
+        question("f", "File", optional=True, default_value="/opt/atlas.nii"),
+        output_files=[output("[F]_out.txt", value_key="[OUT]", path_template_stripped_extensions=[".nii"])],
+        container_image={"type": "docker", "image": "a/b"},
+    )
+    made = build(tool, {}, work_folder="/scratch/run")
+    assert (made.script, made.outputs[0].path) == ("tool /opt/atlas.nii atlas_out.txt", "atlas_out.txt")
+
+
 def test_only_the_authors_wildcards_are_wildcards() -> None:
     tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/*.txt", list=True, optional=True)])
     [found] = build(tool, {"a": "x[1]*"}).outputs
