@@ -8,13 +8,12 @@ from pathlib import Path
 
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali.settings import Settings
-from hibali.strict_json import read_json_file
 from hibali_cli.chaining import Order, load_first
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, update_runs, wait_for_runs
 from registry.catalogue import Catalogue
-from registry.invocation import check_invocation
+from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.candidates import Sizes, can_choose, look_at
@@ -57,7 +56,7 @@ def choose_request(
     from hibali_cli.launching import read_request
 
     order = order or Order()
-    invocation = check_invocation(pipeline, read_json_file(answers))
+    invocation = read_invocation(pipeline, answers)
     located = locate_inputs(invocation, common.settings(), None)
     line = run_key(pipeline, invocation, texts_of(located), typed_sites(asked), asked.name, order.after)
 

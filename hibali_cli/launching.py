@@ -49,9 +49,8 @@ def read_request(
 
     `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
     """
-    from hibali.strict_json import read_json_file
     from hibali_cli.run_site import run_site
-    from registry.invocation import check_invocation
+    from registry.invocation import read_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
     from runs.fast import NO_MARKS
@@ -60,7 +59,7 @@ def read_request(
     from runs.taking import list_references
 
     site = run_site(common, site_name)
-    invocation = check_invocation(pipeline, read_json_file(answers))
+    invocation = read_invocation(pipeline, answers)
     container = load_container(site.container)
     container.image_name(pipeline.container)
     references = list_references(list_inputs(invocation), common.settings())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from hibali.nearest import nearest
+from hibali.strict_json import read_json
 from registry.answer import find_answer_problems, find_shape_problems
 from registry.defaults import add_defaults, find_withdrawn, is_in_image
 from registry.defaults import is_active as _is_active
@@ -45,6 +47,22 @@ class Need:
         return Problem(self.path, self.message)
 
 
+def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
+    """The checked answers in a file; what is wrong is named with the file and the line.
+
+    Raises `NotFoundError`, `UsageError` and `InvocationError`.
+    """
+    from registry.descriptor import place_problems, read_file_bytes
+
+    raw = read_file_bytes(path)
+    values = read_json(raw, str(path))
+    problems = find_invocation_problems(pipeline, values)
+    if problems:
+        placed = place_problems(problems, raw)
+        raise InvocationError(placed, reference=pipeline.reference, about=str(path))
+    return check_invocation(pipeline, values)
+
+
 def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
     """The checked answers, with the defaults that apply; raises `InvocationError` with every problem at once.
 
@@ -53,7 +71,7 @@ def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
     """
     problems = find_invocation_problems(pipeline, values)
     if problems:
-        raise InvocationError(problems, about=pipeline.reference)
+        raise InvocationError(problems, reference=pipeline.reference)
     answers = add_defaults(pipeline, values)
     files = tuple(
         each.id
