@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hibali.errors import NotFoundError, UsageError
+from hibali.json_lines import RepeatedKey, find_repeated_keys, written_path
+from hibali.text import printable
 
 MAXIMUM_BYTES = 4 * 1024 * 1024
 MAXIMUM_DEPTH = 64
+_LONGEST_VALUE = 80
+_LARGEST_EXACT = 2**53
 
 
 class JsonProblemError(UsageError):
@@ -27,8 +32,8 @@ class JsonProblemError(UsageError):
 def read_json(text: bytes, about: str) -> Any:
     """Parse JSON that nobody vouches for (S14).
 
-    Refuses what parsers disagree on or choke on: duplicate keys, NaN and Infinity, more than 64 levels,
-    more than 4 MiB, text that is not UTF-8. Raises `JsonProblemError`.
+    Refuses what parsers disagree on or choke on: a key that is repeated with another value, NaN and Infinity, more than
+    64 levels, more than 4 MiB, text that is not UTF-8. Raises `JsonProblemError`.
     """
     if len(text) > MAXIMUM_BYTES:
         raise JsonProblemError(f"larger than {MAXIMUM_BYTES} bytes", about=about)
@@ -41,8 +46,17 @@ def read_json(text: bytes, about: str) -> Any:
         return json.loads(decoded, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
     except json.JSONDecodeError as problem:
         raise JsonProblemError(problem.msg, about=about, line=problem.lineno) from None
+    except _RepeatedKeyError:
+        repeated = next(each for each in find_repeated_keys(decoded) if not each.is_same)
+        raise JsonProblemError(_describe(repeated), about=about, line=repeated.line) from None
     except ValueError as problem:
-        raise JsonProblemError(str(problem), about=about) from None
+        message = "a number has more than 4300 digits" if "limit" in str(problem) else str(problem)
+        raise JsonProblemError(message, about=about) from None
+
+
+def find_repeated(text: bytes) -> list[RepeatedKey]:
+    """The keys that are repeated with an equal value in a JSON text that `read_json` accepts."""
+    return find_repeated_keys(text.decode("utf-8-sig"))
 
 
 def read_json_file(path: Path) -> Any:
@@ -58,11 +72,17 @@ def read_json_file(path: Path) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The bytes of RFC 8785 (JSON Canonicalization Scheme), over which pipelines are digested."""
+    """The bytes of RFC 8785 (JSON Canonicalization Scheme), over which pipelines are digested.
+
+    RFC 8785 has no whole numbers beyond 2**53, which an invocation may hold: here they are written as objects with their digits.
+    """
     import rfc8785
 
     try:
-        return rfc8785.dumps(value)
+        try:
+            return rfc8785.dumps(value)
+        except rfc8785.IntegerDomainError:
+            return rfc8785.dumps(_with_digits(value))
     except rfc8785.CanonicalizationError as problem:
         raise UsageError("not-canonical", f"cannot be written as canonical JSON: {problem}") from None
 
@@ -105,13 +125,35 @@ def _check_depth(text: str, about: str) -> None:
             depth -= 1
 
 
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice, with different values."""
+
+
+def _describe(repeated: RepeatedKey) -> str:
+    first, second = (
+        printable(each if len(each) <= _LONGEST_VALUE else f"{each[: _LONGEST_VALUE - 4]} ...")
+        for each in (repeated.first_value, repeated.value)
+    )
+    key = printable(written_path(repeated.path))
+    return f"{key} is repeated with another value: {second} here, {first} on line {repeated.first_line}"
+
+
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} stands twice in one object")
+        if key in found and json.dumps(found[key], sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise _RepeatedKeyError
         found[key] = value
     return found
+
+
+def _with_digits(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_digits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_digits(item) for item in value]
+    is_large = isinstance(value, int) and abs(value) >= _LARGEST_EXACT
+    return {"integer": str(value)} if is_large else value
 
 
 def _refuse_constant(word: str) -> NoReturn:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hibali.errors import RefusedError, UsageError
-from hibali.strict_json import read_json_file
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, run_site, update_runs
 from registry.catalogue import Catalogue
-from registry.invocation import check_invocation
+from registry.invocation import check_invocation, read_invocation
 from registry.signature import is_signature_name
 from runs.book import Book
 from runs.bundles.archive import Archive
@@ -101,7 +100,7 @@ def _parts_of_invocation(
         )
     catalogue = Catalogue()
     pipeline = catalogue.find(reference)
-    invocation = check_invocation(pipeline, read_json_file(answers))
+    invocation = read_invocation(pipeline, answers)
     changed = datetime.fromtimestamp(answers.stat().st_mtime, UTC)
     return Parts(
         pipeline=pipeline,

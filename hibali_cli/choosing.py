@@ -8,17 +8,17 @@ from pathlib import Path
 
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali.settings import Settings
-from hibali.strict_json import read_json_file
 from hibali_cli.chaining import Order, load_first
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, update_runs, wait_for_runs
 from registry.catalogue import Catalogue
-from registry.invocation import check_invocation
+from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
 from runs.candidates import Sizes, can_choose, look_at
 from runs.choose import Candidate, Choice, choose
+from runs.container import find_consent_reasons
 from runs.fast import NO_MARKS, Marks
 from runs.inputs import Located, locate_inputs
 from runs.launch import Request
@@ -56,7 +56,7 @@ def choose_request(
     from hibali_cli.launching import read_request
 
     order = order or Order()
-    invocation = check_invocation(pipeline, read_json_file(answers))
+    invocation = read_invocation(pipeline, answers)
     located = locate_inputs(invocation, common.settings(), None)
     line = run_key(pipeline, invocation, texts_of(located), typed_sites(asked), asked.name, order.after)
 
@@ -181,11 +181,12 @@ def _names(asked: Asked, settings: Settings) -> list[str]:
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: what has no consent yet cannot be where nothing confines it (S11)."""
-    if not request.container.confines and not Catalogue().is_trusted(request.pipeline.digest):
+    """Nobody is asked while sites are compared: a site where the pipeline needs consent that nobody gave is out (S10, S11)."""
+    reasons = find_consent_reasons(request.pipeline, request.container)
+    if reasons and not Catalogue().is_trusted(request.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            "nothing there would confine it, and nobody has consented to that"
+            f"there it {'; it '.join(reasons)}, and nobody has consented to that"
             f" (hibali pipelines trust {request.pipeline.reference})",
         )
 

@@ -49,9 +49,8 @@ def read_request(
 
     `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
     """
-    from hibali.strict_json import read_json_file
     from hibali_cli.run_site import run_site
-    from registry.invocation import check_invocation
+    from registry.invocation import read_invocation
     from runs.container import load_container
     from runs.dataset import asked_here
     from runs.fast import NO_MARKS
@@ -60,7 +59,7 @@ def read_request(
     from runs.taking import list_references
 
     site = run_site(common, site_name)
-    invocation = check_invocation(pipeline, read_json_file(answers))
+    invocation = read_invocation(pipeline, answers)
     container = load_container(site.container)
     container.image_name(pipeline.container)
     references = list_references(list_inputs(invocation), common.settings())
@@ -124,21 +123,22 @@ def make_request(
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Where nothing confines it, the tool is its author's code with all of the user's rights (S11)."""
-    if container.confines or catalogue.is_trusted(pipeline.digest):
+    """Ask for consent, or raise `RefusedError`, where this pipeline needs it (S10, S11).
+
+    Where nothing confines it, the tool is its author's code with all of the user's rights.
+    """
+    from runs.container import find_consent_reasons
+
+    reasons = find_consent_reasons(pipeline, container)
+    if not reasons or catalogue.is_trusted(pipeline.digest):
         return
-    how = (
-        f"in {container.name}, which shows it the site's folders"
-        if container.isolates
-        else "without a container"
-    )
-    asked = f"{pipeline.reference} runs {how}: as you, on all your files. Trust it?"
+    asked = f"{pipeline.reference} {'; it '.join(reasons)}. Trust it?"
     if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        f"this pipeline's code runs {how}, as you, and nobody has consented to that",
+        f"this pipeline {'; it '.join(reasons)}. Nobody has consented to that",
         about=pipeline.reference,
         hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )

@@ -58,7 +58,8 @@ def read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> Tas
     """Everything that a line says of its tasks; raises every problem of every row at once."""
     given = read_json_file(answers) if answers is not None else {}
     rows = make_rows(pipeline, line.each, line.parameters)
-    invocations = check_tasks(pipeline, given, rows)
+    files = ", ".join(str(each) for each in (line.each, answers) if each is not None)
+    invocations = check_tasks(pipeline, given, rows, about=files or "--param")
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)

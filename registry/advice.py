@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from hibali.errors import HibaliError
 from registry.condition import DEFAULT, read_condition
-from registry.environment import is_safe_variable
+from registry.environment import is_safe_variable, needs_consent
 from registry.problem import Problem
 from registry.sections import Part, Rule, Sections
+from registry.shell_text import read_shell
 from registry.suggested import advise_on_ours
 
 _DIGEST = re.compile(r"(?:@sha256:|sha256:|^)[0-9a-f]{64}$")
@@ -52,6 +52,41 @@ def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Itera
         yield Problem(place, f'the default of "{part.id}" is outside its minimum and maximum')
     if part.is_true("integer") and default != int(default):
         yield Problem(place, f'the default of "{part.id}" is no integer')
+
+
+def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
+    """Of defaults that exclude each other one does not apply (registry.defaults)."""
+    active = {
+        part.id: part
+        for part in sections.inputs
+        if part.given.get("default-value") is not None and not _is_flag_off(part)
+    }
+    for part in active.values():
+        default = part.given["default-value"]
+        tables = part.given.get("value-disables")
+        by_value = [
+            tables.get(str(each), []) if isinstance(tables, dict) else []
+            for each in (default if isinstance(default, list) else [default])
+        ]
+        named = [each for table in by_value if isinstance(table, list) for each in table]
+        for each in dict.fromkeys([*part.texts("disables-inputs"), *named]):
+            if isinstance(each, str) and each in active and each != part.id:
+                yield _default_does_not_apply(active[each], f"{part.id} disables it")
+    for group in sections.groups if active else ():
+        members = [each for each in group.texts("members") if each in active]
+        for each in members[1:] if group.is_true("mutually-exclusive") else ():
+            yield _default_does_not_apply(
+                active[each], f"the group {group.id} excludes it beside {members[0]}"
+            )
+
+
+def _is_flag_off(part: Part) -> bool:
+    return part.text("type") == "Flag" and not part.is_true("default-value")
+
+
+def _default_does_not_apply(part: Part, because: str) -> Problem:
+    message = f'the default of "{part.id}" does not apply: with its own default, {because}'
+    return Problem(part.at("default-value"), message, "take one of the two defaults away")
 
 
 def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
@@ -97,12 +132,22 @@ def _variables_can_be_set(sections: Sections) -> Iterator[Problem]:
         if name and not is_safe_variable(name):
             message = f"the variable {name} changes how programs are started, or is none: such a pipeline is refused to run"
             yield Problem(variable.at("name"), message, "give it another name")
+        elif needs_consent([name]):
+            message = f"the variable {name} changes which programs run or what they load: each user has to consent to it"
+            yield Problem(variable.at("name"), message, "set it in the image, or in the command-line")
 
 
 def _shell_is_known(sections: Sections) -> Iterator[Problem]:
     shell = sections.whole.text("shell")
-    if shell and PurePosixPath(shell).name not in {"sh", "bash"}:
-        yield Problem("shell", f"the shell {shell} is refused to run", "write /bin/sh or /bin/bash")
+    if not shell:
+        return
+    try:
+        read_shell(shell.strip())
+    except HibaliError:
+        yield Problem("shell", f"hibali refuses to run the shell {shell}", "write /bin/sh or /bin/bash")
+    else:
+        if shell != shell.strip():
+            yield Problem("shell", "there is white space around the path of the shell", "take it away")
 
 
 def _keys_stand_out(sections: Sections) -> Iterator[Problem]:
@@ -123,6 +168,7 @@ def _word(value: Any) -> str:
 
 _CHECKS: tuple[Rule, ...] = (
     _defaults_are_answers,
+    _defaults_apply_together,
     _image_is_pinned,
     _conditions_can_be_judged,
     _variables_can_be_set,

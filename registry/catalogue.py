@@ -72,6 +72,15 @@ class Catalogue:
             raise self._missing(reference, name)
         return self._read(name, versions[-1])
 
+    def find_other_titles(self, pipeline: Pipeline) -> list[str]:
+        """The authors' names of other versions that are kept under the same name, where they differ from this one's."""
+        pins = self._pins.read()
+        titles: dict[str, None] = {}
+        for version in self._versions(pipeline.name):
+            with contextlib.suppress(HibaliError):  # `list` tells what is damaged
+                titles[self._glance(pipeline.name, version, pins).title] = None
+        return [each for each in titles if each != pipeline.title]
+
     def remove(self, reference: str) -> None:
         """Forget NAME@VERSION and its pin; raises `NotFoundError`, or `UsageError` without a version."""
         name, version = split_reference(reference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from registry.outputs import (
     write_configuration,
 )
 from registry.pipeline import Input, OutputFile, Pipeline
-from registry.shell_text import ShellText
+from registry.shell_text import ShellText, read_shell
 from registry.template import Key, Paths, Scene, fill_template, make_scene, split_template
 
 __all__ = [
@@ -70,7 +69,7 @@ def build_command_line(
         )
     return CommandLine(
         script=script,
-        shell=posixpath.basename(pipeline.shell),
+        shell=read_shell(pipeline.shell),
         environment=environment,
         outputs=tuple(
             expect_output(scene, each)
@@ -91,9 +90,7 @@ def refuse_unrunnable(pipeline: Pipeline) -> None:
         for condition, _ in output.conditions:
             if condition != DEFAULT:
                 read_condition(condition, pipeline.ids)
-    shell = pipeline.shell
-    if posixpath.basename(shell) not in {"sh", "bash"}:
-        raise UsageError("unknown-shell", "the shell must be sh or bash", about=printable(shell))
+    read_shell(pipeline.shell)
     for variable in pipeline.environment:
         _check_environment_name(variable.name)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.json_lines import find_lines, written_path
-from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, read_json
+from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, find_repeated, read_json
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -23,19 +24,25 @@ from registry.pipeline import (
 from registry.problem import DescriptorError, Problem
 from registry.suggested import read_suggested
 
+_LARGEST_DOUBLE = sys.float_info.max
 _LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
 
 
 def read_descriptor(raw: bytes, about: str, name: str | None = None) -> Pipeline:
     """The pipeline in `raw`, named after the descriptor unless `name` is given.
 
-    Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for a name that is none.
+    Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for a name that is none, or a value that has
+    no canonical form.
     """
     document = read_json(raw, about)
     problems = find_problems(document)
     if problems:
         raise DescriptorError(place_problems(problems, raw), about=about)
-    return make_pipeline(document, raw, name)
+    try:
+        return make_pipeline(document, raw, name)
+    except UsageError as error:  # it knows the key or the value, and not the file
+        where = f"{about}: {error.about}" if error.about else about
+        raise UsageError(error.code, error.message, about=where, hint=error.hint) from None
 
 
 def read_file_bytes(path: Path) -> bytes:
@@ -57,6 +64,9 @@ def find_problems(document: Any) -> list[Problem]:
 
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
+    unwritable = list(_find_unwritable(document, ()))
+    if unwritable:
+        return unwritable
     shape = find_shape_problems(document)
     rules = find_rule_problems(document)
     if shape:
@@ -64,12 +74,51 @@ def find_problems(document: Any) -> list[Problem]:
     return rules + [each for each in find_refusals(document) if not _is_said(each, rules)]
 
 
+def _find_unwritable(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """What JSON can say and nobody can write again, so that it has no digest: half characters, and numbers beyond doubles."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(key, str) and not _is_text(key):
+                yield Problem(
+                    written_path((*path, key)),
+                    "this key holds half a surrogate pair, which is not a character",
+                )
+            yield from _find_unwritable(item, (*path, key))
+    elif isinstance(value, str) and not _is_text(value):
+        yield Problem(written_path(path), "holds half a surrogate pair, which is not a character")
+    elif isinstance(value, int | float) and not -_LARGEST_DOUBLE <= value <= _LARGEST_DOUBLE:
+        yield Problem(written_path(path), "is too large for a number")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def find_advice(raw: bytes, about: str) -> list[Problem]:
     """What is better written otherwise in a descriptor that is valid, by its lines. Raises `JsonProblemError`."""
     from registry import advice
 
     document = read_json(raw, about)
-    return place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
+    found = place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
+    return sorted([*found, *find_repeated_advice(raw)], key=lambda each: each.line)
+
+
+def find_repeated_advice(raw: bytes) -> list[Problem]:
+    """Advice on each key that a JSON text has twice with the same value."""
+    return [
+        Problem(
+            written_path(each.path),
+            f"this key is repeated; it has the same value on line {each.first_line}",
+            "take one of the two away",
+            line=each.line,
+            advice=True,
+        )
+        for each in find_repeated(raw)
+    ]
 
 
 def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:
@@ -107,7 +156,7 @@ def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = No
         title=document["name"],
         description=document["description"],
         command_template=document["command-line"],
-        shell=document.get("shell", "/bin/sh"),
+        shell=document.get("shell", "/bin/sh").strip(),
         inputs=tuple(_make_input(each) for each in document["inputs"]),
         outputs=tuple(_make_output(each) for each in document.get("output-files", ())),
         groups=tuple(_make_group(each) for each in document.get("groups", ())),

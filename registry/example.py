@@ -8,7 +8,7 @@ from typing import Any
 
 from hibali.errors import UsageError
 from registry.answer import find_answer_problems
-from registry.invocation import find_invocation_problems
+from registry.invocation import find_invocation_problems, find_needs
 from registry.pipeline import Group, Input, Pipeline, Value
 
 Answers = dict[str, Any]
@@ -27,6 +27,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
     for group in pipeline.groups:
         if group.one_is_required and not _has_member(group, answers):
             answers = _answer_one_of(pipeline, answers, group.members) or answers
+    answers = _repair_defaults(pipeline, answers)
     for each in pipeline.inputs if complete else ():
         if each.id not in answers:
             answers = _add_if_it_fits(pipeline, answers, each.id)
@@ -63,11 +64,46 @@ def find_answer(
         for other in (*question.requires, *question.value_requires.get(str(first), ()), *mates):
             group = pipeline.find_group(other)
             members = group.members if group and not pipeline.find_input(other) else (other,)
-            if found is not None and not any(member in found for member in members):
+            if found is not None and not any(found.get(member) is not None for member in members):
                 found = _answer_one_of(pipeline, found, members, depth + 1)
         if found is not None and not _new_conflicts(pipeline, answers, found):
             return found
     return None
+
+
+def _repair_defaults(pipeline: Pipeline, answers: Answers) -> Answers:
+    """The answers with what the defaults need; a default that cannot apply in any invocation is withdrawn."""
+    for _ in pipeline.inputs:
+        need = next(iter(find_needs(pipeline, answers)), None)
+        if need is None:
+            break
+        found = _answer_one_of(pipeline, answers, _inputs_of(pipeline, need.members))
+        if found is None and not _is_applied_default(pipeline, answers, need.path):
+            break
+        answers = {**answers, need.path: None} if found is None else found
+    for problem in find_invocation_problems(pipeline, answers):
+        identifier = problem.path.partition("[")[0]
+        if _is_applied_default(pipeline, answers, identifier):
+            answers = {**answers, identifier: None}
+    return answers
+
+
+def _inputs_of(pipeline: Pipeline, members: tuple[str, ...]) -> tuple[str, ...]:
+    found: list[str] = []
+    for member in members:
+        group = None if pipeline.find_input(member) else pipeline.find_group(member)
+        found += group.members if group else (member,)
+    return tuple(found)
+
+
+def _is_applied_default(pipeline: Pipeline, answers: Answers, identifier: str) -> bool:
+    question = pipeline.find_input(identifier)
+    return (
+        question is not None
+        and question.optional
+        and question.default is not None
+        and identifier not in answers
+    )
 
 
 def _answer_one_of(
@@ -98,7 +134,7 @@ def _new_conflicts(pipeline: Pipeline, before: Mapping[str, Any], after: Answers
 
 
 def _has_member(group: Group, answers: Mapping[str, Any]) -> bool:
-    return any(member in answers for member in group.members)
+    return any(answers.get(member) is not None for member in group.members)
 
 
 def _example_values(question: Input) -> Iterator[Any]:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from hibali.nearest import nearest
+from hibali.strict_json import read_json
 from registry.answer import find_answer_problems, find_shape_problems
+from registry.defaults import add_defaults, find_withdrawn, is_in_image
+from registry.defaults import is_active as _is_active
 from registry.pipeline import Group, Input, Pipeline
 from registry.problem import InvocationError, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Checked answers. `values` holds defaults too; what is absent is not there; `given` is what was passed in."""
+    """Checked answers. `values` holds the defaults that apply too; what is absent is not there; `given` is what was passed in.
+
+    `file_ids` are the inputs that name files outside the pipeline's image. `withdrawn` are the inputs whose default does not apply,
+    each with the input that excludes it.
+    """
 
     values: Mapping[str, Any]
     given: Mapping[str, Any] = field(compare=False)
     file_ids: tuple[str, ...] = ()
+    withdrawn: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def file_inputs(self) -> list[tuple[str, str | list[str]]]:
         """The answers of kind File: input id, and the path (or paths, for a list) as written."""
@@ -39,18 +47,38 @@ class Need:
         return Problem(self.path, self.message)
 
 
+def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
+    """The checked answers in a file; what is wrong is named with the file and the line.
+
+    Raises `NotFoundError`, `UsageError` and `InvocationError`.
+    """
+    from registry.descriptor import place_problems, read_file_bytes
+
+    raw = read_file_bytes(path)
+    values = read_json(raw, str(path))
+    problems = find_invocation_problems(pipeline, values)
+    if problems:
+        placed = place_problems(problems, raw)
+        raise InvocationError(placed, reference=pipeline.reference, about=str(path))
+    return check_invocation(pipeline, values)
+
+
 def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
-    """The checked answers, defaults added; raises `InvocationError` with every problem at once.
+    """The checked answers, with the defaults that apply; raises `InvocationError` with every problem at once.
 
     Stricter than the reference, which accepts `{}` unseen and knows neither value-requires, value-disables
-    nor all-or-none groups. A default counts as an answer, there as here.
+    nor all-or-none groups. A default that applies counts as an answer, there as here.
     """
     problems = find_invocation_problems(pipeline, values)
     if problems:
-        raise InvocationError(problems, about=pipeline.reference)
-    answers = _add_defaults(pipeline, values)
-    files = tuple(each.id for each in pipeline.inputs if each.kind == "File" and each.id in answers)
-    return Invocation(answers, dict(values), files)
+        raise InvocationError(problems, reference=pipeline.reference)
+    answers = add_defaults(pipeline, values)
+    files = tuple(
+        each.id
+        for each in pipeline.inputs
+        if each.kind == "File" and each.id in answers and not is_in_image(pipeline, each, answers[each.id])
+    )
+    return Invocation(answers, dict(values), files, find_withdrawn(pipeline, values))
 
 
 def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
@@ -62,16 +90,8 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     if own_schema and not problems:
         from registry.reference import find_schema_problems
 
-        problems = list(dict.fromkeys(find_schema_problems(own_schema, _add_defaults(pipeline, values))))
+        problems = list(dict.fromkeys(find_schema_problems(own_schema, add_defaults(pipeline, values))))
     return problems
-
-
-def _add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
-    answers = dict(values)
-    for each in pipeline.inputs:
-        if answers.get(each.id) is None and each.default is not None:
-            answers[each.id] = copy.deepcopy(each.default)
-    return answers
 
 
 def _find_unknown(pipeline: Pipeline, values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -88,20 +108,9 @@ def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Pr
             yield Problem(each.id, "is required")
 
 
-def _is_active(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
-    """Answered; for a flag: set. A group is active when one of its members is."""
-    group = pipeline.find_group(identifier)
-    if group is not None and pipeline.find_input(identifier) is None:
-        return any(_is_active(pipeline, member, answers) for member in group.members)
-    found = pipeline.find_input(identifier)
-    if found is not None and found.kind == "Flag":
-        return answers.get(identifier) is True
-    return identifier in answers
-
-
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
     """What the answers ask for beside themselves, in the order of inputs and groups; required inputs not among them."""
-    answers = _add_defaults(pipeline, values)
+    answers = add_defaults(pipeline, values)
     active = [each for each in pipeline.inputs if _is_active(pipeline, each.id, answers)]
     return [
         *(need for each in active for need in _find_needs_of(pipeline, each, answers)),
@@ -111,7 +120,7 @@ def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
 
 def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Problem]:
     """What is wrong by the rules of inputs and groups; an author's own schema is for whole invocations and not asked."""
-    answers = _add_defaults(pipeline, values)
+    answers = add_defaults(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     # As in the reference, an author's own schema stands in the place of what the inputs say of single values.
     judge = find_shape_problems if own_schema else find_answer_problems
@@ -127,25 +136,34 @@ def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Pr
         *_find_conflicts(pipeline, answers),
         *(problem for group in pipeline.groups for problem in _find_group_problems(pipeline, group, answers)),
     ]
-    return list(dict.fromkeys(problems))
+    return [_with_way_out(pipeline, values, problem) for problem in dict.fromkeys(problems)]
+
+
+def _with_way_out(pipeline: Pipeline, values: Mapping[str, Any], problem: Problem) -> Problem:
+    """The problem; where a default that nobody asked for causes it, with how to do without it."""
+    question = pipeline.find_input(problem.path.partition("[")[0])
+    if question is None or question.default is None or not question.optional or question.id in values:
+        return problem
+    return replace(problem, instead=f'its default applies; "{question.id}": null withdraws it')
 
 
 def find_lasting_problems(
     pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Problem]:
     """What the rules find wrong with `after` that was not with `before`, and that more answers do not mend."""
-    answers = _add_defaults(pipeline, after)
-    passing = {
+    answers = add_defaults(pipeline, after)
+    passing = [
         *find_rule_problems(pipeline, before),
         *(need.to_problem() for need in find_needs(pipeline, after)),
         *_find_missing(pipeline, answers),
-    }
-    return [problem for problem in find_rule_problems(pipeline, after) if problem not in passing]
+    ]
+    known = {(each.path, each.message) for each in passing}
+    return [each for each in find_rule_problems(pipeline, after) if (each.path, each.message) not in known]
 
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
     """Answered, by a default too; for a flag: set. A group is active when one of its members is."""
-    return _is_active(pipeline, identifier, _add_defaults(pipeline, values))
+    return _is_active(pipeline, identifier, add_defaults(pipeline, values))
 
 
 def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:

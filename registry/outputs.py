@@ -66,16 +66,7 @@ def is_left(scene: Scene, output: OutputFile) -> bool:
 
 def output_text(scene: Scene, output: OutputFile) -> str:
     """The path of an output as the tool is told it."""
-    text = "".join(text for text, _, _ in _fill_path(scene, output, frozenset()))
-    if not output.uses_absolute_path or posixpath.isabs(text):
-        return text
-    if scene.work_folder is None:
-        raise UsageError(
-            "work-folder-unknown",
-            "this output needs an absolute path, and no work folder is known",
-            about=output.id,
-        )
-    return posixpath.normpath(posixpath.join(scene.work_folder, text))
+    return _absolute(scene, output, _joined(_fill_path(scene, output, frozenset())))
 
 
 def expect_output(scene: Scene, output: OutputFile) -> ExpectedOutput:
@@ -94,7 +85,7 @@ def write_configuration(scene: Scene, output: OutputFile) -> ConfigurationFile:
     Values stand there as they are: the file is data. In a script they may only have characters that mean nothing.
     Raises `UsageError`.
     """
-    path = _inside(scene, "".join(text for text, _, _ in _fill_path(scene, output, frozenset())), output.id)
+    path = _inside(scene, _joined(_fill_path(scene, output, frozenset())), output.id)
     is_script = output.file_template[0].startswith("#!") or path.lower().endswith(_SCRIPT_ENDINGS)
     lines = []
     for line in output.file_template:
@@ -123,6 +114,23 @@ def _plain_text(scene: Scene, key: Key, output: OutputFile) -> str | None:
     return None if owner is None or not is_left(scene, owner) else output_text(scene, owner)
 
 
+def _joined(pieces: list[tuple[str, bool, bool]]) -> str:
+    return "".join(text for text, _, _ in pieces)
+
+
+def _absolute(scene: Scene, output: OutputFile, text: str) -> str:
+    """The path of an output as others are told it: absolute where its author wants that."""
+    if not output.uses_absolute_path or posixpath.isabs(text):
+        return text
+    if scene.work_folder is None:
+        raise UsageError(
+            "work-folder-unknown",
+            "this output needs an absolute path, and no work folder is known",
+            about=output.id,
+        )
+    return posixpath.normpath(posixpath.join(scene.work_folder, text))
+
+
 def _path_template(scene: Scene, output: OutputFile, seen: frozenset[str]) -> str | None:
     """The template that counts; None where none of the conditions holds, and for an output that asks about itself."""
     if not output.conditions:
@@ -141,7 +149,7 @@ def _answers(scene: Scene, condition: Condition, seen: frozenset[str]) -> dict[s
     """What a condition may ask about: inputs as they were answered, other outputs by their paths."""
     asked = [each for each in scene.pipeline.outputs if each.id in condition.ids and each.id not in seen]
     paths = {
-        each.id: "".join(text for text, _, _ in _fill_path(scene, each, seen))
+        each.id: _absolute(scene, each, _joined(_fill_path(scene, each, seen)))
         for each in asked
         if _path_template(scene, each, seen) is not None
     }
@@ -155,15 +163,14 @@ def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[t
         owner = scene.find_owner(key)
         if isinstance(owner, Input):
             text = text_of_input(scene, owner, output.stripped_extensions)
-            # What we staged lies outside the work folder, where nothing can be written: its name is what counts.
-            if owner.id in scene.paths:
+            if scene.is_read_only(owner):
                 return name_of_file(text.rstrip("/"))
             return name_of_file(text) if owner.kind == "File" and not at_beginning else text
         if owner is None or owner.id in seen or owner.id == output.id:
             return None
         if _path_template(scene, owner, seen | {output.id}) is None:
             return None
-        return "".join(text for text, _, _ in _fill_path(scene, owner, seen | {output.id}))
+        return _absolute(scene, owner, _joined(_fill_path(scene, owner, seen | {output.id})))
 
     template = _path_template(scene, output, seen)
     return list(fill_template(template or "", scene.pipeline, text_of))

@@ -17,7 +17,7 @@ from hibali.ranges import write_ranges
 from hibali.strict_json import JsonProblemError, read_json
 from registry.invocation import Invocation, check_invocation, find_invocation_problems
 from registry.pipeline import Input, Pipeline
-from registry.problem import Problem, ProblemsError
+from registry.problem import InvocationError, Problem, ProblemsError
 from registry.typed_answer import read_typed
 
 MOST_TASKS = 100_000
@@ -70,14 +70,17 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
     ]
 
 
-def check_tasks(pipeline: Pipeline, answers: Any, rows: Sequence[Row]) -> list[Invocation]:
-    """The invocation of each row, which goes before `answers`, in order.
+def check_tasks(
+    pipeline: Pipeline, answers: Any, rows: Sequence[Row], *, about: str = ""
+) -> list[Invocation]:
+    """The invocation of each row, which goes before `answers`, in order; errors call the files they come from `about`.
 
     Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; the same problem of
     several rows is named once, with their numbers.
     """
     if not isinstance(answers, Mapping):
-        check_invocation(pipeline, answers)
+        problems = find_invocation_problems(pipeline, answers)
+        raise InvocationError(problems, reference=pipeline.reference, about=about)
     merged = [{**answers, **row.values} for row in rows]
     found: dict[Problem, list[int]] = {}
     for number, values in enumerate(merged, start=1):
@@ -86,7 +89,7 @@ def check_tasks(pipeline: Pipeline, answers: Any, rows: Sequence[Row]) -> list[I
     if found:
         problems = [_in_tasks(problem, numbers, rows) for problem, numbers in found.items()]
         hint = f"`hibali pipelines show {pipeline.reference}` lists the inputs."
-        raise SweepError(problems, about=pipeline.reference, hint=hint)
+        raise SweepError(problems, about=about or pipeline.reference, hint=hint)
     return [check_invocation(pipeline, values) for values in merged]
 
 

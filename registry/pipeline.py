@@ -12,6 +12,7 @@ from hibali.text import printable
 
 _OUTSIDE_NAME = re.compile(r"[^a-z0-9._-]+")
 _OUTSIDE_VERSION = re.compile(r"[^A-Za-z0-9._+-]+")
+_LETTER = re.compile(r"[a-z0-9]")
 _LONGEST = 128  # bytes; two of them and a separator stay well below the 255 of a file name
 
 Value = str | int | float | bool
@@ -176,9 +177,13 @@ class Pipeline:
 def catalogue_name(title: str) -> str:
     """The author's name as the catalogue writes it: lower-cased, runs outside `[a-z0-9._-]` become `-`.
 
-    Raises `UsageError` where nothing usable remains: empty, beginning with a dot (`..`, `.git`), too long.
+    Raises `UsageError` where nothing usable remains: no letter or digit, as of a name in another script, beginning with a dot
+    (`..`, `.git`), too long.
     """
-    return _checked_component(_OUTSIDE_NAME.sub("-", title.lower()), title, "name")
+    name = _checked_component(_OUTSIDE_NAME.sub("-", title.lower()), title, "name")
+    if not _LETTER.search(name):
+        raise _unusable("name", title, "have a letter or digit of ASCII")
+    return name
 
 
 def catalogue_version(version: str) -> str:
@@ -190,18 +195,25 @@ def split_reference(reference: str) -> tuple[str, str | None]:
     """NAME[@VERSION] -> the catalogue's name and version (None: the latest added); raises `UsageError`."""
     name, separator, version = reference.rpartition("@")
     if not separator:
-        return catalogue_name(reference), None
-    return catalogue_name(name), catalogue_version(version)
+        return _referred_name(reference), None
+    return _referred_name(name), catalogue_version(version)
+
+
+def _referred_name(name: str) -> str:
+    """The name that is meant; one of dashes may have been kept before `catalogue_name` refused it."""
+    return name if name and not name.strip("-") else catalogue_name(name)
 
 
 def _checked_component(component: str, given: str, what: str) -> str:
     if not component or component.startswith(".") or len(component) > _LONGEST:
-        raise UsageError(
-            f"unusable-pipeline-{what}",
-            f"a pipeline's {what} must have 1 to {_LONGEST} characters and not begin with a dot, not '{printable(given[:200])}'",
-            about=what,
-            hint="Give one with --name NAME."
-            if what == "name"
-            else "Correct `tool-version` in the descriptor.",
-        )
+        raise _unusable(what, given, f"have 1 to {_LONGEST} characters and not begin with a dot")
     return component
+
+
+def _unusable(what: str, given: str, rule: str) -> UsageError:
+    return UsageError(
+        f"unusable-pipeline-{what}",
+        f"in the catalogue a pipeline's {what} must {rule}; this one is '{printable(given[:200])}'",
+        about=what,
+        hint="Give one with --name NAME." if what == "name" else "Correct `tool-version` in the descriptor.",
+    )

@@ -68,12 +68,12 @@ class DescriptorError(ProblemsError):
 
 
 class InvocationError(ProblemsError):
-    """The invocation does not answer the pipeline's questions."""
+    """The invocation does not answer the questions of the pipeline `reference`; `about` is its file, where it has one."""
 
-    def __init__(self, problems: Iterable[Problem], *, about: str) -> None:
+    def __init__(self, problems: Iterable[Problem], *, reference: str, about: str = "") -> None:
         super().__init__(
             "invalid-invocation",
             problems,
-            about=about,
-            hint=f"`hibali pipelines show {about}` lists the inputs; `hibali pipelines example {about}` starts a file.",
+            about=about or reference,
+            hint=f"`hibali pipelines show {reference}` lists the inputs; `hibali pipelines example {reference}` starts a file.",
         )

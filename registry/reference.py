@@ -20,6 +20,7 @@ from typing import Any
 from hibali.json_lines import written_path
 from hibali.nearest import nearest
 from registry.problem import Problem
+from registry.upgrade import NEW, OLD
 
 _LONGEST_MESSAGE = 400
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -32,9 +33,19 @@ _JSON_WORDS = {
     "array": "a list in [ ]",
     "object": "an object in { }",
 }
-_ONE_OF = {
-    "output-files": "exactly one of path-template and conditional-path-template must be there",
-    "container-image": "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
+_ALTERNATIVES = {  # what the schema means by alternatives, by the keyword and the place of the value without its indices
+    ("oneOf", "output-files"): "exactly one of path-template and conditional-path-template must be there",
+    (
+        "anyOf",
+        "output-files",
+    ): "a configuration file (file-template) needs a list of lines and cannot be a list of files",
+    (
+        "oneOf",
+        "container-image",
+    ): "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
+    ("anyOf", "inputs"): "an input of type Flag cannot be a list",
+    ("oneOf", "inputs.value-choices"): "a choice must be a text or a number",
+    ("anyOf", "tests.assertions"): "assertions need an exit-code or output-files",
 }
 
 
@@ -65,11 +76,14 @@ def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
 
 
 def _is_said_elsewhere(error: Any) -> bool:
-    """An input of no known type also fails what the schema asks of flags; its type is named by itself."""
-    where = list(error.absolute_path)
-    return bool(
-        error.validator == "anyOf" and where[:1] == ["inputs"] and error.instance.get("type") != "Flag"
-    )
+    """An input of no known type, or whose `list` is no boolean, also fails what the schema asks of flags; that is named by itself."""
+    if error.validator != "anyOf" or _section(error) != "inputs":
+        return False
+    return error.instance.get("type") != "Flag" or error.instance.get("list") is not True
+
+
+def _section(error: Any) -> str:
+    return ".".join(each for each in error.absolute_path if isinstance(each, str))
 
 
 @functools.cache
@@ -149,12 +163,9 @@ def _find(document: Mapping[str, Any], sections: Iterable[str], key: str, value:
 def _as_problems(error: Any) -> list[Problem]:
     where = list(error.absolute_path)
     place = written_path(where)
-    if error.validator in {"oneOf", "anyOf"}:
-        known = _ONE_OF.get(str(where[0])) if where and error.validator == "oneOf" else None
-        if known:
-            return [Problem(place, known)]
-        if where and where[0] == "inputs":
-            return [Problem(place, "an input of type Flag cannot be a list")]
+    known = _ALTERNATIVES.get((error.validator, _section(error)))
+    if known:
+        return [Problem(place, known, _instead_of_choice(error))]
     if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
         return _unknown_keys(where, error.instance, error.schema["properties"])
     return [Problem(place, _shorten(str(error.message)), _instead(error, where))]
@@ -175,8 +186,8 @@ def _unknown_keys(
 
 
 def _instead(error: Any, where: list[str | int]) -> str:
-    if where[-1:] == ["schema-version"] and str(error.instance).startswith("0."):
-        return "`hibali pipelines upgrade FILE` writes it as 0.5"
+    if where == ["schema-version"]:
+        return _instead_of_version(error.instance)
     if error.validator == "enum":
         return f"one of {', '.join(str(each) for each in error.validator_value)}"
     if error.validator in {"minLength", "minItems"}:
@@ -184,6 +195,23 @@ def _instead(error: Any, where: list[str | int]) -> str:
     if error.validator == "type":
         return f"write {_JSON_WORDS.get(str(error.validator_value), error.validator_value)}"
     return ""
+
+
+def _instead_of_choice(error: Any) -> str:
+    if _section(error) != "inputs.value-choices" or not isinstance(error.instance, bool | None):
+        return ""
+    return f'write "{json.dumps(error.instance)}", in quotes'
+
+
+def _instead_of_version(version: Any) -> str:
+    text = str(version)
+    if text == OLD:
+        return f"`hibali pipelines upgrade FILE` writes it as {NEW}"
+    if text in {"0.1", "0.2", "0.3"}:
+        return f"hibali cannot upgrade schema {text}: write the descriptor anew for {NEW}"
+    if text.startswith(NEW) and isinstance(version, str):
+        return f'this is an extension of {NEW}: write "{NEW}", then correct what validate names'
+    return f'write "{NEW}", in quotes'
 
 
 def _worded(problem: BaseException) -> str:

@@ -6,6 +6,7 @@ import re
 import shlex
 
 from hibali.errors import UsageError
+from hibali.text import printable
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:=@%+,-]*")
 _PLAIN_SEPARATOR = re.compile(r"""(?:[A-Za-z0-9_./:=@%+, \t-]|\\[^\n]|'[^'\n]*'|"[^"$`\\\n]*")*""")
@@ -31,9 +32,33 @@ _RESERVED = frozenset(
         "coproc",
     ]
 )
+_SHELLS = {
+    f"{folder}{name}": name
+    for name in ("sh", "bash")
+    for folder in (
+        "",
+        "/bin/",
+        "/usr/bin/",
+        "/usr/local/bin/",
+    )  # in the last one Docker's image of bash has it
+}
 _WORD_BREAKS = frozenset(" \t\n;&|()<>")
 _SINGLE, _DOUBLE, _ANSI, _BACKTICK = "'", '"', "$'", "`"
 _COMMAND, _PARENTHESIS, _BRACE, _COMMENT, _DOCUMENT = "$(", "(", "${", "#", "<<"
+_ARITHMETIC = "(("
+
+
+def read_shell(path: str) -> str:
+    """`sh` or `bash`, as which a descriptor's `shell` is started; raises `UsageError` for any other path."""
+    found = _SHELLS.get(path)
+    if found is None:
+        raise UsageError(
+            "unknown-shell",
+            "the shell must be sh or bash, from one of the system's folders",
+            about=printable(path),
+            hint="Set `shell` to /bin/sh or /bin/bash in the descriptor.",
+        )
+    return found
 
 
 class ShellText:
@@ -84,6 +109,8 @@ class ShellText:
             )
         if value:
             self._add_quietly(value)
+        elif self._splits_words():
+            self._add_quietly("''")
 
     def add_separator(self, separator: str, about: str) -> None:
         """What stands between the items of a list: the author's, but never the end of a command."""
@@ -124,6 +151,17 @@ class ShellText:
             and self._angles != 2
         )
 
+    def _splits_words(self) -> bool:
+        """Whether an unquoted empty text would be no word at all: in a command substitution, not in what it quotes."""
+        return self._top() in {_COMMAND, _PARENTHESIS, _BACKTICK} and not self._is_arithmetic()
+
+    def _is_arithmetic(self) -> bool:
+        """Whether this is inside `$(( ))`, and in no command substitution inside it."""
+        for context in reversed(self._contexts):
+            if context in {_ARITHMETIC, _COMMAND, _BACKTICK}:
+                return context == _ARITHMETIC
+        return False
+
     def _expands(self) -> bool:
         return self._top() not in {_SINGLE, _ANSI, _COMMENT}
 
@@ -139,6 +177,7 @@ class ShellText:
             _BACKTICK: "inside backticks",
             _COMMAND: "inside $( )",
             _PARENTHESIS: "inside $( )",
+            _ARITHMETIC: "inside $(( ))",
             _BRACE: "inside ${ }",
             _COMMENT: "inside a comment",
             _DOCUMENT: "inside a here-document",
@@ -191,8 +230,11 @@ class ShellText:
         elif character == '"':
             self._contexts.append(_DOUBLE)
         elif character == "(" and self._contexts:
-            self._contexts.append(_PARENTHESIS)
-        elif (character == ")" and top in {_COMMAND, _PARENTHESIS}) or (character == "}" and top == _BRACE):
+            opened = top == _COMMAND and self._previous == "("  # nothing between the two of `$((`
+            self._contexts.append(_ARITHMETIC if opened else _PARENTHESIS)
+        elif (character == ")" and top in {_COMMAND, _PARENTHESIS, _ARITHMETIC}) or (
+            character == "}" and top == _BRACE
+        ):
             self._contexts.pop()
         elif character == "#" and top != _BRACE and self._previous in _WORD_BREAKS:
             self._contexts.append(_COMMENT)
@@ -208,8 +250,8 @@ class ShellText:
             self._contexts.append(_BACKTICK)
 
     def _opens_documents(self) -> bool:
-        arithmetic = self._contexts[-2:] == [_COMMAND, _PARENTHESIS]
-        return self._top() not in {_SINGLE, _DOUBLE, _ANSI, _BRACE, _COMMENT} and not arithmetic
+        quoting = {_SINGLE, _DOUBLE, _ANSI, _BRACE, _COMMENT}
+        return self._top() not in quoting and not self._is_arithmetic()
 
     def _read_delimiter(self, character: str) -> bool:
         """Take the word after `<<`; False when the character is not part of it any more."""

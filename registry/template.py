@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from registry.defaults import is_in_image
 from registry.invocation import Invocation
 from registry.pipeline import Input, OutputFile, Pipeline
 
@@ -38,6 +39,11 @@ class Scene:
         if answered:
             return next((each for each in answered if self.values[each.id] is not False), answered[0])
         return next((each for each in self.pipeline.outputs if each.value_key == key.text), None)
+
+    def is_read_only(self, question: Input) -> bool:
+        """Whether the answer is a file beside which the tool can write nothing: hibali staged it, or it is in the image."""
+        in_image = is_in_image(self.pipeline, question, self.values[question.id])
+        return question.id in self.paths or in_image
 
     def items(self, question: Input) -> list[str]:
         """The answer as texts, one for a single value; a File is where the tool will find it."""

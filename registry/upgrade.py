@@ -12,7 +12,7 @@ OLD, NEW = "0.4", "0.5"
 
 def upgrade_document(document: Any, about: str) -> dict[str, Any]:
     """The same tool in schema 0.5, its keys in their order; raises `UsageError` for one that is not of schema 0.4."""
-    if not isinstance(document, dict) or document.get("schema-version") != OLD:
+    if not isinstance(document, dict) or document.get("schema-version") not in (OLD, float(OLD)):
         raise UsageError(
             "not-schema-04",
             f'only descriptors with "schema-version": "{OLD}" can be upgraded',

@@ -10,8 +10,9 @@ from typing import Protocol
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import printable
-from registry.environment import is_safe_variable
+from registry.environment import is_safe_variable, needs_consent
 from registry.pipeline import Container as Wanted
+from registry.pipeline import Pipeline
 from transfers.far import Finished
 
 DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
@@ -143,6 +144,29 @@ def check_environment(environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise RefusedError("unsafe-variable", "the value holds a NUL byte", about=name)
+
+
+def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
+    """Why this pipeline runs in this container only with the user's consent; none: it needs no consent (S10, S11).
+
+    Raises `RefusedError` for container options that are not allowed.
+    """
+    reasons = []
+    if not container.confines:
+        how = (
+            f"in {container.name}, which shows it the site's folders"
+            if container.isolates
+            else "without a container"
+        )
+        reasons.append(f"runs {how}: as you, on all your files")
+    options = read_options(pipeline.container, "")[0] if container.isolates else {}
+    names = needs_consent([*(each.name for each in pipeline.environment), *options])
+    if names:
+        listed = ", ".join(dict.fromkeys(names))
+        reasons.append(
+            f"sets {listed}: this changes which programs run, what they load or where they connect"
+        )
+    return reasons
 
 
 def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]:

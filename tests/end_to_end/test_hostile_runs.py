@@ -260,3 +260,22 @@ def test_what_does_not_confine_its_tool_needs_consent(hibali: Any) -> None:
         assert (refused["code"], refused["hint"].count("pipelines trust")) == ("not-trusted", 1)
         assert not (bench.folder / f"work-at-{word}").exists()
     assert bench.run_ids() == []
+
+
+def test_a_variable_that_changes_which_programs_run_needs_consent(hibali: Any) -> None:
+    tool = {
+        **doing("echo $PATH >[OUT]"),
+        "environment-variables": [{"name": "PATH", "value": "/usr/bin:/bin"}],
+    }
+    bench = Bench(hibali, {**tool, "container-image": {"type": "docker", "image": "a/b"}})
+    (hibali.home.state / "trust.jsonl").unlink()
+    bench.add_local_site("confined", "bubblewrap")
+    refused = bench.run(bench.answers(), exit=8).last
+    assert (refused["code"], "sets PATH" in refused["message"]) == ("not-trusted", True)
+    assert not (bench.folder / "work-confined").exists()
+    bench.run(bench.answers(), "--dry-run", exit=0)
+    hibali("pipelines", "trust", bench.reference, exit=0)
+    bench.add_local_site("here")
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    hibali("runs", "collect", run_id, "back", exit=0)
+    assert (bench.folder / "back" / "out.txt").read_text() == "/usr/bin:/bin\n"

@@ -184,6 +184,43 @@ def test_however_odd_the_template_no_value_is_run(before: str, after: str, value
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("template", "arguments"),
+    [
+        ("$(printf '<%s>' a [A] z)", ["<a><><z>"]),
+        ("\"$(printf '<%s>' a [A] z)\"", ["<a><><z>"]),
+        ("`printf '<%s>' a [A] z`", ["<a><><z>"]),
+        ("\"`printf '<%s>' a [A] z`\"", ["<a><><z>"]),
+        ("$( (printf '<%s>' [A] z) )", ["<><z>"]),
+        ("$(printf '<%s>' [FLAG] z)", ["<--flag><><z>"]),
+        ("$(printf '<%s>' [JOINED] z)", ["<--joined=><z>"]),
+        ("$(printf '<%s>' [LIST] z)", ["<><b><><z>"]),
+        ("$(printf '<%s>' [COMMAS] z)", ["<,b,><z>"]),
+        ("$(printf '<%s>' \"[A]\" z)", ["<><z>"]),
+        ("$(printf '<%s>' '[A]' \"x${y:-[A]}\")", ["<><x>"]),
+        ("$(( 1 + [A] 2 ))", ["3"]),
+        ("$(echo $(( ( 1 + [A] 2 ) )) [A])", ["3"]),
+        ("'[A]' \"[A]\" x[A]", ["", "", "x"]),
+        ("[A] [LIST]", ["", "", "b", ""]),
+    ],
+)
+def test_an_empty_value_stays_a_word_wherever_a_shell_splits_words(
+    template: str, arguments: list[str], shell: str
+) -> None:
+    tool = make_tool(
+        f"printf '%s\\0' {template}",
+        question("a"),
+        question("flag", command_line_flag="--flag"),
+        question("joined", command_line_flag="--joined", command_line_flag_separator="="),
+        question("list", list=True),
+        question("commas", list=True, list_separator=","),
+    )
+    empty = ["", "b", ""]
+    values = {"a": "", "flag": "", "joined": "", "list": empty, "commas": empty}
+    assert run_line(tool, values, shell) == arguments
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_value_that_is_another_key_is_not_looked_at_again(shell: str) -> None:
     tool = make_tool("printf '%s\\0' [A] [B]", question("a"), question("b"))
     assert run_line(tool, {"a": "[B]", "b": "[A]"}, shell) == ["[B]", "[A]"]

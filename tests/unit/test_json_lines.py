@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.json_lines import find_lines
+from hibali.json_lines import RepeatedKey, find_lines, find_repeated_keys
 
 TEXT = r"""{
   "name": "a \"quoted\" [name]",
@@ -52,3 +52,27 @@ def test_every_value_has_its_line(value: object) -> None:
     assert set(lines) == _paths(value)
     assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
     assert set(find_lines(json.dumps(value)).values()) == {1}
+
+
+REPEATED = """{
+  "a": [{"x": 1, "y": {"a": 2},
+         "x": 1.0}],
+  "b": {"c": [1, 2]}, "b":
+    {"c": [1,2]},
+  "a\\u0062": 1, "ab": [ ]
+}"""
+
+
+def test_repeated_keys_are_found_with_their_lines_and_values() -> None:
+    found = find_repeated_keys(REPEATED)
+    assert found == [
+        RepeatedKey(("a", 0, "x"), 3, "1.0", 2, "1"),
+        RepeatedKey(("b",), 4, '{"c": [1,2]}', 4, '{"c": [1, 2]}'),
+        RepeatedKey(("ab",), 6, "[ ]", 6, "1"),
+    ]
+    assert [each.is_same for each in found] == [False, True, False]
+
+
+@given(_values)
+def test_text_without_repeated_keys_has_none(value: object) -> None:
+    assert find_repeated_keys(json.dumps(value, ensure_ascii=False)) == []

@@ -36,6 +36,7 @@ def command(common: Common, source: str, name: str | None) -> int | None:
     is refused (8). Of several, those that can be kept are; then the exit code is 6.
     """
     from hibali.errors import HibaliError, UsageError
+    from hibali.text import printable
     from hibali_cli.catalogue import access_of, open_catalogue
     from hibali_cli.pipeline_record import pipeline_record
     from registry.source import find_candidates
@@ -51,6 +52,12 @@ def command(common: Common, source: str, name: str | None) -> int | None:
             failures.append(problem)
             continue
         kept += 1
+        others = [] if name is not None else catalogue.find_other_titles(pipeline)
+        if others:
+            common.output.warn(
+                f"{pipeline.reference}: it is called '{printable(pipeline.title)}', and other versions of {pipeline.name} are called "
+                f"'{printable(others[0])}'; if it is another pipeline, remove it and add it with --name"
+            )
         if common.json:
             common.output.record("pipeline", pipeline_record(pipeline))
         else:

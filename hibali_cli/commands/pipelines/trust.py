@@ -14,7 +14,7 @@ from hibali_cli.options import Common
 )
 @click.argument("pipeline")
 def command(common: Common, pipeline: str) -> int | None:
-    """Let a pipeline run without a container.
+    """Let a pipeline run without a container, and set variables such as PATH.
 
     PIPELINE, a NAME@VERSION, then runs as you, with all your rights. The consent is for this very content, by its digest.
     """

@@ -27,18 +27,25 @@ def command(common: Common, file: str, invocation: str | None, *, strict: bool) 
     Nothing is kept. What is wrong is named all at once, with its line and what to write instead; then the exit code is 2.
     What would be refused to run, or is better written otherwise, is advice.
     """
-    from hibali.strict_json import read_json_file
-    from registry.descriptor import find_advice, read_descriptor, read_file_bytes
-    from registry.invocation import check_invocation
-    from registry.problem import DescriptorError
+    from registry.descriptor import find_advice, find_repeated_advice, read_descriptor, read_file_bytes
+    from registry.invocation import read_invocation
+    from registry.problem import DescriptorError, InvocationError, Problem
 
     raw = read_file_bytes(Path(file))
     pipeline = read_descriptor(raw, file)
     advice = find_advice(raw, file)
     if strict and advice:
         raise DescriptorError(advice, about=file)
+    answer_advice: list[Problem] = []
     if invocation is not None:
-        check_invocation(pipeline, read_json_file(Path(invocation)))
+        answers = read_invocation(pipeline, Path(invocation))
+        answer_advice = find_repeated_advice(read_file_bytes(Path(invocation)))
+        answer_advice += [
+            Problem(each, f"its default does not apply beside {other}", advice=True)
+            for each, other in answers.withdrawn.items()
+        ]
+        if strict and answer_advice:
+            raise InvocationError(answer_advice, reference=pipeline.reference, about=invocation)
     if common.json:
         common.output.record(
             "validation",
@@ -50,12 +57,15 @@ def command(common: Common, file: str, invocation: str | None, *, strict: bool) 
                 "digest": pipeline.digest,
                 "valid": True,
                 "advice": [each.to_record() for each in advice],
+                "invocation_advice": [each.to_record() for each in answer_advice],
             },
         )
     else:
         for each in advice:
             common.output.warn(f"{file}: advice: {each}")
         common.output.line(f"{file}: valid ({pipeline.reference})")
+        for each in answer_advice:
+            common.output.warn(f"{invocation}: advice: {each}")
         if invocation is not None:
             common.output.line(f"{invocation}: valid")
     return None

@@ -63,6 +63,17 @@ def test_files_stand_where_the_tool_will_find_them() -> None:
     assert build(tool, {"f": "here/t1.nii.gz", "l": []}).outputs[0].path == "here/t1_out.txt"
 
 
+def test_a_default_inside_the_image_is_passed_on_and_names_outputs_by_its_last_component() -> None:
+    tool = make_tool(
+        "tool [F] [OUT]",
+        question("f", "File", optional=True, default_value="/opt/atlas.nii"),
+        output_files=[output("[F]_out.txt", value_key="[OUT]", path_template_stripped_extensions=[".nii"])],
+        container_image={"type": "docker", "image": "a/b"},
+    )
+    made = build(tool, {}, work_folder="/scratch/run")
+    assert (made.script, made.outputs[0].path) == ("tool /opt/atlas.nii atlas_out.txt", "atlas_out.txt")
+
+
 def test_only_the_authors_wildcards_are_wildcards() -> None:
     tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/*.txt", list=True, optional=True)])
     [found] = build(tool, {"a": "x[1]*"}).outputs
@@ -90,6 +101,22 @@ def test_absolute_outputs_inside_the_work_folder_are_fine() -> None:
     with pytest.raises(UsageError) as refused:
         build(tool, {"a": "sub"})
     assert refused.value.code == "work-folder-unknown"
+
+
+def test_a_path_made_of_an_absolute_output_is_absolute() -> None:
+    """In the command, in another output's path, in a condition, a configuration file and a variable."""
+    first = {"id": "o1", "name": "O", "value-key": "[O1]", "path-template": "a", "uses-absolute-path": True}
+    second = {"id": "o2", "name": "O", "value-key": "[O2]", "path-template": "[O1]_x"}
+    third = {**conditional(("o1 == '/scratch/run/a'", "[O2]_y"), ("default", "no")), "value-key": "[O3]"}
+    file = {"id": "c", "name": "C", "path-template": "c.txt", "file-template": ["[O2]"]}
+    variables = [{"name": "PLACE", "value": "[O2]"}]
+    outputs = [first, second, third, file]
+    tool = make_tool("tool [O1] [O2] [O3]", output_files=outputs, environment_variables=variables)
+    made = build(tool, {}, work_folder="/scratch/run")
+    assert made.script == "tool /scratch/run/a /scratch/run/a_x /scratch/run/a_x_y"
+    assert [each.path for each in made.outputs] == ["a", "a_x", "a_x_y"]
+    assert made.configuration_files[0].content == "/scratch/run/a_x"
+    assert made.environment == {"PLACE": "/scratch/run/a_x"}
 
 
 def test_the_key_of_another_output_in_a_path_and_one_of_an_absent_input() -> None:
@@ -185,16 +212,41 @@ def test_dangerous_variables_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shell"), [(None, "sh"), ("/bin/bash", "bash"), ("sh", "sh"), ("/usr/bin/bash", "bash")]
+    ("given", "shell"),
+    [
+        (None, "sh"),
+        ("/bin/bash", "bash"),
+        ("sh", "sh"),
+        ("/usr/bin/bash", "bash"),
+        ("bash", "bash"),
+        ("/usr/local/bin/bash", "bash"),
+        ("/bin/bash ", "bash"),
+        ("\t/bin/sh\n", "sh"),
+    ],
 )
 def test_shells(given: str | None, shell: str) -> None:
     assert build(make_tool("tool", **({"shell": given} if given else {})), {}).shell == shell
 
 
-@pytest.mark.parametrize("shell", ["/bin/zsh", "/bin/sh -c", "python3", "/tmp/sh/"])
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "/bin/zsh",
+        "/bin/sh -c",
+        "python3",
+        "/tmp/sh/",
+        "/tmp/evil/bash",
+        "./bash",
+        "bin/bash",
+        "/bin/../tmp/bash",
+        "//bin/bash",
+        " ",
+    ],
+)
 def test_other_shells_are_refused(shell: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as refused:
         build(make_tool("tool", shell=shell), {})
+    assert refused.value.code == "unknown-shell"
 
 
 def conditional(*conditions: tuple[str, str], **more: Any) -> dict[str, Any]:

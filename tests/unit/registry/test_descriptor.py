@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from hibali.errors import UsageError
-from registry.descriptor import find_problems, read_descriptor
+from hibali.strict_json import JsonProblemError
+from registry.descriptor import find_advice, find_problems, read_descriptor
 from registry.pipeline import catalogue_name, catalogue_version, split_reference
 from registry.problem import DescriptorError
 from registry.reference import find_refusals
+from registry.upgrade import upgrade_document
 from tests.properties.descriptors import make_document, question
 
 
@@ -119,6 +121,135 @@ def test_large_numbers_are_digested_as_doubles() -> None:
 def test_the_catalogues_name(title: str, name: str) -> None:
     assert catalogue_name(title) == name
     assert read(make_document("x [A]", question("a"), name=title)).title == title
+
+
+@pytest.mark.parametrize("title", ["脑", "мозг", "脑-心", "٣", "ß", "-", "***", "--_.--", "🧠"])
+def test_a_name_that_ascii_cannot_hold_asks_for_another(title: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(make_document("x [A]", question("a"), name=title))
+    assert (refused.value.exit, refused.value.code) == (2, "unusable-pipeline-name")
+    assert (refused.value.about, "--name" in refused.value.hint) == ("file.json: name", True)
+    assert read(make_document("x [A]", question("a"), name=title), "brain").name == "brain"
+
+
+def test_a_pipeline_that_was_kept_as_dashes_can_still_be_named() -> None:
+    assert split_reference("-@1.0") == ("-", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("raw", "line", "words"),
+    [
+        (b'{"a": 1,\n "b": 2,\n "a": 2}', 3, ["a is repeated with another value: 2 here, 1 on line 1"]),
+        (b'{"x": [0, {"a": "p",\n\n "a": "q"}]}', 3, ["x[1].a", '"q" here, "p" on line 1']),
+        (b'{"a": 1, "a": 1.0}', 1, ["1.0 here, 1 on"]),
+        (b'{"a": 1, "a": true}', 1, ["true here"]),
+        (b'{"a": 1, "a": 1, "a": 2}', 1, ["2 here, 1 on"]),
+        (b'{"a": {"b": 1, "b": 2}, "a": 3}', 1, ["a.b is repeated"]),
+    ],
+)
+def test_a_key_with_two_values_is_refused_with_its_line_and_both(
+    raw: bytes, line: int, words: list[str]
+) -> None:
+    with pytest.raises(JsonProblemError) as refused:
+        read_descriptor(raw, "tool.json")
+    assert refused.value.about == f"tool.json:{line}"
+    assert [each for each in words if each not in refused.value.message] == []
+
+
+def test_a_key_that_is_repeated_with_its_value_is_advice() -> None:
+    raw = json.dumps(make_document("x [A]", question("a")), indent=1)
+    raw = raw.replace('"tool-version"', '"shell": "/bin/sh",\n "shell": "/bin/sh",\n "tool-version"')
+    assert read_descriptor(raw.encode(), "tool.json").shell == "/bin/sh"
+    [advice] = find_advice(raw.encode(), "tool.json")
+    assert (advice.path, advice.line, "line 4" in advice.message) == ("shell", 5, True)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "-1e999", "1" + "0" * 400, '{"\\udfff": 1}'])
+def test_what_cannot_be_written_again_is_named_with_file_and_line(value: str) -> None:
+    raw = json.dumps(make_document("x [A]", question("a"), custom={"x": "VALUE"}), indent=1)
+    with pytest.raises(DescriptorError) as refused:
+        read_descriptor(raw.replace('"VALUE"', value).encode(), "tool.json")
+    [problem] = refused.value.problems
+    assert (refused.value.about, str(problem["path"])[:8]) == ("tool.json", "custom.x")
+    assert raw.splitlines()[int(problem["line"]) - 1].strip() == '"x": "VALUE"'
+
+
+@pytest.mark.parametrize(
+    ("version", "instead"),
+    [
+        ("0.4", "hibali pipelines upgrade FILE"),
+        (0.4, "hibali pipelines upgrade FILE"),
+        ("0.5+styx", "an extension of 0.5"),
+        (0.5, '"0.5", in quotes'),
+        ("0.1", "cannot upgrade schema 0.1"),
+        ("0.2", "cannot upgrade schema 0.2"),
+        (0.3, "cannot upgrade schema 0.3"),
+        (None, '"0.5", in quotes'),
+    ],
+)
+def test_the_hint_for_another_schema_version_names_what_works(version: Any, instead: str) -> None:
+    document = {**make_document("x [A]", question("a")), "schema-version": version}
+    hints = [each.instead for each in find_problems(document) if each.path == "schema-version"]
+    assert hints
+    assert [each for each in hints if instead not in each] == []
+    if "upgrade FILE" in instead:
+        assert upgrade_document(document, "tool.json")["schema-version"] == "0.5"
+    else:
+        with pytest.raises(UsageError):
+            upgrade_document(document, "tool.json")
+
+
+FLAG = {
+    "id": "f",
+    "name": "F",
+    "type": "Flag",
+    "value-key": "[A]",
+    "command-line-flag": "-f",
+    "optional": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        ({"inputs": [{**FLAG, "list": True}]}, "inputs[0]", "an input of type Flag cannot be a list"),
+        (
+            {"inputs": [question("a", value_choices=["x", True])]},
+            "inputs[0].value-choices[1]",
+            "a text or a number",
+        ),
+        (
+            {"inputs": [question("a", value_choices=[None])]},
+            "inputs[0].value-choices[0]",
+            "a text or a number",
+        ),
+        (
+            {
+                "output-files": [
+                    {"id": "o", "name": "o", "path-template": "x", "file-template": ["[A]"], "list": True}
+                ]
+            },
+            "output-files[0]",
+            "cannot be a list of files",
+        ),
+        (
+            {"tests": [{"name": "t", "invocation": {}, "assertions": {}}]},
+            "tests[0].assertions",
+            "an exit-code or output-files",
+        ),
+    ],
+)
+def test_each_choice_of_the_schema_has_its_own_words(change: dict[str, Any], path: str, message: str) -> None:
+    document = {**make_document("x [A]", question("a")), **change}
+    found = [each.message for each in find_problems(document) if each.path == path]
+    assert [each for each in found if message in each]
+    assert not [each for each in found if "valid under" in each]
+
+
+@pytest.mark.parametrize("more", [{"list": "yes"}, {"type": "flag"}])
+def test_what_is_named_by_itself_is_not_said_to_be_a_list(more: dict[str, Any]) -> None:
+    found = find_problems(make_document("x [A]", {**FLAG, **more}))
+    assert not [each for each in found if "cannot be a list" in each.message]
 
 
 @pytest.mark.parametrize("title", ["", ".", "..", "...", "a" * 129])

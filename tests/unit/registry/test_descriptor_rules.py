@@ -173,7 +173,42 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
             "environment-variables[0].name",
             "refused to run",
         ),
-        ({**make_document("x [A]", question("a")), "shell": "/bin/zsh"}, "shell", "refused to run"),
+        ({**make_document("x [A]", question("a")), "shell": "/bin/zsh"}, "shell", "refuses to run"),
+        ({**make_document("x [A]", question("a")), "shell": "/tmp/evil/bash"}, "shell", "refuses to run"),
+        ({**make_document("x [A]", question("a")), "shell": "/bin/bash "}, "shell", "white space"),
+        (
+            make_document(
+                "x [A] [B]",
+                question("a", optional=True, default_value="off", disables_inputs=["b"]),
+                question("b", optional=True, default_value="1"),
+            ),
+            "inputs[1].default-value",
+            "does not apply: with its own default, a disables it",
+        ),
+        (
+            make_document(
+                "x [A] [B]",
+                question("a", optional=True, default_value="1"),
+                question(
+                    "b",
+                    optional=True,
+                    default_value="off",
+                    value_choices=["on", "off"],
+                    value_disables={"on": [], "off": ["a"]},
+                ),
+            ),
+            "inputs[0].default-value",
+            "b disables it",
+        ),
+        (
+            make_document(
+                "x [A] [B]",
+                *(question(each, optional=True, default_value="1") for each in "ab"),
+                groups=[{"id": "g", "name": "G", "members": ["a", "b"], "mutually-exclusive": True}],
+            ),
+            "inputs[1].default-value",
+            "the group g excludes it beside a",
+        ),
         (
             make_document("x [A]", question("a"), custom={"hibali": {"tasks": "4"}}),
             "custom.hibali.tasks",

@@ -58,6 +58,49 @@ def test_what_has_to_and_what_can_be_answered(
     check_invocation(tool, make_example(tool, complete=True))
 
 
+DEFAULT = {"optional": True, "default_value": "1"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "minimal"),
+    [
+        (  # as in published tools: a switch that is off disables options that have defaults
+            make_tool(
+                "x",
+                question(
+                    "switch",
+                    optional=True,
+                    default_value="no",
+                    value_choices=["yes", "no"],
+                    value_disables={"no": ["b", "c"], "yes": []},
+                ),
+                question("b", **DEFAULT),
+                question("c", **DEFAULT),
+            ),
+            {},
+        ),
+        (make_tool("x", question("a", **DEFAULT, disables_inputs=["b"]), question("b", **DEFAULT)), {}),
+        (
+            make_tool("x", question("a", **DEFAULT, requires_inputs=["b"]), question("b", optional=True)),
+            {"b": "b"},
+        ),
+        (
+            make_tool(
+                "x",
+                question("a", **DEFAULT, requires_inputs=["b"]),
+                question("b", optional=True),
+                question("c", default_value="z", value_choices=["z"], value_disables={"z": ["b"]}),
+            ),
+            {"a": None, "c": "z"},
+        ),
+    ],
+)
+def test_defaults_that_exclude_each_other_leave_an_example(tool: Pipeline, minimal: dict[str, Any]) -> None:
+    assert make_example(tool) == minimal
+    check_invocation(tool, minimal)
+    check_invocation(tool, make_example(tool, complete=True))
+
+
 @pytest.mark.parametrize(
     ("limits", "number"),
     [

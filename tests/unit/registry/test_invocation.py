@@ -98,6 +98,101 @@ def test_defaults_are_answers() -> None:
     assert checked.given == {"a": None}
 
 
+# As in published tools: a switch is off by default, which disables its options, which have defaults too.
+SWITCHED = make_tool(
+    "x [MODE] [SIZE] [LEVEL] [FLAG] [NAME] [P] [Q]",
+    question("size", "Number", optional=True, default_value=3),
+    question(
+        "mode",
+        optional=True,
+        default_value="off",
+        value_choices=["on", "off"],
+        value_disables={"on": [], "off": ["size", "level"]},
+    ),
+    question("level", optional=True),
+    question("name", optional=True, default_value="n", disables_inputs=["flag"]),
+    question("flag", "Flag", optional=True, default_value=True, command_line_flag="-f"),
+    question("p", optional=True, default_value="1"),
+    question("q", optional=True, default_value="2"),
+    groups=[{"id": "g", "name": "G", "members": ["p", "q"], "mutually-exclusive": True}],
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({}, {"mode": "off", "name": "n", "p": "1"}),
+        ({"size": 4}, {"size": 4, "name": "n", "p": "1"}),
+        ({"level": "x"}, {"level": "x", "size": 3, "name": "n", "p": "1"}),
+        ({"mode": "on"}, {"mode": "on", "size": 3, "name": "n", "p": "1"}),
+        ({"mode": None}, {"size": 3, "name": "n", "p": "1"}),
+        ({"mode": None, "size": None, "p": None, "q": None}, {"name": "n"}),
+        ({"flag": True}, {"flag": True, "mode": "off", "p": "1"}),
+        ({"flag": False}, {"flag": False, "mode": "off", "name": "n", "p": "1"}),
+        ({"name": None}, {"flag": True, "mode": "off", "p": "1"}),
+        ({"q": "x"}, {"q": "x", "mode": "off", "name": "n"}),
+        ({"p": None}, {"q": "2", "mode": "off", "name": "n"}),
+    ],
+)
+def test_an_answer_outranks_a_default_and_null_withdraws_one(given: Any, values: Any) -> None:
+    checked = check_invocation(SWITCHED, given)
+    assert checked.values == values
+    assert checked.given == given
+
+
+def test_which_defaults_do_not_apply_is_known() -> None:
+    assert check_invocation(SWITCHED, {}).withdrawn == {"size": "mode", "flag": "name", "q": "p"}
+    assert check_invocation(SWITCHED, {"size": 4}).withdrawn == {"mode": "size", "flag": "name", "q": "p"}
+
+
+def test_answers_that_exclude_each_other_are_refused_as_before() -> None:
+    assert problems_of(SWITCHED, {"mode": "off", "size": 4}) == {
+        "mode": "the value off cannot be given together with size"
+    }
+    assert set(problems_of(SWITCHED, {"p": "1", "q": "2"})) == {"g"}
+
+
+def test_the_default_of_a_required_input_applies_whatever_it_excludes() -> None:
+    tool = make_tool(
+        "x [A] [B] [C]",
+        question("a", default_value="1", value_choices=["1", "2"], value_disables={"1": ["b", "c"], "2": []}),
+        question("b", optional=True),
+        question("c", optional=True, default_value="x"),
+    )
+    assert check_invocation(tool, {}).values == {"a": "1"}
+    assert set(problems_of(tool, {"b": "x"})) == {"a"}
+    assert check_invocation(tool, {"a": "2"}).values == {"a": "2", "c": "x"}
+
+
+def test_a_default_that_lacks_what_it_requires_can_be_withdrawn() -> None:
+    tool = make_tool(
+        "x [A] [B]",
+        question("a", optional=True, default_value="1", requires_inputs=["b"]),
+        question("b", optional=True),
+    )
+    with pytest.raises(InvocationError) as refused:
+        check_invocation(tool, {})
+    assert '"a": null' in refused.value.problems[0]["instead"]
+    assert check_invocation(tool, {"a": None}).values == {}
+
+
+def test_a_default_inside_the_image_is_not_a_file_of_the_user() -> None:
+    inputs = [
+        question("atlas", "File", optional=True, default_value="/opt/atlas.nii"),
+        question("more", "File", list=True, default_value=["/opt/a", "/opt/b"]),
+        question("here", "File", optional=True, default_value="beside.nii"),
+        question("given", "File", default_value="/opt/given"),
+    ]
+    tool = make_tool("x", *inputs, container_image={"type": "docker", "image": "a/b"})
+    checked = check_invocation(tool, {"given": "mine"})
+    assert checked.file_inputs() == [("here", "beside.nii"), ("given", "mine")]
+    assert check_invocation(tool, dict(checked.values)).file_inputs() == checked.file_inputs()
+    other = {"atlas": "/opt/other.nii", "more": ["/opt/a"]}
+    assert [each for each, _ in check_invocation(tool, other).file_inputs()] == ["atlas", "more", "here"]
+    without = check_invocation(make_tool("x", *inputs), {})
+    assert without.file_ids == ("atlas", "more", "here", "given")
+
+
 def test_files_are_told_as_written() -> None:
     tool = make_tool(
         "x", question("f", "File"), question("g", "File", list=True), question("h", "File", optional=True)

@@ -101,7 +101,7 @@ def test_thousands_of_problems_are_counted_beyond_a_hundred() -> None:
         ("", "t.csv", "it is empty"),
         ("in\n", "t.csv", "that makes 0 tasks"),
         ("[1]\n", "t.jsonl", "must be a JSON object"),
-        ('{"in": "a", "in": "b"}\n', "t.jsonl", "stands twice"),
+        ('{"in": "a", "in": "b"}\n', "t.jsonl", "repeated with another value"),
         ('{"in": NaN}\n', "t.jsonl", "is not JSON"),
     ],
 )

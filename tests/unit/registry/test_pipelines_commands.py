@@ -103,6 +103,59 @@ def test_all_problems_at_once(hibali: Hibali, tmp_path: Path) -> None:
     assert hibali("pipelines", "validate", "absent.json").returncode == 3
 
 
+def test_every_message_about_a_file_names_it_and_the_line(hibali: Hibali, tmp_path: Path) -> None:
+    tool = make_document("tool [A] [N]", question("a", optional=True), question("n", "Number", optional=True))
+    good = write(tmp_path / "tool.json", tool)
+    hibali("pipelines", "add", good)
+    (tmp_path / "config.toml").write_text(
+        f'version = 1\n[sites.here]\nkind = "local"\nroots = {{w = "{tmp_path}/w"}}\nwork = "{tmp_path}/w"\n'
+    )
+    names = {"half.json": '"\\ud800"', "huge.json": "1e999", "digits.json": "1" + "0" * 5000, "cut.json": "["}
+    for name, value in names.items():
+        (tmp_path / name).write_text(json.dumps({**tool, "custom": "?"}).replace('"?"', value))
+        assert hibali("pipelines", "validate", name).stderr.startswith(f"hibali: {name}")
+        (tmp_path / name).write_text('{\n"n": 1,\n"a": ' + value + "}")
+        for words in (["pipelines", "validate", good, name], ["run", "tool", name, "--site", "here"]):
+            refused = hibali(*words, "--config", "config.toml")
+            assert (refused.returncode, refused.stderr.startswith(f"hibali: {name}")) == (2, True)
+    answers = write(tmp_path / "answers.json", {"n": "x"})
+    (tmp_path / "table.csv").write_text("n\nx\n")
+    for name, words in (
+        ("answers.json", [answers]),
+        ("answers.json", [answers, "--param", "a=1,2"]),
+        ("table.csv", ["--each", "table.csv"]),
+    ):
+        refused = hibali("run", "tool", *words, "--site", "here", "--dry-run", "--config", "config.toml")
+        assert (refused.returncode, refused.stderr.startswith(f"hibali: {name}")) == (2, True), refused.stderr
+
+
+def test_advice_on_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
+    tool = make_document(
+        "tool [A] [B]",
+        question("a", optional=True, disables_inputs=["b"]),
+        question("b", optional=True, default_value="1"),
+    )
+    file = write(tmp_path / "tool.json", tool)
+    (tmp_path / "answers.json").write_text('{"a": "x",\n"a": "x"}')
+    [told] = records(hibali("pipelines", "validate", file, "answers.json", "--json"))
+    assert [(each["path"], each.get("line")) for each in told["invocation_advice"]] == [("a", 2), ("b", None)]
+    assert (
+        "its default does not apply beside a" in hibali("pipelines", "validate", file, "answers.json").stderr
+    )
+    assert hibali("pipelines", "validate", "--strict", file, "answers.json").returncode == 2
+
+
+def test_two_names_that_become_one_do_not_meet_silently(hibali: Hibali, tmp_path: Path) -> None:
+    for number, title in enumerate(("脑 Tool", "脑 Tool", "心 Tool")):
+        tool = make_document("tool [A]", question("a"), name=title, **{"tool-version": f"{number}.0"})
+        added = hibali("pipelines", "add", write(tmp_path / "tool.json", tool))
+        assert (added.returncode, "'脑 Tool'" in added.stderr) == (0, number == 2)
+    named = hibali(
+        "pipelines", "add", write(tmp_path / "tool.json", {**tool, "tool-version": "3"}), "--name", "-tool"
+    )
+    assert (named.returncode, "脑" in named.stderr) == (0, False)
+
+
 def test_a_damaged_entry_is_named_and_the_list_is_incomplete(hibali: Hibali, tmp_path: Path) -> None:
     hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
     (tmp_path / "state" / "catalogue" / "tool" / "1.0" / "descriptor.json").write_text("{}")

@@ -109,8 +109,11 @@ def test_what_is_right_is_read_and_unpacked_under_its_own_names(
         ({"files": {"inputs/0/input.txt": None}}, "the inputs in it are not those"),
         ({"files": {"inputs/1/more.txt": b"x"}}, "the inputs in it are not those"),
         ({"files": {"invocation.json": b'{"in": "/etc/passwd"}'}}, "do not speak of the same inputs"),
-        ({"files": {"invocation.json": b'{"in": "inputs/0/input.txt", "in": "x"}'}}, "stands twice"),
-        ({"files": {"bundle.json": b'{"schema": 1, "schema": 1}'}}, "stands twice"),
+        (
+            {"files": {"invocation.json": b'{"in": "inputs/0/input.txt", "in": "x"}'}},
+            "repeated with another value",
+        ),
+        ({"files": {"bundle.json": b'{"schema": 1, "schema": 2}'}}, "repeated with another value"),
         ({"files": {"bundle.json": b"[" * 100 + b"]" * 100}}, "nested deeper"),
         ({"files": {"bundle.json": b'{"schema": 1}'}}, "bundle.json"),
         ({"record": {"run": {**RUN, "image": "/etc/passwd"}}}, "bundle.json"),

@@ -10,9 +10,10 @@ import pytest
 
 from hibali.errors import HibaliError
 from hibali.sites import SchedulerSettings
+from registry.advice import find_advice
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
-from runs.container import load_container
+from runs.container import find_consent_reasons, load_container
 from runs.prepare import Input, Prepared, Started, list_inputs, prepare
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from tests.end_to_end.run_tools import DESCRIPTOR, doing
@@ -66,6 +67,8 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # another interpreter than a shell, or options smuggled in with it
     ({"shell": "/bin/sh -c 'touch pwned' #"}, {}),
     ({"shell": "python3"}, {}),
+    ({"shell": "/tmp/evil/bash"}, {}),
+    ({"shell": "./sh"}, {}),
     ({"shell": "/bin/bash -i"}, {}),
     ({"shell": "/bin/sh\n#SBATCH --job-name=evil"}, {}),
     # outputs outside the work folder, by the author and by the answers
@@ -173,16 +176,66 @@ def test_the_harmless_neighbour_of_each_attempt_runs(word: str) -> None:
         **doing("cat [IN] >[OUT]"),
         **variable("A", "[SAY]"),
         **configured("a.txt", "say = [SAY]"),
-        "shell": "/opt/odd/bin/bash",
+        "shell": "/usr/local/bin/bash",
         "suggested-resources": {"cpu-cores": 1, "ram": 0.5},
     }
     found = prepared(change, {"out": "a/../b", "say": "$(id) [OUT]"}, word)
     assert [each.path for each in found.outputs] == ["b"]
     assert found.configuration_files == {"a.txt": "say = $(id) [OUT]"}
-    assert "/opt/odd" not in found.start + found.command
+    assert "/usr/local/bin/bash" not in found.start + found.command
 
 
 def test_what_stands_in_custom_is_no_directive() -> None:
     """Only whole numbers of the two that are known are read there."""
     wild = {"hibali": {"tasks": "1\n#SBATCH --x", "directives": ["--wrap=x"], "mpi": "sh -c"}}
     assert prepared({"custom": wild}, {}).job_script == prepared({}, {}).job_script
+
+
+RISKY = [
+    "PATH",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "LOCPATH",
+    "NLSPATH",
+    "HOSTALIASES",
+    "PERL5OPT",
+    "PERL5LIB",
+    "NODE_OPTIONS",
+    "RUBYOPT",
+    "JAVA_TOOL_OPTIONS",
+    "GIT_SSH_COMMAND",
+    "GIT_DIR",
+    "PROMPT_COMMAND",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "All_Proxy",
+    "no_proxy",
+    "BASH_FUNC_x",
+    "OPENSSL_CONF",
+    "R_PROFILE_USER",
+]
+
+
+@pytest.mark.parametrize("word", ["bubblewrap", "apptainer", "podman", "bare"])
+@pytest.mark.parametrize("name", RISKY)
+def test_a_variable_that_changes_which_programs_run_needs_consent(name: str, word: str) -> None:
+    """In the descriptor and in the options of its container, which a site without containers does not use."""
+    container = load_container(word)
+    option = image(**{"container-opts": [f"-e {name}=/work/x"]})
+    for change in (variable(name), option) if container.isolates else (variable(name),):
+        pipeline = read_descriptor(
+            json.dumps({**DESCRIPTOR, "container-image": IMAGE, **change}).encode(), "tool.json"
+        )
+        assert f"sets {name}:" in find_consent_reasons(pipeline, container)[-1]
+    advice = [each.path for each in find_advice({**DESCRIPTOR, **variable(name)})]
+    assert advice == ["environment-variables[0].name"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["FSLDIR", "FREESURFER_HOME", "OMP_NUM_THREADS", "TMPDIR", "HOME", "MNI_DATAPATH", "env_var", "LANG"],
+)
+def test_the_variables_that_tools_ask_for_need_none(name: str) -> None:
+    pipeline = read_descriptor(json.dumps({**DESCRIPTOR, **variable(name)}).encode(), "tool.json")
+    assert find_consent_reasons(pipeline, load_container("bubblewrap")) == []
+    assert find_advice({**DESCRIPTOR, **variable(name)}) == []
