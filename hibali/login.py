@@ -18,6 +18,7 @@ from hibali.address import address_told, has_several, only_to, read_address, wri
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import control_folder
+from hibali.gss import explain_gss, without_debug
 from hibali.proxy import ready_proxy
 from hibali.refusals import Refusals
 from hibali.retry import pause, with_retries
@@ -218,7 +219,7 @@ class Login:
     def _log_in_first(self) -> None:
         for what in ("refused", "address"):
             self._beside(what).unlink(missing_ok=True)
-        said = self._log_in("-o", "LogLevel=VERBOSE")  # the first of a kind of option counts
+        said = self._log_in()
         write_address(self._beside("address"), address_told(said))
 
     def _log_in_further(self) -> None:
@@ -246,8 +247,11 @@ class Login:
         """Log in, and return what ssh said meanwhile."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
+        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; the first of a kind of option counts
+        level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"
         words = [
             *self._command,
+            *("-o", f"LogLevel={level}"),
             *more,
             *_options(),
             *_asking(self._may_ask()),
@@ -354,9 +358,12 @@ def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is 
 
 def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError:
     """What ssh(1) meant by status 255: it says so only in words on standard error."""
-    text = errors.decode("utf-8", "replace").strip()
+    said = errors.decode("utf-8", "replace")
+    text = without_debug(said)
     last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
     by_hand = shlex.join([*command, host])
+    if found := explain_gss(said, about=host, by_hand=shlex.join([*command, "-v", host])):
+        return found
     if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
         return AccessError(
             "host-key",
@@ -379,7 +386,12 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
         )
     if any(
         words in text
-        for words in ("Bad configuration option", "Can't open user config file", "Bad owner or permissions")
+        for words in (
+            "Bad configuration option",
+            "Can't open user config file",
+            "Bad owner or permissions",
+            "Unable to negotiate with",
+        )
     ):
         return UsageError(
             "ssh-configuration", last, about=host, hint=f"Correct the site's ssh settings; by hand: {by_hand}"
