@@ -11,7 +11,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hibali import shell
 from hibali.address import address_told, has_several, only_to, read_address, write_address
@@ -99,6 +99,7 @@ class Login:
     def ensure(self) -> None:
         """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
+            self._check_port()
             self._check_proxy()
             self._check_welcome()
             return
@@ -106,11 +107,29 @@ class Login:
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
+                self._check_port()
                 self._check_proxy()
                 if self._number:
                     self._log_in_once()
                 else:
                     self._log_in_patiently()
+
+    def _check_port(self) -> None:
+        """Raise `UsageError` where nobody says which port a gsissh goes to: it need not be that of ssh."""
+        if self._port_is_asked and "port" not in self._configured():
+            by_hand = shlex.join([*self._settings.command, "-G", "--", self.host])
+            raise UsageError(
+                "ssh-configuration",
+                'gsissh needs a port, as in ["gsissh", "-p", "2222"], and does not tell one of its configuration',
+                about=self.host,
+                hint=f"Add -p to the site's ssh.command, or Port to its file; by hand: {by_hand}",
+            )
+
+    @property
+    def _port_is_asked(self) -> bool:
+        """Whether the command is a gsissh without a port, which may be in its configuration file."""
+        program, *words = self._settings.command
+        return PurePosixPath(program).name == "gsissh" and not any(word.startswith("-p") for word in words)
 
     def _check_proxy(self) -> None:
         """A server refuses all that is wrong with a proxy in the same words: it is looked at here. Raises `AccessError`."""
@@ -205,6 +224,10 @@ class Login:
             problem.hint = (
                 "The proxy itself is valid: does the site know its holder (grid-proxy-info -identity), and this machine the "
                 f"site's authority (X509_CERT_DIR)? {problem.hint}"
+            )
+        if self._port_is_asked and problem.code == "unreachable":
+            problem.hint = (
+                f"It went to port {self._configured().get('port')}, as gsissh -G says. {problem.hint}"
             )
         if not self.shared:
             self._note_refusal(problem)

@@ -106,6 +106,23 @@ def test_a_proxy_that_does_not_do_is_told_before_any_login(far: GridSite, grid: 
     far.hibali("ls", "far:@data", env=env, exit=0)
 
 
+def test_the_port_of_gsissh_may_be_in_its_configuration_file(far: GridSite, tmp_path: Path) -> None:
+    proxied = {"X509_USER_PROXY": far.hibali.env["X509_USER_PROXY"]}
+    own, port = tmp_path / "own-config", far.words[2]
+    given = Path(far.words[far.words.index("-F") + 1]).read_text()
+    assert f"  Port {port}\n" in given
+    own.write_text(given)
+    far.words = [far.words[0], "-F", str(own)]
+    far.configure(more='persist = "no"')
+    far.hibali("ls", "far:@data", env=proxied, exit=0)
+    own.write_text(given.replace(f"  Port {port}\n", "  Port 9\n"))
+    away = far.hibali("ls", "far:@data", "--json", env=proxied, exit=5).last
+    assert away["hint"].startswith("It went to port 9, as gsissh -G says. ")
+    far.ssh.write_text('#!/bin/sh\ncase " $* " in *" -G "*) exit 255 ;; esac\nexit 1\n')
+    silent = far.hibali("ls", "far:@data", "--json", env=proxied, exit=2).last
+    assert (silent["code"], "-p to the site's ssh.command" in silent["hint"]) == ("ssh-configuration", True)
+
+
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Path]:
     """A folder of servers that end with the test."""
