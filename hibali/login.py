@@ -395,7 +395,8 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
             hint=f"Check it with the site, then log in once by hand: {by_hand}",
         )
     denied = (
-        "Permission denied",
+        "Permission denied (",  # ssh's own words: a shell over there says "Permission denied" of files
+        "Permission denied, please try again",
         "Too many authentication failures",
         "No more authentication methods",
         "no mutual signature",

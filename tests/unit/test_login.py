@@ -14,6 +14,11 @@ COMMAND = ("ssh", "-F", "my config")
         ("kex_exchange_identification: Connection closed by remote host", "unreachable", 5),
         ("", "unreachable", 5),
         ("root@far: Permission denied (publickey).", "login-refused", 4),
+        (
+            "Could not chdir to home directory /home/me: Permission denied\nclient_loop: send disconnect: Broken pipe",
+            "unreachable",
+            5,
+        ),
         ("Permission denied (gssapi-keyex,gssapi-with-mic)", "login-refused", 4),
         ("Host key verification failed.", "host-key", 4),
         ("Unable to negotiate with ::1 port 22: no matching host key type found.", "ssh-configuration", 2),
