@@ -14,7 +14,7 @@ help:
 	@echo "make check     style, types, layers, the far agent's Python version, generated files"
 	@echo "make docs      write completions/ and man/ again from the commands, and the documentation's pages to build/docs/html"
 	@echo "make bench     measure speed side by side with the peers (CASES=, REPEATS=, SCALE=)"
-	@echo "make lock      renew requirements.lock"
+	@echo "make lock      renew requirements.lock, with hashes"
 	@echo "make dist      the wheel and the source archive, in dist/"
 	@echo "make sbom      renew packaging/sbom.cdx.json and packaging/LICENCES.md from requirements.lock"
 

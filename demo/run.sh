@@ -20,7 +20,8 @@ show() {
 if [ ! -e "$tools/.ready" ] || [ demo/tools.txt -nt "$tools/.ready" ]; then
     echo "making an environment for the tool (nibabel) ..."
     python3 -m venv --clear "$tools"
-    "$tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile -r demo/tools.txt
+    "$tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
+        --require-hashes -r demo/tools.txt
     touch "$tools/.ready"
 fi
 

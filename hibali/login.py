@@ -11,13 +11,14 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hibali import shell
 from hibali.address import address_told, has_several, only_to, read_address, write_address
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import control_folder
+from hibali.gss import explain_gss, without_debug
 from hibali.proxy import ready_proxy
 from hibali.refusals import Refusals
 from hibali.retry import pause, with_retries
@@ -98,6 +99,7 @@ class Login:
     def ensure(self) -> None:
         """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
+            self._check_port()
             self._check_proxy()
             self._check_welcome()
             return
@@ -105,11 +107,29 @@ class Login:
             return
         with self._only_one(self._socket.with_suffix(".lock")):
             if not self._is_up():
+                self._check_port()
                 self._check_proxy()
                 if self._number:
                     self._log_in_once()
                 else:
                     self._log_in_patiently()
+
+    def _check_port(self) -> None:
+        """Raise `UsageError` where nobody says which port a gsissh goes to: it need not be that of ssh."""
+        if self._port_is_asked and "port" not in self._configured():
+            by_hand = shlex.join([*self._settings.command, "-G", "--", self.host])
+            raise UsageError(
+                "ssh-configuration",
+                'gsissh needs a port, as in ["gsissh", "-p", "2222"], and does not tell one of its configuration',
+                about=self.host,
+                hint=f"Add -p to the site's ssh.command, or Port to its file; by hand: {by_hand}",
+            )
+
+    @property
+    def _port_is_asked(self) -> bool:
+        """Whether the command is a gsissh without a port, which may be in its configuration file."""
+        program, *words = self._settings.command
+        return PurePosixPath(program).name == "gsissh" and not any(word.startswith("-p") for word in words)
 
     def _check_proxy(self) -> None:
         """A server refuses all that is wrong with a proxy in the same words: it is looked at here. Raises `AccessError`."""
@@ -205,6 +225,10 @@ class Login:
                 "The proxy itself is valid: does the site know its holder (grid-proxy-info -identity), and this machine the "
                 f"site's authority (X509_CERT_DIR)? {problem.hint}"
             )
+        if self._port_is_asked and problem.code == "unreachable":
+            problem.hint = (
+                f"It went to port {self._configured().get('port')}, as gsissh -G says. {problem.hint}"
+            )
         if not self.shared:
             self._note_refusal(problem)
         return problem
@@ -218,7 +242,7 @@ class Login:
     def _log_in_first(self) -> None:
         for what in ("refused", "address"):
             self._beside(what).unlink(missing_ok=True)
-        said = self._log_in("-o", "LogLevel=VERBOSE")  # the first of a kind of option counts
+        said = self._log_in()
         write_address(self._beside("address"), address_told(said))
 
     def _log_in_further(self) -> None:
@@ -246,8 +270,11 @@ class Login:
         """Log in, and return what ssh said meanwhile."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
+        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; the first of a kind of option counts
+        level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"
         words = [
             *self._command,
+            *("-o", f"LogLevel={level}"),
             *more,
             *_options(),
             *_asking(self._may_ask()),
@@ -354,9 +381,12 @@ def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is 
 
 def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError:
     """What ssh(1) meant by status 255: it says so only in words on standard error."""
-    text = errors.decode("utf-8", "replace").strip()
+    said = errors.decode("utf-8", "replace")
+    text = without_debug(said)
     last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
     by_hand = shlex.join([*command, host])
+    if found := explain_gss(said, about=host, by_hand=shlex.join([*command, "-v", host])):
+        return found
     if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
         return AccessError(
             "host-key",
@@ -365,7 +395,8 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
             hint=f"Check it with the site, then log in once by hand: {by_hand}",
         )
     denied = (
-        "Permission denied",
+        "Permission denied (",  # ssh's own words: a shell over there says "Permission denied" of files
+        "Permission denied, please try again",
         "Too many authentication failures",
         "No more authentication methods",
         "no mutual signature",
@@ -379,7 +410,12 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
         )
     if any(
         words in text
-        for words in ("Bad configuration option", "Can't open user config file", "Bad owner or permissions")
+        for words in (
+            "Bad configuration option",
+            "Can't open user config file",
+            "Bad owner or permissions",
+            "Unable to negotiate with",
+        )
     ):
         return UsageError(
             "ssh-configuration", last, about=host, hint=f"Correct the site's ssh settings; by hand: {by_hand}"

@@ -46,8 +46,6 @@ def read_ssh(site: Table, proxy: ProxySettings) -> SshSettings | None:
         table.note("needs host")
     command = table.words("command", ("ssh",))
     is_gsissh = PurePosixPath(command[0]).name == "gsissh"
-    if is_gsissh and not any(word.startswith("-p") for word in command[1:]):
-        table.note('needs a port, as in ["gsissh", "-p", "2222"]: gsissh goes to 2222, ssh to 22', "command")
     found = SshSettings(
         host=table.text("host", _HOST, "a host") or "",
         data_host=table.text("data_host", _HOST, "a host"),

@@ -29,7 +29,7 @@ def note_use(*names: str, what: str, times: int = 1) -> None:
         folder = ledger_folder(*names, "usage")
         path = folder / f"{at[:13]}.jsonl"
         if not path.exists():
-            _forget_old(folder)
+            _forget_old(folder, at)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
@@ -62,8 +62,8 @@ def _hours(folder: Path) -> list[tuple[Path, str]]:
     return [(path, found[1]) for path in sorted(folder.iterdir()) if (found := _HOUR.fullmatch(path.name))]
 
 
-def _forget_old(folder: Path) -> None:
-    oldest = (datetime.now(UTC) - _KEPT).strftime("%Y-%m-%dT%H")
+def _forget_old(folder: Path, at: str) -> None:
+    oldest = (datetime.fromisoformat(at) - _KEPT).strftime("%Y-%m-%dT%H")
     for path, hour in _hours(folder):
         if hour < oldest:
             path.unlink(missing_ok=True)

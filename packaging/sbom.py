@@ -32,9 +32,9 @@ class Package(NamedTuple):
 
 def read_lock() -> dict[str, str]:
     """Versions by canonical name."""
-    lines = (CLONE / "requirements.lock").read_text("ascii").splitlines()
-    pairs = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
-    return {canonicalize_name(name): version.strip() for name, _, version in pairs}
+    text = (CLONE / "requirements.lock").read_text("ascii")
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
 
 
 def find_packages(project: Mapping[str, Any], lock: Mapping[str, str]) -> list[Package]:

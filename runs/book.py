@@ -80,11 +80,12 @@ class Book:
     def all(self) -> list[Run]:
         """Every run, oldest first."""
         runs = []
-        for path in sorted(self._folder.glob("*.jsonl")):
+        for path in self._folder.glob("*.jsonl"):
             if RUN_ID.fullmatch(path.stem):
                 with contextlib.suppress(NotFoundError, KeyError, ValueError):
                     runs.append(self.load(path.stem))
-        return runs
+        # identifiers of one second are in no order
+        return sorted(runs, key=lambda run: (run.created, run.id))
 
     def find_unreported(self, key: str) -> Run | None:
         """The latest run of that key, if nobody has been told how it ended."""

@@ -1,12 +1,19 @@
 #!/bin/sh
-# Renews requirements.lock from what pyproject.toml asks for, in a clean environment.
+# Renews locks, with the hashes of all files of each package: `sh tests/lock.sh [--keep] [NAME...]`.
+# `requirements` (the default) is requirements.lock, from what pyproject.toml asks for; another NAME is tests/NAME.lock, `tools` is
+# demo/tools.txt and `peers` is benchmarks/peers.txt, each from its line "# from:". With --keep versions stay as they are.
 set -eu
 cd "$(dirname "$0")/.."
 
+sh tests/prepare.sh delivery # uv, at the version of tests/delivery.lock
+uv=.cache/delivery/bin/uv
+[ -x "$uv" ] || exit 1
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"${PYTHON:-python3}" -m venv "$folder/venv"
-"$folder/venv/bin/python" - >"$folder/wanted" <<'PYTHON'
+
+wanted_by_project() {
+    "${PYTHON:-python3}" - <<'PYTHON'
 import tomllib
 
 with open("pyproject.toml", "rb") as file:
@@ -14,10 +21,39 @@ with open("pyproject.toml", "rb") as file:
 lists = [asked["project"]["dependencies"], asked["build-system"]["requires"], ["editables"]]
 print(*(line for wanted in (*lists, *asked["dependency-groups"].values()) for line in wanted), sep="\n")
 PYTHON
-"$folder/venv/bin/python" -m pip install -qq --disable-pip-version-check --requirement "$folder/wanted"
-{
-    echo "# What is tested: every package of hibali, of its tests, checks and demo, at one version each."
-    echo "# Renew with \`make lock\`: a clean environment from pyproject.toml, then pip freeze."
-    "$folder/venv/bin/python" -m pip freeze | sort -f
-} >"$folder/lock"
-mv "$folder/lock" requirements.lock
+}
+
+# Made with Python 3.11, the oldest that hibali runs with.
+renew() {
+    case $1 in
+    requirements) lock=requirements.lock ;;
+    tools) lock=demo/tools.txt ;;
+    peers) lock=benchmarks/peers.txt ;;
+    *) lock=tests/$1.lock ;;
+    esac
+    options="--python ${PYTHON:-python3}"
+    if [ -n "$keep" ]; then
+        options="$options --no-deps"
+        sed -n 's/^\([^# ][^ ]*\).*/\1/p' "$lock" >"$folder/wanted"
+    elif [ "$1" = requirements ]; then
+        wanted_by_project >"$folder/wanted"
+    else
+        sed -n 's/^# from: //p' "$lock" | tr ' ' '\n' >"$folder/wanted"
+        if grep -q '^# without what they need$' "$lock"; then options="$options --no-deps"; fi
+    fi
+    grep -q . "$folder/wanted" || { echo "$lock does not say what it is made from" >&2 && exit 1; }
+    # shellcheck disable=SC2086 - a list of words
+    "$uv" pip compile --quiet --no-config --no-header --no-annotate --generate-hashes $options "$folder/wanted" >"$folder/locked"
+    { sed -n '/^#/p' "$lock" && cat "$folder/locked"; } >"$folder/new"
+    mv "$folder/new" "$lock"
+}
+
+keep=
+if [ "${1:-}" = --keep ]; then
+    keep=yes
+    shift
+fi
+[ $# -gt 0 ] || set -- requirements
+for name in "$@"; do
+    renew "$name"
+done

@@ -9,6 +9,7 @@
 # `sh tests/prepare.sh docs` makes .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
+quietly="-qq --disable-pip-version-check --no-compile" # byte code is written when a module is first used
 
 prepare_environment() {
     ready=.venv/.ready
@@ -26,11 +27,17 @@ prepare_environment() {
     fi
     echo "making .venv from requirements.lock ..." >&2
     "$python" -m venv --clear .venv
-    # the lock names every package, and byte code is written when a module is first used
-    install=".venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile"
-    $install --requirement requirements.lock
-    $install --no-build-isolation --editable .
+    install_lock .venv requirements.lock
+    # hibali itself is built by what the lock brought
+    # shellcheck disable=SC2086 - a list of words
+    .venv/bin/python -m pip install $quietly --no-deps --no-index --no-build-isolation --editable .
     touch "$ready"
+}
+
+# Installs into the environment $1 what the lock $2 names, which is every package, and only files with its hashes.
+install_lock() {
+    # shellcheck disable=SC2086 - a list of words
+    "$1/bin/python" -m pip install $quietly --no-deps --require-hashes --requirement "$2"
 }
 
 # An environment of its own: prepare_own NAME WHAT makes .cache/NAME from tests/NAME.lock.
@@ -39,8 +46,7 @@ prepare_own() {
     [ ! "$ready" -nt "tests/$1.lock" ] || return 0
     echo "making .cache/$1 from tests/$1.lock ..." >&2
     "${PYTHON:-python3}" -m venv --clear ".cache/$1" &&
-        ".cache/$1/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
-            --requirement "tests/$1.lock" &&
+        install_lock ".cache/$1" "tests/$1.lock" &&
         touch "$ready" ||
         echo "$2 could not be installed: tests that need it will be skipped by name" >&2
 }

@@ -9,7 +9,7 @@ from hibali.text import printable
 
 _PROXY = "Make one: grid-proxy-init (or myproxy-logon), and the same line again goes on."
 _LOGIN = "Log in there once by hand with ssh; the same line again goes on."
-_LAST = 300
+_LAST = 2000  # an error chain of the Grid Community Toolkit is some ten lines
 
 _EXPIRED = re.compile(
     r"expired \d|proxy credential.{0,400}expired|certificate.{0,40}has expired", re.DOTALL | re.IGNORECASE
@@ -18,6 +18,7 @@ _MISSING = re.compile(r"valid proxy certificate file location|user cert could no
 _AUTHORITY = re.compile(
     r"trusted CA certificates|unable to get local issuer|certificate verify failed|untrusted", re.IGNORECASE
 )
+_NAME = re.compile(r"expected name .{0,200}does not match|does not match the authenticated name", re.DOTALL)
 _DENIED = re.compile(
     r"\b53[0-9][ -]|gss_init_sec_context|gss_accept_sec_context|GSS failure|Permission denied \(|Host key verification",
     re.MULTILINE | re.IGNORECASE,
@@ -49,6 +50,11 @@ def explain(said: bytes, where: str) -> HibaliError | DeclinedError:
         hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
         return AccessError(
             "authority-unknown", f"the certificates cannot be checked: {words}", about=where, hint=hint
+        )
+    if _NAME.search(told):
+        hint = "Name the server in `url` as its certificate does."
+        return AccessError(
+            "host-name-differs", f"the host's certificate has another name: {words}", about=where, hint=hint
         )
     if _AWAY.search(told) and "500-" not in told:
         return TryLaterError(

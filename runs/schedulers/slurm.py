@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 from hibali.text import printable
 from runs.scheduler import (
@@ -219,13 +219,16 @@ class Slurm:
         return None
 
     def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Without a start time sacct looks at today only; only steps know of memory, so they are not left out."""
+        """Without a start time sacct looks at today only; only steps know of memory, so they are not left out.
+
+        The start time is a day early: sacct reads it in the cluster's time zone, where the UTC date may not have begun.
+        """
         chosen = f"--jobs={','.join(jobs)}" if jobs else f"--name={run}"
         return (
             "sacct",
             "--noheader",
             "--parsable2",
-            f"--starttime={since}",
+            f"--starttime={_day_before(since)}",
             chosen,
             "--format=JobID,State,ExitCode,TotalCPU,MaxRSS",
         )
@@ -319,6 +322,14 @@ def _as_time(seconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+
+
+def _day_before(day: str) -> str:
+    """The date before `day`; `day` itself where it is no date."""
+    try:
+        return f"{date.fromisoformat(day) - timedelta(days=1)}"
+    except (ValueError, OverflowError):
+        return day
 
 
 SCHEDULER = Slurm()

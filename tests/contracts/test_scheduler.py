@@ -228,6 +228,12 @@ def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
     }
 
 
+def test_slurm_accounting_is_asked_from_the_day_before_in_whatever_time_zone_the_cluster_is() -> None:
+    for since, start in (("2026-03-01", "2026-02-28"), ("2026-01-01", "2025-12-31"), ("no date", "no date")):
+        words = load_scheduler("slurm").accounting_words(["7"], "", since)
+        assert f"--starttime={start}" in words
+
+
 def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() -> None:
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from hibali_cli.manual import escape
 from tests.support.lacking import lacks
 
 CLONE = Path(__file__).resolve().parents[2]
+BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be anywhere
 PAGES = sorted(name for name in generated_files() if name.startswith("man/"))
 
 
@@ -76,7 +78,7 @@ def test_shells_can_read_their_completions(shell: str, name: str) -> None:
 
 def test_bash_completes_commands(tmp_path: Path) -> None:
     script = (
-        f"source {CLONE}/completions/hibali.bash; COMP_LINE='hibali sites a'; COMP_POINT=14; "
+        f"source {BASH_COMPLETION}; COMP_LINE='hibali sites a'; COMP_POINT=14; "
         "_hibali_completion hibali; echo ${COMPREPLY[*]}"
     )
     path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"

@@ -16,6 +16,7 @@ from tests.support.lacking import lacks
 from tests.support.terminal import Terminal
 
 CLONE = Path(__file__).resolve().parents[2]
+BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be anywhere
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def offered(hibali: Any, line: str) -> set[str]:
     """What bash's function leaves for readline, with the line as typed so far."""
     words = line.split(" ")
     script = (
-        f"source {CLONE}/completions/hibali.bash 2>/dev/null; compopt() {{ :; }}; "
+        f"source {BASH_COMPLETION} 2>/dev/null; compopt() {{ :; }}; "
         f"COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({shlex.join(words)}); "
         f"COMP_CWORD={len(words) - 1}; _hibali_completion hibali; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
@@ -98,7 +99,7 @@ def test_bash_goes_into_folders_of_a_site(known: Any) -> None:
     env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}", "PS1": "> "}
     terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], env, cwd=known.home.folder, columns=100)
     terminal.until(lambda screen: screen.endswith(">"))
-    terminal.press(f"source {CLONE}/completions/hibali.bash\r".encode())
+    terminal.press(f"source {BASH_COMPLETION}\r".encode())
     terminal.until(lambda screen: screen.endswith("hibali.bash\n>"))
     terminal.press(b"hibali ls he\t")
     terminal.until(lambda screen: screen.endswith("hibali ls here:"))

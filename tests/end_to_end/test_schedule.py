@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.services.processes import MARK
+from tests.support.clock import half_a_day_away
 from tests.support.private_cron import PrivateCron
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
@@ -41,12 +42,13 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
     there = local_there
     there.make({b"a b": b"1"})
     cron.put(FOREIGN)
+    when = half_a_day_away()
     words = (
         "schedule",
         "add",
         "nightly",
         "--cron",
-        "0 3 * * *",
+        when,
         "--jitter",
         "20m",
         "--max-time",
@@ -59,13 +61,13 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
         installed = cron.content() or b""
         assert installed.endswith(FOREIGN)
         ours = installed.removesuffix(FOREIGN).decode().splitlines()
-        assert ours[1].startswith("0 3 * * * /usr/bin/env HOME=")
+        assert ours[1].startswith(f"{when} /usr/bin/env HOME=")
         assert " schedule run nightly --due >>" in ours[1]
         same = there.hibali(*words, "--json", "--", "push", "source", "there:data", cwd=there.folder, exit=0)
         assert same.last["change"] == "same"
     other = there.hibali(*words, "--", "push", "source", "there:other", cwd=there.folder, exit=8)
     assert b"--replace" in other.err
-    assert there.hibali("schedule", "run", "nightly", "--due", exit=0).out == b""  # it is not three o'clock
+    assert there.hibali("schedule", "run", "nightly", "--due", exit=0).out == b""  # not due now
     ran = there.hibali("schedule", "run", "nightly", "--json", exit=0).last
     assert (ran["state"], ran["by"], ran["files_moved"], ran["proof_moved"]) == (
         "done",
@@ -145,7 +147,8 @@ def make_due(there: Transfers, since: str = "2026-01-01T00:00:00Z") -> None:
 def test_missed_runs_are_made_up_once_or_noted(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})
-    add = ("schedule", "add", "nightly", "--cron", "0 0 1 * *", "--by", "print", "--no-check", *marks(there))
+    add = ("schedule", "add", "nightly", "--by", "print", "--no-check", *marks(there))
+    add += ("--cron", half_a_day_away("1 * *"))
     command = ("--", "push", there.source, "there:data")
     there.hibali(*add, *command, exit=0)
     make_due(there)
@@ -200,15 +203,15 @@ def test_one_at_a_time_until_its_time_is_up_and_again_while_the_window_is_open(
     assert (firings(there)[-1]["state"], firings(there)[-1]["exit"]) == ("failed", 143)
     wait_for(lambda: there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"] is None)
     there.hibali("schedule", "run", "--due", exit=0)  # the hourly look tells what nobody told
-    there.hibali(*add, "--cron", "@daily", "--max-time", "1s", *endless, exit=0)
+    there.hibali(*add, "--cron", half_a_day_away(), "--max-time", "1s", *endless, exit=0)
     ended = there.hibali("schedule", "run", "nightly", "--json", exit=5).last
     assert (ended["code"], ended["state"]) == ("max-time", "failed")
     assert 1 <= ended["seconds"] < 20
     brief = (*endless[:2], "--max-time", "0.2s", *endless[2:])
-    there.hibali(*add, "--cron", "@daily", "--retry-for", "4s", *brief, exit=0)
+    there.hibali(*add, "--cron", half_a_day_away(), "--retry-for", "4s", *brief, exit=0)
     ended = there.hibali("schedule", "run", "nightly", "--json", exit=5).last
     assert 2 <= ended["attempts"] <= 3  # after pauses of one second and of two
-    there.hibali(*add, "--cron", "@daily", "--", "push", there.source, "there:data", exit=0)
+    there.hibali(*add, "--cron", half_a_day_away(), "--", "push", there.source, "there:data", exit=0)
     there.hibali("schedule", "run", "nightly", exit=0)
     there.hibali("schedule", "run", "nightly", exit=0)
     notices = [json.loads(line) for line in told.read_text().splitlines()]

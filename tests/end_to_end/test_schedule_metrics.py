@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.services.processes import MARK
+from tests.support.clock import half_a_day_away
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
 
@@ -56,7 +57,7 @@ def add(there: Transfers, *words: str | Path) -> None:
     home = there.hibali.home
     marks = (f"--env={MARK}={home.env[MARK]}", f"--env=XDG_RUNTIME_DIR={home.runtime}")
     there.hibali(
-        "schedule", "add", "nightly", "--cron", "@daily", "--by", "print", "--no-check", "--replace", *marks, *words, exit=0
+        "schedule", "add", "nightly", "--cron", half_a_day_away(), "--by", "print", "--no-check", "--replace", *marks, *words, exit=0
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
 
 from tests.services.processes import MARK
+from tests.support.clock import half_a_day_away
 from tests.support.own_server import OwnServer, own_server
 from tests.support.places import add_site, make_place
 
@@ -44,7 +45,7 @@ class Evening:
             "add",
             "nightly",
             "--cron",
-            "@daily",
+            half_a_day_away(),
             "--by",
             "print",
             "--json",

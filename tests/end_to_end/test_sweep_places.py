@@ -159,8 +159,9 @@ def test_of_a_sweep_that_failed_nothing_is_kept_unasked(hibali: Any, tmp_path: P
     line = study.bench.line("answers.json", "--param", "code=0,3", "--wait", "--dataset", "derived")
     hibali(*line, "--json", cwd=study.root, exit=7)
     assert not (study.root / "derived").exists()
+    before = study.bench.run_ids()
     hibali(*study.bench.line("answers.json", "--param", "say=c,d", "--wait"), cwd=study.root, exit=0)
-    run_id = study.bench.run_ids()[-1]
+    [run_id] = set(study.bench.run_ids()) - set(before)
     hibali("runs", "collect", run_id, "--dataset", "later", cwd=study.root, exit=0)
     assert (study.root / "later" / "1" / "out.txt").read_text() == "one\nc\n"
     assert "RUNCMD" in study.repository.run("log", "-1", "--format=%s").decode()

@@ -115,6 +115,11 @@ def test_the_longest_path_maps() -> None:
             "proxy-missing",
         ),
         (b"Could not find a valid trusted CA certificates directory", AccessError, "authority-unknown"),
+        (
+            b"The expected name for the remote host (host@a) does not match the authenticated name (host@b).",
+            AccessError,
+            "host-name-differs",
+        ),
         (b"530 Login incorrect. : No local mapping", AccessError, "gridftp-denied"),
         (b"globus_xio: System error in connect: Connection refused", TryLaterError, "gridftp-unreachable"),
         (b"globus_libc_getaddrinfo failed.\nName or service not known", TryLaterError, "gridftp-unreachable"),

@@ -6,12 +6,15 @@ import getpass
 import os
 import secrets
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.services.gsi_server import LIBRARY
 from tests.services.processes import (
     SYSTEM_PATH,
+    MissingPackageError,
     ServiceError,
     answers,
     free_port,
@@ -159,6 +162,46 @@ def start_gridftp(
     return pid
 
 
+@dataclass(frozen=True)
+class GsiServer:
+    """A server whose key exchange takes GSI (gsi_server.py), and the words of a client for it: Debian's ssh."""
+
+    port: int
+    log: Path
+    command: tuple[str, ...]
+
+    def connections(self) -> int:
+        """How many there were since the server began."""
+        return self.log.read_text().count("connection\n")
+
+
+def start_gsi_server(
+    session: Path, grid: Grid, *, name: str = "localhost", environment: Mapping[str, str] | None = None
+) -> GsiServer:
+    """Start one with a certificate for the host `name`, and `environment` beside the grid's; it ends with `session`."""
+    libraries = sorted(Path("/usr/lib").glob(f"*/{LIBRARY}"))
+    if not libraries:
+        raise MissingPackageError("libglobus-gssapi-gsi4 is not installed")
+    mechanism = session / "mechanism"
+    mechanism.write_text(f"gsi 1.3.6.1.4.1.3536.1.1.1 {libraries[0]}\n")
+    own_env = {**grid.host_env, **(environment or {})}
+    if name != "localhost":
+        own = session / name
+        own.mkdir()
+        _issue(Path(grid.folder), name, f"{ORGANISATION}/CN={name}", [f"subjectAltName=DNS:{name}"], own)
+        own_env |= {
+            "X509_USER_CERT": f"{own}/{name}cert.pem",
+            "X509_USER_KEY": f"{own}/{name}key.pem",
+        }
+    port, log = free_port(), session / f"gsi-{name}.log"
+    pid = start(
+        session, [sys.executable, str(Path(__file__).with_name("gsi_server.py")), str(port)], log, own_env
+    )
+    wait_until(lambda: answers(port), pid, log)
+    client = ("env", f"GSS_MECH_CONFIG={mechanism}", program("ssh", "openssh-client"), "-F", "none")
+    return GsiServer(port, log, (*client, "-p", str(port), "-o", "GSSAPIKeyExchange=yes"))
+
+
 def _start_myproxy(session: Path, grid: Grid) -> None:
     folder = Path(grid.folder) / "myproxy"
     folder.mkdir(mode=0o700)
@@ -204,8 +247,14 @@ def _make_certificates(grid: Grid) -> None:
     (folder / "grid-mapfile").write_text(f'"{PERSON}" {getpass.getuser()}\n')
 
 
-def _issue(folder: Path, name: str, subject: str, extensions: Sequence[str]) -> None:
-    out = folder / name
+def _issue(
+    folder: Path,
+    name: str,
+    subject: str,
+    extensions: Sequence[str],
+    out: Path | None = None,
+) -> None:
+    out = out or folder / name
     wanted, key, told = out / f"{name}req.pem", out / f"{name}key.pem", out / "extensions"
     told.write_text("\n".join(["basicConstraints=critical,CA:FALSE", *extensions, ""]))
     _openssl(

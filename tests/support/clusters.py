@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Cluster:
             run=run,
             folder=folder.encode(),
             words=self.scheduler.submit_words(Job(run, f"{folder}/job.sh", **more)),
-            since=f"{datetime.now(UTC):%Y-%m-%d}",
+            since=f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}",  # the cluster's zone may be behind UTC
             put=put,
         )
         answer = submit_once(far, self.scheduler, submission)

@@ -193,9 +193,9 @@ class TypedWorld:
         """The ids of what ended well, the latest last: runs, or operations."""
         words = ("runs", "list") if kind == "runs" else ("history",)
         lines = self.hibali(*words, "--json", exit=0).lines
-        return sorted(
+        return [
             each["id"] for each in lines if each.get("state", each.get("result")) in {"SUCCEEDED", "done"}
-        )
+        ]
 
     def type_all(self, lines: list[str]) -> Iterator[tuple[str, int, str]]:
         """Type them into one shell: each with the exit code it ended with, and what was printed."""

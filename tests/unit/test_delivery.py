@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hibali import __version__
 
@@ -17,9 +25,14 @@ RECIPE = (CLONE / "packaging/conda/recipe.yaml").read_text()
 
 
 def lock() -> dict[str, str]:
-    lines = (CLONE / "requirements.lock").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if "==" in line]
-    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+    found = re.findall(
+        r"^([A-Za-z0-9._-]+)==([^\s;]+)", (CLONE / "requirements.lock").read_text(), re.MULTILINE
+    )
+    return {normal(name): version for name, version in found}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def project() -> dict[str, Any]:
@@ -58,3 +71,73 @@ def test_the_conda_recipe_asks_for_what_the_project_asks_for() -> None:
     assert f'version: "{__version__}"' in RECIPE
     for name, place in project()["scripts"].items():
         assert f"      - {name} = {place}\n" in RECIPE
+
+
+LOCKS = sorted(
+    [CLONE / "requirements.lock", CLONE / "demo/tools.txt", CLONE / "benchmarks/peers.txt"]
+) + sorted((CLONE / "tests").glob("*.lock"))
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_every_package_of_a_lock_has_one_version_and_hashes(path: Path) -> None:
+    text = path.read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[^\s;]+( ; [^-]+)?( +--hash=sha256:[0-9a-f]{64})+ *", line), line[
+            :80
+        ]
+    assert len({line.partition("==")[0] for line in lines}) == len(lines)
+
+
+def test_the_environment_has_exactly_what_the_lock_names() -> None:
+    found = {normal(each.metadata["Name"]): each.version for each in distributions(path=[purelib()])}
+    brought = {"hibali", "pip", "setuptools"}  # by the clone, and by `python -m venv`
+    assert {name: version for name, version in found.items() if name not in brought} == lock()
+
+
+def purelib() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def tiny_wheel(folder: Path) -> str:
+    """Make a package without content in `folder`; its SHA-256."""
+    path = folder / "tiny_package-1.0-py3-none-any.whl"
+    described = {
+        "METADATA": "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in described.items():
+            wheel.writestr(f"tiny_package-1.0.dist-info/{name}", text)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.heavy  # it makes three virtual environments
+def test_a_file_without_a_hash_or_with_another_one_is_not_installed(tmp_path: Path) -> None:
+    """By the script that prepares every clone, and that continuous integration runs."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(CLONE / "tests/prepare.sh", tmp_path / "tests")
+    right = tiny_wheel(tmp_path)
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PYTHON": sys.executable}
+    said = ""
+    for pinned, installed in (
+        ("", False),
+        (f" --hash=sha256:{'0' * 64}", False),
+        (f" --hash=sha256:{right}", True),
+    ):
+        (tmp_path / "tests/globus.lock").write_text(f"tiny-package==1.0{pinned}\n")
+        done = subprocess.run(
+            ["sh", "tests/prepare.sh", "globus"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        said += done.stderr
+        assert (tmp_path / ".cache/globus/.ready").exists() is installed
+        assert bool(list(tmp_path.glob(".cache/globus/lib/*/site-packages/tiny_package*"))) is installed
+    assert "DO NOT MATCH THE HASHES" in said

@@ -14,8 +14,14 @@ COMMAND = ("ssh", "-F", "my config")
         ("kex_exchange_identification: Connection closed by remote host", "unreachable", 5),
         ("", "unreachable", 5),
         ("root@far: Permission denied (publickey).", "login-refused", 4),
+        (
+            "Could not chdir to home directory /home/me: Permission denied\nclient_loop: send disconnect: Broken pipe",
+            "unreachable",
+            5,
+        ),
         ("Permission denied (gssapi-keyex,gssapi-with-mic)", "login-refused", 4),
         ("Host key verification failed.", "host-key", 4),
+        ("Unable to negotiate with ::1 port 22: no matching host key type found.", "ssh-configuration", 2),
         ("Can't open user config file x: No such file or directory", "ssh-configuration", 2),
         ("/home/u/.ssh/config: line 3: Bad configuration option: prot", "ssh-configuration", 2),
     ],
@@ -24,6 +30,78 @@ def test_status_255_is_told_by_its_words(said: str, code: str, status: int) -> N
     error = explain_ssh(said.encode(), COMMAND, "far")
     assert (error.code, int(error.exit)) == (code, status)
     assert "ssh -F 'my config' far" in error.hint
+
+
+# Recorded: Debian 12's OpenSSH 9.2p1 with GSSAPIKeyExchange and libglobus-gssapi-gsi4 14.20, LogLevel DEBUG1 (shortened).
+UNTRUSTED = (
+    "debug1: No credentials were supplied, or the credentials were unavailable or inaccessible\n"
+    "No Kerberos credentials available (default cache: FILE:/tmp/krb5cc_0)\n\n\n\r\n"
+    "debug1: SSH2_MSG_KEXINIT sent\r\ndebug1: Calling gss_init_sec_context\r\n"
+    "debug1: Invalid credential was supplied\nGSS Minor Status Error Chain:\n"
+    "globus_gsi_gssapi: SSL handshake problems\n"
+    "globus_gsi_callback_module: Could not verify credential\n"
+    "globus_gsi_callback_module: Can't get the local trusted CA certificate: Untrusted self-signed certificate in chain"
+    " with hash f1600d47\n\n\n\r\ngss_init_context failed\r\n"
+)
+# From the documentation of BigData Express, "Host certificate errors": a gsissh of the Grid Community Toolkit, with -v.
+HANDSHAKE = (
+    "debug1: Delegating credentials\r\ndebug1: GSS Major Status: Authentication Failed\n\nGSS Minor Status Error Chain:\n"
+    "globus_gsi_gssapi: SSL handshake problems\nOpenSSL Error: ../crypto/rsa/rsa_pk1.c:67: in library: rsa routines, function"
+    " RSA_padding_check_PKCS1_type_1: invalid padding\n\n\r\ngss_init_context failed\r\n"
+)
+# Where ssh logs errors of GSSAPI by itself (ssh_log_gssapi_errors of the patch): the same words, without the prefix. The chain is
+# that of issue 456 of ESGF/esgf-installer, Globus Toolkit 6.
+LOGGED = (
+    "GSS Major Status: Authentication Failed\nGSS Minor Status Error Chain:\nglobus_gsi_callback_module: Can't get the local trusted"
+    " CA certificate: Cannot find trusted CA certificate with hash ba60fab8 in /root/.globus/certificates\n\n\r\n"
+    "gss_init_context failed\r\n"
+)
+NAMED = (
+    "debug1: The operation is forbidden by local security policy\nGSS Minor Status Error Chain:\nglobus_gsi_gssapi: Authorization"
+    " denied: The expected name for the remote host (host@other.test) does not match the authenticated name of the remote host"
+    " (host@localhost).\n\n\r\ngss_init_context failed\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (UNTRUSTED, "authority-unknown", ("SSL handshake problems", "hash f1600d47")),
+        (HANDSHAKE, "gss-failed", ("GSS Major Status: Authentication Failed", "OpenSSL Error: ", "padding")),
+        (LOGGED, "authority-unknown", ("GSS Major Status: ", "/root/.globus/certificates")),
+        (NAMED, "host-name-differs", ("(host@other.test) does not match", "(host@localhost)")),
+        ("gss_init_context failed\r\n", "gss-failed", ("gss_init_context failed",)),
+        (
+            "GSSAPI Error: \nGSS Major Status: Authentication Failed\n\r\n",
+            "gss-failed",
+            ("GSSAPI Error:", "GSS Major Status: Authentication Failed"),
+        ),
+        (
+            "Unable to negotiate with 127.0.0.1 port 2222: no matching key exchange method found. Their offer: gss-group14-sha256-x\r\n",
+            "gss-failed",
+            ("Their offer: gss-",),
+        ),
+    ],
+)
+def test_what_ends_gsi_before_the_login_is_told_whole_and_not_tried_again(
+    said: str, code: str, told: tuple[str, ...]
+) -> None:
+    error = explain_ssh(said.encode(), COMMAND, "far")
+    assert (error.code, int(error.exit), error.transient) == (code, 4, False)
+    assert all(words in error.message for words in told), error.message
+    assert "Kerberos" not in error.message
+    assert "\n" not in error.message
+    assert "ssh -F 'my config' -v far" in error.hint
+
+
+def test_a_mechanism_that_ssh_only_tried_is_no_reason() -> None:
+    tried = UNTRUSTED.replace("gss_init_context failed\r\n", "")
+    lost = explain_ssh(f"{tried}Connection closed by remote host\r\n".encode(), COMMAND, "far")
+    assert (lost.code, lost.message) == ("unreachable", "Connection closed by remote host")
+    said = f"{tried}debug1: No more authentication methods to try.\r\nfar: Permission denied (publickey).\r\n"
+    denied = explain_ssh(said.encode(), COMMAND, "far")
+    assert denied.code == "login-refused"
+    assert denied.message.endswith(": far: Permission denied (publickey).")
 
 
 def test_only_what_may_pass_is_tried_again() -> None:

@@ -132,6 +132,6 @@ def test_wrong_tables_are_named(table: str, words: str) -> None:
     assert any(words in each for each in problems(table)), problems(table)
 
 
-def test_gsissh_needs_a_port_because_its_own_is_another_one_than_that_of_ssh() -> None:
-    assert problems("", '["/opt/bin/gsissh"]')[0].startswith("sites.far.ssh.command: needs a port")
-    assert problems("", '["gsissh", "-p2222"]') == []
+def test_gsissh_means_gsi_wherever_its_port_is_said() -> None:
+    for command in ('["/opt/bin/gsissh"]', '["gsissh", "-p2222"]', '["gsissh", "-F", "/f"]'):
+        assert problems("", command) == []

@@ -78,7 +78,11 @@ def test_only_what_a_scheduler_refuses_with_counts() -> None:
     assert scheduler_refusals("juwels").read().times == 0
 
 
-def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(hibali_home: Any) -> None:
+def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(
+    hibali_home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 1, 2, 3, 59, 59, tzinfo=UTC)
+    monkeypatch.setattr("hibali.usage.now", lambda: f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")
     for _ in range(3):
         note_use("sites", "juwels", what="command squeue")
     note_use("sites", "juwels", what="command sbatch", times=2)
@@ -87,7 +91,6 @@ def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(hibali_hom
     [path] = folder.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text(path.read_text() + '{"torn\n{"what":1,"times":1,"at":"x"}\n')
-    now = datetime.now(UTC)
     both = [("sites", "juwels"), ("logins", "abc")]
     assert read_uses(both, now - timedelta(hours=1)) == {"command squeue": 3, "command sbatch": 2, "login": 1}
     assert not read_uses(both, now + timedelta(seconds=5))

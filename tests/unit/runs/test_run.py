@@ -69,6 +69,15 @@ def test_a_line_continues_its_latest_run_until_the_end_was_told() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
+def test_runs_of_one_second_are_listed_in_the_order_they_began() -> None:
+    book = Book()
+    begun = [f"20260102-030405-{name}" for name in ("ffffffff", "0a1b2c3d", "8a1b2c3d")]
+    for run_id in begun:
+        begin(book, run_id)
+    assert [run.id for run in book.all()] == begun
+
+
+@pytest.mark.usefixtures("hibali_home")
 def test_a_torn_ledger_line_costs_only_itself() -> None:
     book = Book()
     begin(book)
