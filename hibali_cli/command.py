@@ -25,6 +25,7 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     6: "Incomplete: not all was done, or not all is proven.",
     7: "The run failed or was cancelled.",
     8: "Refused, and nothing was changed at the target.",
+    9: "The run's tool ended with 0, but a required output is missing.",
     10: "There are changes (only with --detailed-exit-code).",
     130: "Interrupted from the keyboard.",
     143: "Terminated.",
