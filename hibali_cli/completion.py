@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hibali.settings import Settings
 
 _MOST_RUNS = 50
-_SITES, _PLACES, _ENDS, _PIPELINES, _RUNS, _REMOTES, _SCHEDULES = (
+SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
     "sites",
     "places",
     "ends",
@@ -29,22 +29,22 @@ _SITES, _PLACES, _ENDS, _PIPELINES, _RUNS, _REMOTES, _SCHEDULES = (
 _FILES, _FOLDERS = "file", "dir"
 # By what a parameter is called in usage lines, without brackets and dots.
 _BY_METAVAR = {
-    "SITE": (_SITES,),
-    "SITE|auto": (_SITES,),
-    "SITE|ID": (_SITES, _RUNS),
-    "SITE:PATH": (_PLACES,),
-    "SITE[:PATH]": (_PLACES,),
-    "FROM": (_ENDS,),
-    "TO": (_ENDS,),
-    "LOCATION": (_ENDS,),
-    "PIPELINE": (_PIPELINES,),
-    "NAME@VERSION": (_PIPELINES,),
-    "NAME[@VERSION]": (_PIPELINES,),
-    "ID": (_RUNS,),
-    "A_ID": (_RUNS,),
-    "B_ID": (_RUNS,),
-    "RUN_ID|INVOCATION.json": (_RUNS, _FILES),
-    "REMOTE": (_REMOTES,),
+    "SITE": (SITES,),
+    "SITE|auto": (SITES,),
+    "SITE|ID": (SITES, RUNS),
+    "SITE:PATH": (PLACES,),
+    "SITE[:PATH]": (PLACES,),
+    "FROM": (ENDS,),
+    "TO": (ENDS,),
+    "LOCATION": (ENDS,),
+    "PIPELINE": (PIPELINES,),
+    "NAME@VERSION": (PIPELINES,),
+    "NAME[@VERSION]": (PIPELINES,),
+    "ID": (RUNS,),
+    "A_ID": (RUNS,),
+    "B_ID": (RUNS,),
+    "RUN_ID|INVOCATION.json": (RUNS, _FILES),
+    "REMOTE": (REMOTES,),
     "FILE": (_FILES,),
     "FILE|-": (_FILES,),
     "FILE.html": (_FILES,),
@@ -59,17 +59,17 @@ _BY_METAVAR = {
 _BY_NAME = {
     "local": (_FILES,),
     "source": (_FILES,),
-    "old": (_PIPELINES, _FILES),
-    "new": (_PIPELINES, _FILES),
+    "old": (PIPELINES, _FILES),
+    "new": (PIPELINES, _FILES),
     "file": (_FILES,),
     "invocation": (_FILES,),
-    "pipeline": (_PIPELINES,),
-    "pipelines": (_PIPELINES,),
+    "pipeline": (PIPELINES,),
+    "pipelines": (PIPELINES,),
     "scheduler": ("runs.schedulers",),
     "container": ("runs.containers",),
 }
 # What `NAME` is the name of, by the group of the command.
-_BY_GROUP = {"sites": (_SITES,), "cache": (_SITES,), "remotes": (_REMOTES,), "schedule": (_SCHEDULES,)}
+_BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,), "schedule": (_SCHEDULES,)}
 
 
 def add_completions(parameters: Iterable[click.Parameter]) -> None:
@@ -88,7 +88,7 @@ def _complete(
     from click.shell_completion import CompletionItem
 
     found: list[CompletionItem] = []
-    for kind in _kinds_of(parameter, context):
+    for kind in kinds_of(parameter, context):
         if kind in {_FILES, _FOLDERS}:
             found.append(CompletionItem(incomplete, type=kind))
             continue
@@ -98,12 +98,13 @@ def _complete(
                 for word in _words(kind, context, incomplete)
                 if word.startswith(incomplete)
             ]
-        if kind == _ENDS and ":" not in incomplete:
+        if kind == ENDS and ":" not in incomplete:
             found.append(CompletionItem(incomplete, type=_FILES))
     return found or own(context, incomplete)
 
 
-def _kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
+def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
+    """What a parameter takes, by what it is called in usage lines."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
@@ -189,11 +190,11 @@ def _settings(context: click.Context) -> Settings:
 
 
 _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
-    _SITES: _site_names,
-    _PLACES: _place_names,
-    _ENDS: _place_names,
-    _PIPELINES: _pipeline_names,
-    _RUNS: _run_ids,
-    _REMOTES: _remote_names,
+    SITES: _site_names,
+    PLACES: _place_names,
+    ENDS: _place_names,
+    PIPELINES: _pipeline_names,
+    RUNS: _run_ids,
+    REMOTES: _remote_names,
     _SCHEDULES: _schedule_names,
 }

@@ -140,7 +140,12 @@ def by_hand(operations: Sequence[Operation], now: float) -> list[Trouble]:
         line = (each.operation, each.source, each.target)
         if now - each.moment > _RECENT or len(found) == _MOST_BY_HAND:
             break
-        if each.schedule is not None or each.was_mistyped or line in seen or each.result(now) is Result.UNDER_WAY:
+        if (
+            each.schedule is not None
+            or each.was_mistyped
+            or line in seen
+            or each.result(now) is Result.UNDER_WAY
+        ):
             continue
         seen.add(line)
         if each.result(now) in _BAD:
