@@ -27,6 +27,7 @@ SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
     "schedules",
 )
 _FILES, _FOLDERS = "file", "dir"
+_OPERATIONS = "operations"
 # By what a parameter is called in usage lines, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
@@ -111,9 +112,11 @@ def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, .
     metavar = (parameter.metavar or "").removeprefix("[").replace("...", "").removesuffix("]")
     if metavar.count("[") > metavar.count("]"):
         metavar += "]"
+    group = (context.parent.info_name if context.parent is not None else None) or ""
+    if metavar == "ID" and group == "history":
+        return (_OPERATIONS,)
     if metavar in _BY_METAVAR:
         return _BY_METAVAR[metavar]
-    group = (context.parent.info_name if context.parent is not None else None) or ""
     if name == "name" and isinstance(parameter, click.Argument):
         return _BY_GROUP.get(group, ())
     return _BY_NAME.get(name, ())
@@ -163,11 +166,20 @@ def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _run_ids(context: click.Context, incomplete: str) -> Iterator[str]:
-    """The latest first, as they are named; none is read."""
     del context
+    yield from _latest_ids(RUNS, incomplete)
+
+
+def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
+    del context
+    yield from _latest_ids(_OPERATIONS, incomplete)
+
+
+def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
+    """The latest first, as they are named; none is read."""
     from hibali.ledger import ledger_folder
 
-    names = sorted((path.stem for path in ledger_folder("runs").glob("*.jsonl")), reverse=True)
+    names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)
     yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
 
 
@@ -195,6 +207,7 @@ _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
     ENDS: _place_names,
     PIPELINES: _pipeline_names,
     RUNS: _run_ids,
+    _OPERATIONS: _operation_ids,
     REMOTES: _remote_names,
     _SCHEDULES: _schedule_names,
 }

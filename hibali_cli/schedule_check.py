@@ -245,7 +245,7 @@ def _check_names(command: Command, settings: Settings) -> None:
         settings.remote(text)
     for parameter, text in command.texts(RUNS):
         if len(kinds_of(parameter, command.context)) == 1:
-            Book().load(text)
+            Book().load(Book().find_id(text))
     for parameter, text in command.texts(PIPELINES):
         if len(kinds_of(parameter, command.context)) == 1:
             Catalogue().find(text)

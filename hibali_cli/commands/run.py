@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 @as_command(
     "run",
+    resumes=True,
     examples=[
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "run",
+    resumes=True,
     examples=[
         ("hibali bundle run bet.zip --site juwels", "Repeat it there, and compare what it leaves."),
         (

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "collect",
+    resumes=True,
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
         (

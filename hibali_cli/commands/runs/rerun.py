@@ -11,6 +11,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "rerun",
+    resumes=True,
     examples=[
         ("hibali runs rerun 20260102-030405-0a1b2c3d", "Run it once more, with the same answers."),
         (
