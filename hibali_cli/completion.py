@@ -41,6 +41,7 @@ _BY_METAVAR = {
     "PIPELINE": (PIPELINES,),
     "NAME@VERSION": (PIPELINES,),
     "NAME[@VERSION]": (PIPELINES,),
+    "FILE|NAME[@VERSION]": (PIPELINES, _FILES),
     "ID": (RUNS,),
     "A_ID": (RUNS,),
     "B_ID": (RUNS,),
