@@ -18,6 +18,7 @@ class Exit(IntEnum):
     INCOMPLETE = 6
     RUN_FAILED = 7
     REFUSED = 8
+    OUTPUTS_MISSING = 9
     CHANGES = 10
     INTERRUPTED = 130
     TERMINATED = 143
@@ -96,6 +97,12 @@ class RunFailedError(HibaliError):
     """The run ended in failure or was cancelled."""
 
     exit = Exit.RUN_FAILED
+
+
+class OutputsMissingError(RunFailedError):
+    """The tool of a run ended with 0, but a required output is missing."""
+
+    exit = Exit.OUTPUTS_MISSING
 
 
 class RefusedError(HibaliError):

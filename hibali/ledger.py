@@ -13,11 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hibali.errors import IncompleteError, RefusedError
+from hibali.errors import IncompleteError, RefusedError, UsageError
 from hibali.folders import private_folder, state_folder
 from hibali.strict_json import line_of_json
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
+_MOST_CANDIDATES = 10
 _SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; a receipt always syncs
 
 
@@ -40,6 +42,27 @@ def scheduled_by() -> dict[str, str]:
     if not (_SCHEDULE.fullmatch(name) and _SCHEDULE.fullmatch(firing)):
         return {}
     return {"schedule": name, "firing": firing}
+
+
+def find_identifier(folder: Path, typed: str) -> str | None:
+    """The id of the journal in `folder` that `typed` is, or is the beginning of; None where there is none.
+
+    Raises `UsageError` with the candidates where there are several.
+    """
+    if not _IDENTIFIER_START.fullmatch(typed):
+        return None
+    if (folder / f"{typed}.jsonl").is_file():
+        return typed
+    found = sorted(path.stem for path in folder.glob(f"{typed}*.jsonl"))
+    if len(found) > 1:
+        more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []
+        raise UsageError(
+            "ambiguous-id",
+            "\n".join(["several ids begin so:", *found[-_MOST_CANDIDATES:], *more]),
+            about=typed,
+            hint="Type more of it.",
+        )
+    return found[0] if found else None
 
 
 def ledger_folder(*names: str) -> Path:

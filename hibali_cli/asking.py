@@ -59,7 +59,7 @@ def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[st
                 text = read_line("Another file [stdout]: ", lambda begun: complete_path(begun, Path.cwd()))
                 target = Path(str(read_typed(_FILE, text))) if text.strip() else None
         except KeyboardInterrupt:
-            _say("\nNothing was written.")
+            _say("Nothing was written.")
             raise
     return values, target
 

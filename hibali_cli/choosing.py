@@ -16,9 +16,10 @@ from registry.catalogue import Catalogue
 from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs.book import Book
-from runs.candidates import Sizes, can_choose, look_at
+from runs.candidates import Sizes, can_choose, look_at, why_not_considered
 from runs.choose import Candidate, Choice, choose
 from runs.container import find_consent_reasons
+from runs.experience import runs_of
 from runs.fast import NO_MARKS, Marks
 from runs.inputs import Located, locate_inputs
 from runs.launch import Request
@@ -31,7 +32,10 @@ NOTHING_WANTED = Resources()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How `hibali run` was asked: the sites as typed, and the options that tell runs apart."""
+    """How `hibali run` was asked: the sites as typed, and the options that tell runs apart.
+
+    `ran_at` are the sites where a job of this pipeline was begun before.
+    """
 
     sites: tuple[str, ...]
     image: str = ""
@@ -41,6 +45,7 @@ class Asked:
     marks: Marks = NO_MARKS
     wanted: Resources = NOTHING_WANTED
     proxy: bool | None = None
+    ran_at: frozenset[str] = frozenset()
 
 
 def is_choice(asked: Asked, settings: Settings) -> bool:
@@ -73,7 +78,12 @@ def choose_request(
             marks=asked.marks,
         )
 
-    return choose_site(common, asked, line, located, make, order)
+    return choose_site(common, with_experience(asked, pipeline), line, located, make, order)
+
+
+def with_experience(asked: Asked, pipeline: Pipeline) -> Asked:
+    """The same with the sites where the pipeline ran."""
+    return replace(asked, ran_at=frozenset(run.site for run in runs_of(pipeline.digest) if run.job))
 
 
 def texts_of(located: Sequence[Located]) -> list[str]:
@@ -126,7 +136,13 @@ def _choose_now(common: Common, asked: Asked, line: str, make: Callable[[str], R
     requests: dict[str, Request] = {}
     unable: list[Candidate] = []
     failed: RunFailedError | None = None
-    for name in _names(asked, common.settings()):
+    names = _names(asked, common.settings())
+    if AUTO in asked.sites:
+        for name, site in sorted(common.settings().sites.items()):
+            why = why_not_considered(site, asked.ran_at)
+            if why and name not in names:
+                unable.append(Candidate(name, why_not=why))
+    for name in names:
         try:
             request = replace(make(name), wanted=asked.wanted)
             request.ask()
@@ -174,7 +190,7 @@ def _names(asked: Asked, settings: Settings) -> list[str]:
     names: list[str] = []
     for name in asked.sites:
         if name == AUTO and AUTO not in settings.sites:
-            names += sorted(each for each, site in settings.sites.items() if can_choose(site))
+            names += sorted(each for each, site in settings.sites.items() if can_choose(site, asked.ran_at))
         else:
             names.append(settings.site(name).name)
     return list(dict.fromkeys(names))

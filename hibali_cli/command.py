@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from hibali_cli.completion import add_completions
-from hibali_cli.interruption import limit_time
+from hibali_cli.completion import RUNS, add_completions, kinds_of
+from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
 from hibali_cli.options import add_common_options, add_help_option, take_common
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
@@ -25,6 +25,7 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     6: "Incomplete: not all was done, or not all is proven.",
     7: "The run failed or was cancelled.",
     8: "Refused, and nothing was changed at the target.",
+    9: "The run's tool ended with 0, but a required output is missing.",
     10: "There are changes (only with --detailed-exit-code).",
     130: "Interrupted from the keyboard.",
     143: "Terminated.",
@@ -102,18 +103,21 @@ class ListingGroup(_WithExamples, FolderGroup):
 
 
 def command(
-    name: str, *, examples: Sequence[tuple[str, str]] = ()
+    name: str, *, examples: Sequence[tuple[str, str]] = (), resumes: bool = False
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
     """Make a function a command with the common options.
 
     The function takes `common: Common` first, then its own parameters by name, and returns its exit code
-    (None is 0). Errors of the hibali family that it raises are rendered by the frame.
+    (None is 0). Errors of the hibali family that it raises are rendered by the frame. One that `resumes` continues, typed again, where an
+    interruption ended it.
     """
 
     def decorate(function: Callable[..., int | None]) -> HibaliCommand:
         def run(**values: Any) -> int | None:
+            complete_ids(made.params, values)
             common = take_common(values)
-            with limit_time(common.max_seconds):
+            hint = RESUMES if resumes and not values.get("dry_run") else ""
+            with limit_time(common.max_seconds), hint_if_interrupted(hint):
                 return function(common, **values)
 
         run.__doc__ = function.__doc__
@@ -126,6 +130,23 @@ def command(
         return made
 
     return decorate
+
+
+def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) -> None:
+    """Replace the beginnings of run ids by the ids, in every parameter that takes runs.
+
+    Raises `UsageError` for one that several runs have; what is no beginning of an id may be something else that the parameter takes.
+    """
+    context = click.get_current_context()
+    for parameter in parameters:
+        given = values.get(str(parameter.name))
+        if given and RUNS in kinds_of(parameter, context):
+            from hibali_cli.run_ids import find_ids
+
+            only = len(kinds_of(parameter, context)) == 1
+            values[str(parameter.name)] = (
+                find_ids(given, only=only) if isinstance(given, tuple) else find_ids((given,), only=only)[0]
+            )
 
 
 def folder_group(name: str, *, package: str, help_text: str) -> FolderGroup:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hibali.settings import Settings
 
 _MOST_RUNS = 50
-_SITES, _PLACES, _ENDS, _PIPELINES, _RUNS, _REMOTES, _SCHEDULES = (
+SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
     "sites",
     "places",
     "ends",
@@ -27,24 +27,26 @@ _SITES, _PLACES, _ENDS, _PIPELINES, _RUNS, _REMOTES, _SCHEDULES = (
     "schedules",
 )
 _FILES, _FOLDERS = "file", "dir"
+_OPERATIONS = "operations"
 # By what a parameter is called in usage lines, without brackets and dots.
 _BY_METAVAR = {
-    "SITE": (_SITES,),
-    "SITE|auto": (_SITES,),
-    "SITE|ID": (_SITES, _RUNS),
-    "SITE:PATH": (_PLACES,),
-    "SITE[:PATH]": (_PLACES,),
-    "FROM": (_ENDS,),
-    "TO": (_ENDS,),
-    "LOCATION": (_ENDS,),
-    "PIPELINE": (_PIPELINES,),
-    "NAME@VERSION": (_PIPELINES,),
-    "NAME[@VERSION]": (_PIPELINES,),
-    "ID": (_RUNS,),
-    "A_ID": (_RUNS,),
-    "B_ID": (_RUNS,),
-    "RUN_ID|INVOCATION.json": (_RUNS, _FILES),
-    "REMOTE": (_REMOTES,),
+    "SITE": (SITES,),
+    "SITE|auto": (SITES,),
+    "SITE|ID": (SITES, RUNS),
+    "SITE:PATH": (PLACES,),
+    "SITE[:PATH]": (PLACES,),
+    "FROM": (ENDS,),
+    "TO": (ENDS,),
+    "LOCATION": (ENDS,),
+    "PIPELINE": (PIPELINES,),
+    "NAME@VERSION": (PIPELINES,),
+    "NAME[@VERSION]": (PIPELINES,),
+    "FILE|NAME[@VERSION]": (PIPELINES, _FILES),
+    "ID": (RUNS,),
+    "A_ID": (RUNS,),
+    "B_ID": (RUNS,),
+    "RUN_ID|INVOCATION.json": (RUNS, _FILES),
+    "REMOTE": (REMOTES,),
     "FILE": (_FILES,),
     "FILE|-": (_FILES,),
     "FILE.html": (_FILES,),
@@ -59,17 +61,17 @@ _BY_METAVAR = {
 _BY_NAME = {
     "local": (_FILES,),
     "source": (_FILES,),
-    "old": (_PIPELINES, _FILES),
-    "new": (_PIPELINES, _FILES),
+    "old": (PIPELINES, _FILES),
+    "new": (PIPELINES, _FILES),
     "file": (_FILES,),
     "invocation": (_FILES,),
-    "pipeline": (_PIPELINES,),
-    "pipelines": (_PIPELINES,),
+    "pipeline": (PIPELINES,),
+    "pipelines": (PIPELINES,),
     "scheduler": ("runs.schedulers",),
     "container": ("runs.containers",),
 }
 # What `NAME` is the name of, by the group of the command.
-_BY_GROUP = {"sites": (_SITES,), "cache": (_SITES,), "remotes": (_REMOTES,), "schedule": (_SCHEDULES,)}
+_BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,), "schedule": (_SCHEDULES,)}
 
 
 def add_completions(parameters: Iterable[click.Parameter]) -> None:
@@ -88,7 +90,7 @@ def _complete(
     from click.shell_completion import CompletionItem
 
     found: list[CompletionItem] = []
-    for kind in _kinds_of(parameter, context):
+    for kind in kinds_of(parameter, context):
         if kind in {_FILES, _FOLDERS}:
             found.append(CompletionItem(incomplete, type=kind))
             continue
@@ -98,21 +100,24 @@ def _complete(
                 for word in _words(kind, context, incomplete)
                 if word.startswith(incomplete)
             ]
-        if kind == _ENDS and ":" not in incomplete:
+        if kind == ENDS and ":" not in incomplete:
             found.append(CompletionItem(incomplete, type=_FILES))
     return found or own(context, incomplete)
 
 
-def _kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
+def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
+    """What a parameter takes, by what it is called in usage lines."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
     metavar = (parameter.metavar or "").removeprefix("[").replace("...", "").removesuffix("]")
     if metavar.count("[") > metavar.count("]"):
         metavar += "]"
+    group = (context.parent.info_name if context.parent is not None else None) or ""
+    if metavar == "ID" and group == "history":
+        return (_OPERATIONS,)
     if metavar in _BY_METAVAR:
         return _BY_METAVAR[metavar]
-    group = (context.parent.info_name if context.parent is not None else None) or ""
     if name == "name" and isinstance(parameter, click.Argument):
         return _BY_GROUP.get(group, ())
     return _BY_NAME.get(name, ())
@@ -162,11 +167,20 @@ def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _run_ids(context: click.Context, incomplete: str) -> Iterator[str]:
-    """The latest first, as they are named; none is read."""
     del context
+    yield from _latest_ids(RUNS, incomplete)
+
+
+def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
+    del context
+    yield from _latest_ids(_OPERATIONS, incomplete)
+
+
+def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
+    """The latest first, as they are named; none is read."""
     from hibali.ledger import ledger_folder
 
-    names = sorted((path.stem for path in ledger_folder("runs").glob("*.jsonl")), reverse=True)
+    names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)
     yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
 
 
@@ -189,11 +203,12 @@ def _settings(context: click.Context) -> Settings:
 
 
 _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
-    _SITES: _site_names,
-    _PLACES: _place_names,
-    _ENDS: _place_names,
-    _PIPELINES: _pipeline_names,
-    _RUNS: _run_ids,
-    _REMOTES: _remote_names,
+    SITES: _site_names,
+    PLACES: _place_names,
+    ENDS: _place_names,
+    PIPELINES: _pipeline_names,
+    RUNS: _run_ids,
+    _OPERATIONS: _operation_ids,
+    REMOTES: _remote_names,
     _SCHEDULES: _schedule_names,
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from hibali.errors import Exit, TryLaterError
 from hibali.retry import interrupt_waits
+
+RESUMES = "Run the same command again to resume."
 
 
 class Terminated(KeyboardInterrupt):  # an interruption, not an error
@@ -27,8 +29,24 @@ class OutOfTime(KeyboardInterrupt):  # an interruption, not an error
         return TryLaterError(
             "max-time",
             "stopped because --max-time has elapsed",
-            hint="The same line again goes on from here.",
+            hint=hint_of(self),
         )
+
+
+@contextmanager
+def hint_if_interrupted(hint: str | Callable[[], str]) -> Iterator[None]:
+    """Say after an interruption in here what becomes of the work; the innermost of several hints counts, an empty one too."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(hint if isinstance(hint, str) else hint())
+        raise
+
+
+def hint_of(interruption: BaseException) -> str:
+    """The hint that was left with an interruption, "" for none."""
+    notes: list[str] = getattr(interruption, "__notes__", [])
+    return notes[0] if notes else ""
 
 
 def listen_for_termination() -> None:

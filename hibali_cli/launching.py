@@ -206,11 +206,14 @@ def show_request(common: Common, request: Request) -> None:
     """What would be put at the site, and the command that would be said there; nothing is asked of it."""
     from hibali.ledger import new_identifier
     from runs.launch import show_prepared
+    from runs.required import FILE
 
     prepared = show_prepared(request, new_identifier())
     files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
     if prepared.fast:
         files["fast.sh"] = prepared.fast
+    if prepared.required:
+        files[FILE] = prepared.required
     files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
     show_files(common, request, prepared, files)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hibali.amounts import size_words
-from hibali.errors import HibaliError, RunFailedError, TryLaterError
+from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
 from hibali_cli.sweep_record import counts_text, show_tasks
 from runs.book import Book
 from runs.run import Run, State
 from runs.sweeps.sweep import Sweep
+
+_MOST_NAMED = 10
 
 
 def show_run(common: Common, run: Run) -> None:
@@ -69,6 +71,8 @@ def find_failure(run: Run) -> HibaliError | None:
     """The error that tells a caller how a run ended; None for one that succeeded or has not ended."""
     if run.sweep is not None:
         return _find_sweep_failure(run, run.sweep)
+    if run.state is State.FAILED and run.missing:
+        return _outputs_missing(run)
     if run.state is State.FAILED:
         how = f"ended with exit code {run.exit_code}" if run.exit_code is not None else "was ended"
         why = f" ({run.reason})" if run.reason else ""
@@ -88,6 +92,22 @@ def find_failure(run: Run) -> HibaliError | None:
     return None
 
 
+def _outputs_missing(run: Run) -> OutputsMissingError:
+    """Name each missing output with the path where it was expected."""
+    paths = {each.id: each.path for each in run.outputs}
+    lines = [f"{each}: {paths.get(each, '?')}" for each in run.missing[:_MOST_NAMED]]
+    more = len(run.missing) - len(lines)
+    what = "a required output is" if len(run.missing) == 1 else f"{len(run.missing)} required outputs are"
+    return OutputsMissingError(
+        "outputs-missing",
+        "\n".join(
+            [f"the tool ended with 0, but {what} missing", *lines, *([f"and {more} more"] if more else [])]
+        ),
+        about=run.id,
+        hint=f"hibali runs logs {run.id} --stderr",
+    )
+
+
 def raise_failure(runs: list[Run]) -> None:
     """Raise the error that tells how the first of them ended that did not end well."""
     for run in runs:
@@ -101,7 +121,14 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
         return None
     counts = counts_text(sweep)
     hint = f"`hibali runs rerun {run.id} --failed` runs those again; `hibali runs logs {run.id} --task N` tells why."
-    if sweep.in_state(State.FAILED):
+    if failed := sweep.in_state(State.FAILED):
+        if all(sweep.tasks[number].missing for number in failed):
+            return OutputsMissingError(
+                "outputs-missing",
+                f"the tool ended with 0 in every task, but left required outputs of {len(failed)} missing: {counts}",
+                about=run.id,
+                hint=hint,
+            )
         return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", about=run.id, hint=hint)
     if sweep.in_state(State.CANCELLED):
         return RunFailedError("run-cancelled", f"the sweep was cancelled: {counts}", about=run.id, hint=hint)

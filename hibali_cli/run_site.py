@@ -48,15 +48,23 @@ def wait_for_runs(
     changed: Callable[[Run], None] = ignore_run,
 ) -> list[Run]:
     """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
+    from hibali_cli.run_progress import following
+
     parts = by_site(common, runs)
-    if len(parts) == 1:
-        _follow(common, book, parts[0], opener(parts[0].site, tell), tell, changed)
-    elif parts:
-        watching = follow_all(common, book, runs, parts, tell, changed)
-        while not watching.is_over:
-            pause(LOOK_SECONDS)
-        for problem in watching.problems:
-            raise problem
+    with following(common, book, runs, tell) as shown:
+
+        def take(run: Run) -> None:
+            shown.changed(run)
+            changed(run)
+
+        if len(parts) == 1:
+            _follow(common, book, parts[0], opener(parts[0].site, shown.tell), shown.tell, take)
+        elif parts:
+            watching = follow_all(common, book, runs, parts, shown.tell, take)
+            while not watching.is_over:
+                pause(LOOK_SECONDS)
+            for problem in watching.problems:
+                raise problem
     ended = [book.load(run.id) for run in runs]
     for run in ended:
         changed(run)

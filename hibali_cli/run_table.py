@@ -61,6 +61,8 @@ def about_run(run: Run) -> str:
         return f"exit code {run.exit_code}"
     if run.native and run.reason and run.native not in run.reason:
         return f"{run.native}: {run.reason}"
+    if run.waits and run.reason:
+        return run.reason
     if not run.job and not run.state.ended:
         return "not submitted"
     return run.reason or run.native

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from hibali.errors import HibaliError, UsageError
+from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 
@@ -22,7 +20,7 @@ UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and h
 
 def check_words(words: Sequence[str]) -> tuple[str, ...]:
     """The words behind `hibali` of a command that can be scheduled; raises `UsageError` for any other, as typing it would."""
-    from hibali_cli.root import root
+    from hibali_cli.schedule_check import parse_command
 
     given = list(words[1:] if words[:1] == ("hibali",) else words)
     if not given or given[0] == "schedule":
@@ -39,28 +37,8 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
                 about=ascii(word),
                 hint="Name the folder above it.",
             )
-    _parse(root, given)
+    parse_command(given)
     return tuple(given)
-
-
-def _parse(group: click.Group, words: list[str]) -> None:
-    """Read the words as if they were to be run, and run nothing."""
-    context = click.Context(group, info_name="hibali")
-    command: click.Command | None = group
-    rest = words
-    while isinstance(command, click.Group):
-        if not rest or rest[0].startswith("-"):
-            raise UsageError(
-                "bad-command", f"{' '.join(words)!r} is no command by itself", about="hibali schedule add"
-            )
-        name, command, rest = command.resolve_command(context, rest)
-        if command is None or name is None:
-            raise UsageError("bad-command", "there is no such command", about=" ".join(words))
-        context = click.Context(command, info_name=name, parent=context)
-    assert command is not None
-    if {"-h", "--help"} & set(rest):
-        raise UsageError("bad-command", "help is read by day", about="hibali schedule add")
-    command.make_context(context.info_name, list(rest), parent=context.parent)
 
 
 def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed: bool) -> dict[str, Any]:
@@ -135,15 +113,36 @@ def tell_change(common: Common, schedules: Schedules, schedule: Schedule, change
         )
 
 
-def tell_obstacles(common: Common, name: str, obstacles: Sequence[HibaliError]) -> None:
-    """What will be in the way; raises the first of what a person has to mend, else of what may pass."""
+def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -> list[HibaliError]:
+    """Find what will keep a schedule from working: what is wrong with its command, then what keeps it from its sites and its
+    endpoints.
+
+    Each step is taken only where the one before found nothing; without `connect` only the first.
+    """
+    from hibali_cli.schedule_check import find_closed_ends, find_ends, find_mistakes
+    from runs.unattended.looking import find_obstacles
+
+    found = find_mistakes(common, schedule)
+    if found or not connect:
+        return found
+    ends = find_ends(common, schedule)
+    found = find_obstacles(common.config, common.settings(), schedule, datetime.now(UTC), ends)
+    return found or find_closed_ends(common, schedule, ends)
+
+
+def tell_problems(
+    common: Common, name: str, problems: Sequence[HibaliError], *, adding: bool = False
+) -> None:
+    """Report them all; raise the first of what a person has to correct, else of what may pass."""
     if common.json:
-        records = [problem.to_record() for problem in obstacles]
+        records = [problem.to_record() for problem in problems]
         common.output.record("schedule-check", {"name": name, "obstacles": records})
-    if not obstacles:
+    if not problems:
         return
-    worst = min(obstacles, key=lambda problem: 0 if int(problem.exit) == 4 else 1)
-    for problem in obstacles:
+    worst = min(problems, key=lambda problem: 1 if int(problem.exit) == 5 else 0)
+    for problem in problems:
         if problem is not worst:
             tell_people(problem)
+    if adding and isinstance(worst, TryLaterError):
+        worst.hint = f"{worst.hint} To add the schedule all the same: --no-check".strip()
     raise worst

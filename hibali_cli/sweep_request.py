@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hibali.strict_json import read_json_file
 from hibali_cli.chaining import Order, settle
-from hibali_cli.choosing import Asked, choose_site, texts_of, typed_sites
+from hibali_cli.choosing import Asked, choose_site, texts_of, typed_sites, with_experience
 from hibali_cli.job_options import wanted_again, with_wishes
 from hibali_cli.launching import make_request
 from hibali_cli.options import Common
@@ -81,7 +81,7 @@ def choose_sweep(common: Common, sweep: Tasks, choosing: Asked, order: Order) ->
         here = order._replace(wait=False, heard=True)
         return request_at(common, sweep, name, choosing, here, identify=True, located=located)
 
-    return choose_site(common, choosing, key, located, make, order)
+    return choose_site(common, with_experience(choosing, sweep.pipeline), key, located, make, order)
 
 
 def request_at(

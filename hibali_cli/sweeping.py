@@ -23,6 +23,7 @@ from hibali_cli.launching import (
 from hibali_cli.notifying import notifying
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
+from hibali_cli.run_progress import following
 from hibali_cli.run_record import find_failure, report_ends, state_text
 from hibali_cli.run_site import opener, run_site, update_runs
 from hibali_cli.sweep_request import SweepLine, choose_sweep, read_tasks, request_again, request_at
@@ -174,21 +175,23 @@ def _finish(
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
+        shown.changed(now)
         try:
             if collector is not None and into.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
             tell(Noted(f"not collected yet: {problem.message}"))
 
-    [run] = wait_for_end(
-        opener(request.site, tell),
-        load_scheduler(run.scheduler),
-        book,
-        [run.id],
-        limits=request.site.limits,
-        tell=tell,
-        changed=changed,
-    )
+    with following(common, book, [run], tell) as shown:
+        [run] = wait_for_end(
+            opener(request.site, shown.tell),
+            load_scheduler(run.scheduler),
+            book,
+            [run.id],
+            limits=request.site.limits,
+            tell=shown.tell,
+            changed=changed,
+        )
     if collector is not None and into.dataset is not None:
         # one commit with one record, when all is well; nothing is kept unasked of what failed
         collector = _keeping(book, run, into.dataset, collector) if run.state is State.SUCCEEDED else None

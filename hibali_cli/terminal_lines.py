@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hibali.errors import UsageError
+from hibali_cli.output import write_aside
 
 Complete = Callable[[str], list[str]]
 
@@ -44,7 +45,8 @@ def read_line(prompt: str, complete: Complete) -> str:
     readline.set_auto_history(False)  # answers are nobody's history
     try:
         return input(prompt)
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
+        write_aside("")  # the cursor stands behind the question
         raise KeyboardInterrupt from None
     except UnicodeDecodeError:
         raise UsageError("not-text", "this is not UTF-8, and cannot stand in an invocation") from None

@@ -18,8 +18,10 @@ from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.drawing import Drawing, plain_line, shortened
+from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.progress import Telling, listening
+from hibali_cli.run_progress import continues
 from hibali_cli.run_site import LOOK_SECONDS, by_site, follow_all
 from hibali_cli.run_table import Row, row_of, table_lines
 from hibali_cli.tally import Tally
@@ -52,7 +54,8 @@ def watch_runs(common: Common, book: Book, runs: list[Run], changed: Callable[[R
     Raises what keeps it from following them at a site, when those of the others are over.
     """
     rows: dict[str, Row] = {}
-    with _shown(common) as shown:
+    ids = [run.id for run in runs]
+    with hint_if_interrupted(lambda: continues(book, ids)), _shown(common) as shown:
         watching = follow_all(common, book, runs, by_site(common, runs), shown.tell)
         while True:
             is_over = watching.is_over  # before the last look

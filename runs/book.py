@@ -10,7 +10,15 @@ from typing import Any
 from hibali.claim import Claim, wait_for_claim
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
-from hibali.ledger import Journal, ledger_folder, now, read_records, scheduled_by, write_atomic
+from hibali.ledger import (
+    Journal,
+    find_identifier,
+    ledger_folder,
+    now,
+    read_records,
+    scheduled_by,
+    write_atomic,
+)
 from hibali.strict_json import line_of_json
 from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
@@ -61,6 +69,13 @@ class Book:
                         about=str(self._path(run_id)),
                     ) from None
         return self.load(run_id)
+
+    def find_id(self, typed: str) -> str:
+        """The id of the run that `typed` is, or is the beginning of.
+
+        Raises `NotFoundError` where there is none, `UsageError` where several ids begin so.
+        """
+        return find_identifier(self._folder, typed) or check_run_id(typed)
 
     def load(self, run_id: str) -> Run:
         """The run as the ledger knows it; raises `NotFoundError`."""

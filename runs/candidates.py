@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -28,9 +28,21 @@ from transfers.places import open_store
 _NO_RUN = "00000000-000000-00000000"  # of a script that nobody is going to start
 
 
-def can_choose(site: Site) -> bool:
-    """Whether `--site auto` considers a site: one that says how jobs are run there."""
-    return site.kind in {"ssh", "local"} and (site.scheduler is not None or site.container != "bare")
+def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
+    """Whether `--site auto` considers a site: one that says how jobs are run there, or one among those where this pipeline ran before."""
+    return not why_not_considered(site, ran_at)
+
+
+def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
+    """Why `--site auto` does not consider a site; "" where it does."""
+    if site.kind not in {"ssh", "local"}:
+        return f"a site of kind {site.kind} has no machine to run anything"
+    if site.scheduler is not None or site.container != "bare" or site.name in ran_at:
+        return ""
+    return (
+        "it has no [scheduler] or [container] table, and this pipeline has not run there yet;"
+        f" to run it there: --site {site.name}"
+    )
 
 
 class Sizes:

@@ -75,7 +75,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
 def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     """The error that names all of them."""
     lines = [f"{each.site}: {each.why_not}" for each in candidates]
-    message = "\n".join(["no site can run this", *lines])
+    message = "\n".join(["no site can run this", *(lines or ["no site is configured"])])
     if any(each.later for each in candidates):
         return TryLaterError("no-site", message, hint="The same line asks again.", transient=False)
     return UsageError(

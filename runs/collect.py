@@ -103,7 +103,8 @@ def collect(
 ) -> Receipt:
     """Pull the outputs of a run that has ended; the receipt's `exit` tells how it went.
 
-    RUN_FAILED for a tool that failed, whatever was found; else INCOMPLETE where anything is missing, is no
+    RUN_FAILED for a tool that failed, whatever was found, OUTPUTS_MISSING for one that ended with 0 and left a required output
+    missing; else INCOMPLETE where anything is missing, is no
     regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST, `IncompleteError` where a dataset
     could not be saved as `saving` says.
     """
@@ -128,7 +129,7 @@ def collect(
     if receipt.exit is Exit.DONE and chosen.problems:
         receipt.exit = Exit.INCOMPLETE
     if failed:
-        receipt.exit = Exit.RUN_FAILED
+        receipt.exit = run.failure_exit
     return receipt
 
 

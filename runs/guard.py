@@ -20,7 +20,7 @@ hibali_succeeded() {
     sleep 1
     hibali_tries=$((hibali_tries + 1))
   done
-  grep -q '"code":0[,}]' "$2/exit.json" 2>/dev/null && grep -q '"signal":""' "$2/exit.json" ||
+  grep -q '"code":0,"signal":""' "$2/exit.json" 2>/dev/null ||
     hibali_unmet "run $1 did not succeed"
 }
 hibali_left() {

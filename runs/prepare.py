@@ -19,6 +19,7 @@ from runs.fast import NOTHING_FAST, Fast, check_fast
 from runs.guard import Need, guard_lines
 from runs.inside import Inside
 from runs.job_proxy import with_proxy
+from runs.required import required_script
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
 from runs.run import Output
 from runs.scheduler import Job, Resources, Scheduler
@@ -67,7 +68,7 @@ class Prepared:
     """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
 
     `command_path` is where the text `command` goes, `asked` what the job asks for, `directives` are how the job script says so to
-    the scheduler; `fast` is what copies inputs to fast storage in the job, "" for nothing.
+    the scheduler; `fast` is what copies inputs to fast storage in the job, "" for nothing, `required` what looks for outputs after it.
     """
 
     run: str
@@ -77,6 +78,7 @@ class Prepared:
     command: str
     command_path: str
     fast: str
+    required: str
     configuration_files: Mapping[str, str]
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
@@ -183,6 +185,7 @@ def prepare(
     check_environment(task.environment)
     if proxy:
         task = with_proxy(task, inside, container)
+    outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
     return Prepared(
         run=run,
         folder=folder,
@@ -195,9 +198,10 @@ def prepare(
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,
         fast=copying,
+        required=required_script(outputs, several_nodes=(asked.resources.tasks or 1) > 1),
         configuration_files={each.path: each.content for each in line.configuration_files},
         copies=() if container.binds_inputs else inside.copies(inputs),
-        outputs=tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs),
+        outputs=outputs,
         submit=scheduler.submit_words(
             Job(
                 run,

@@ -8,6 +8,7 @@ from hibali.errors import IncompleteError, UsageError
 from hibali.text import printable
 from runs.job_proxy import PROXY
 from runs.prepare import Prepared
+from runs.required import FILE
 from transfers.far import Far
 
 
@@ -24,6 +25,8 @@ def put_files(far: Far, prepared: Prepared, proxy: bytes = b"") -> None:
     far.put(command, as_bytes(prepared.command))
     if prepared.fast:
         far.put(folder + b"/fast.sh", as_bytes(prepared.fast))
+    if prepared.required:
+        far.put(folder + f"/{FILE}".encode("ascii"), as_bytes(prepared.required))
     if proxy:
         far.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
     far.put(folder + b"/start", as_bytes(prepared.start))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from hibali.errors import NotFoundError
+from hibali.errors import Exit, NotFoundError
 from hibali.text import path_from_fields, printable
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Run:
     folder was removed.
     `hibali` is the version that began it, `image` is `sha256:ID` of what was started. `invocation` are the answers as they
     were given; each of `inputs` has `id`, `name`, `location` and `identity`. `collected` are the targets, `receipts` the
-    receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more.
+    receipts of those calls. `accounted` says that the scheduler's accounting was asked, and will not know more. `missing` are the ids of
+    required outputs that a tool did not leave which ended with 0: such a run is FAILED.
     """
 
     id: str
@@ -120,6 +121,16 @@ class Run:
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
     accounted: bool = False
+    missing: tuple[str, ...] = field(default=())
+
+    @property
+    def failure_exit(self) -> Exit:
+        """The exit code that tells how this run failed; of a sweep the tasks that failed decide, not those that were cancelled."""
+        missing = [self.missing]
+        if self.sweep is not None:
+            tasks = self.sweep.tasks.values()
+            missing = [each.missing for each in tasks if each.state is State.FAILED]
+        return Exit.OUTPUTS_MISSING if missing and all(missing) else Exit.RUN_FAILED
 
     @property
     def on_hold(self) -> bool:
@@ -194,6 +205,7 @@ class Run:
             "ended": self.ended or None,
             "cpu_seconds": self.cpu_seconds,
             "memory_bytes": self.memory_bytes,
+            "missing_outputs": list(self.missing),
         }
 
     def to_whole_record(self) -> dict[str, Any]:
@@ -290,6 +302,7 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
                 host=record.get("host") or run.host,
                 started=record.get("started") or run.started,
                 ended=record.get("ended") or run.ended,
+                missing=tuple(record.get("missing", ())),
                 **_used(run, record),
             )
         case "released":

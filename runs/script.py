@@ -13,6 +13,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
+# A tool that ended with 0 and did not leave a required output did not succeed: `missing` says so in the record, between the code and
+# the signal, where nothing stands after a success, and the job ends with 9, so that no scheduler lets another job follow it.
 # What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
 # that does not end is ended, and signals to the whole group do not reach the copying. A proxy is gone before the job says that it
 # has ended, and with a script that does not get so far.
@@ -112,16 +114,22 @@ if [ -f fast.sh ]; then
   trap '' TERM INT HUP USR1 USR2
   fast_out 2>>stderr || [ "$code" != 0 ] || code=74
 fi
+missing=
+if [ "$code" = 0 ] && [ -f outputs.sh ]; then
+  missing=$(. ./outputs.sh)
+  [ -z "$missing" ] || missing="\"missing\":[$missing],"
+fi
 [ ! -f proxy ] || rm -f proxy
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 [ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
 times >started/times  # in this very shell: another one has no children
 { read -r used && read -r used; } <started/times
 case "$used" in *[!0-9ms.,\ ]*) used= ;; esac
-printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
-  "$run" "$job" "$host" "$code" "$caught" "$began" "$ended" "$used" >exit.json.partial || exit 75
+printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,%s"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
+  "$run" "$job" "$host" "$code" "$missing" "$caught" "$began" "$ended" "$used" >exit.json.partial || exit 75
 sync exit.json.partial 2>/dev/null
 mv exit.json.partial exit.json || exit 75
+[ -z "$missing" ] || code=9
 exit "$code"
 """
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hibali.errors import HibaliError
 from hibali.strict_json import read_json
 from hibali.text import printable
+from runs.required import ID
 from runs.run import State
 from runs.scheduler import Phase, Status
 
 ASKED = "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+_MOST_NAMED = 5
 _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
 
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """What the job script wrote at its end; `cpu_seconds` are those of its children."""
+    """What the job script wrote at its end; `cpu_seconds` are those of its children.
+
+    `missing` are the ids of required outputs that were not there after a tool had ended with 0.
+    """
 
     code: int
     signal: str
@@ -27,6 +33,12 @@ class ExitRecord:
     started: str
     ended: str
     cpu_seconds: float | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the tool ended with 0 and left its required outputs."""
+        return self.code == 0 and not self.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class Seen:
                 "ended": self.record.ended,
                 "cpu_seconds": self.record.cpu_seconds,
             }
+            if self.record.missing:
+                fields["missing"] = list(self.record.missing)
         if self.accounted is not None:
             used = {"cpu_seconds": self.accounted.cpu_seconds, "memory_bytes": self.accounted.memory_bytes}
             fields |= {name: value for name, value in used.items() if value is not None}
@@ -130,12 +144,14 @@ def _judge_undisturbed(
     elif marked:
         ended = False  # the tool had ended before the scheduler heard of the wish
     else:
-        failed = cancelled and record.code != 0 and best.phase is not Phase.KILLED
+        failed = cancelled and not record.is_success and best.phase is not Phase.KILLED
         ended = best.phase is Phase.CANCELLED or failed
     if ended:
         return Seen(State.CANCELLED, best.native, best.reason, record)
-    if record.code == 0:
+    if record.is_success:
         return Seen(State.SUCCEEDED, best.native, "", record)
+    if record.missing and best.phase is not Phase.KILLED:
+        return Seen(State.FAILED, best.native, missing_words(record.missing), record)
     return Seen(State.FAILED, best.native, _why(best), record)
 
 
@@ -155,6 +171,14 @@ def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: 
     return Seen(State.FAILED, best.native, reason, record)
 
 
+def missing_words(missing: Sequence[str]) -> str:
+    """Name the required outputs that a tool did not leave, the first few of many."""
+    if len(missing) == 1:
+        return f"the required output {missing[0]} is missing"
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f"the required outputs {', '.join(missing[:_MOST_NAMED])}{more} are missing"
+
+
 def _why(best: Status) -> str:
     return f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
 
@@ -171,7 +195,10 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
             printable(str(found[name]))[:200] for name in ("signal", "host", "job", "started", "ended")
         )
         cpu_seconds = _read_times(found.get("times"))
-        return ExitRecord(found["code"], signal, host, job, started, ended, cpu_seconds)
+        missing = tuple(str(each) for each in found.get("missing", ()))
+        if not all(ID.fullmatch(each) for each in missing):
+            return None
+        return ExitRecord(found["code"], signal, host, job, started, ended, cpu_seconds, missing)
     except (HibaliError, LookupError, TypeError):
         return None
 

@@ -16,6 +16,7 @@ from hibali_cli.saving import saving_of
 
 @as_command(
     "apply",
+    resumes=True,
     examples=[
         ("hibali apply data.plan", "Carry out a plan that `hibali plan` wrote."),
         ("hibali apply -n data.plan", "See what of it is still to be done, and whether it still holds."),

@@ -13,6 +13,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "pull",
+    resumes=True,
     examples=[
         ("hibali pull juwels:@scratch/results results", "Fetch a folder's contents."),
         ("hibali pull bucket:raw/scan.nii.gz ./", "Fetch one file into the current folder."),

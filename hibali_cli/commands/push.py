@@ -14,6 +14,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "push",
+    resumes=True,
     examples=[
         ("hibali push data juwels:@scratch/data", "Make the folder there hold what the folder here holds."),
         ("hibali push -n --delete data juwels:@scratch/data", "See what would be sent and deleted."),

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "rm",
+    resumes=True,
     examples=[
         ("hibali rm juwels:@scratch/run7/core", "Remove one file."),
         ("hibali rm -rn juwels:@scratch/run7", "See what would go with a folder."),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 @as_command(
     "run",
+    resumes=True,
     examples=[
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),
         ("hibali run conform answers.json --site juwels --wait", "Start it and wait for its end."),
@@ -92,7 +93,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; 5 where not said.",
 )
-@click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart.")
 @click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")

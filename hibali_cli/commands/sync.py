@@ -13,6 +13,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "sync",
+    resumes=True,
     examples=[
         ("hibali sync juwels:@scratch/data bucket:data", "From one site to another, through this machine."),
         ("hibali sync --direct juwels:data jureca:data", "From one ssh site straight to another."),

@@ -30,7 +30,7 @@ def look_over(config: str | None, days: int = DAYS) -> Overview:
     plans = plans_of(schedules)
     soon = timedelta(days=max(_SOON_DAYS, schedules.notices.expires_within_days))
     credentials = [each for some in all_credentials(config, schedules).values() for each in some]
-    operations = read_operations()
+    operations = [each for each in read_operations() if not each.was_mistyped]
     lines = [judge(plan, read_firings(plan.name), now) for plan in plans]
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     return Overview(

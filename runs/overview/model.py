@@ -123,7 +123,7 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
         day.day = name
     for each in operations:
         on = found.get(each.began[:10])
-        if on is not None:
+        if on is not None and not each.was_mistyped:
             on.operations += 1
             on.bad += each.result(now) in _BAD
             on.bytes += each.number("bytes_moved")
@@ -133,14 +133,19 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
 
 
 def by_hand(operations: Sequence[Operation], now: float) -> list[Trouble]:
-    """What somebody typed within a week, what went wrong with it, and was not done since; the latest first."""
+    """List what somebody typed within a week that began, what went wrong with it, and was not done since; the latest first."""
     seen: set[tuple[str, str, str]] = set()
     found: list[Trouble] = []
     for each in reversed(operations):
         line = (each.operation, each.source, each.target)
         if now - each.moment > _RECENT or len(found) == _MOST_BY_HAND:
             break
-        if each.schedule is not None or line in seen or each.result(now) is Result.UNDER_WAY:
+        if (
+            each.schedule is not None
+            or each.was_mistyped
+            or line in seen
+            or each.result(now) is Result.UNDER_WAY
+        ):
             continue
         seen.add(line)
         if each.result(now) in _BAD:

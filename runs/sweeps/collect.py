@@ -119,7 +119,7 @@ class TaskCollector:
     def bring(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
         """These tasks, which have ended; the receipt's `exit` tells how it went.
 
-        RUN_FAILED where a task of the sweep failed, whatever was found; else INCOMPLETE where anything is missing, is no regular file
+        `Run.failure_exit` where a task of the sweep failed, whatever was found; else INCOMPLETE where anything is missing, is no regular file
         or did not arrive, or TRY_LATER where there are tasks that have not ended or are LOST.
         """
         sweep = sweep_of(run)
@@ -130,7 +130,7 @@ class TaskCollector:
             self._tell(problem)
         if whole and run.state.final and not chosen.problems:
             self._book.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
-        receipt.exit = _exit_of(receipt.exit, sweep, incomplete=bool(chosen.problems))
+        receipt.exit = _exit_of(receipt.exit, run, sweep, incomplete=bool(chosen.problems))
         return receipt, chosen
 
     def _pull(self, run: Run, numbers: Sequence[int], tell: Listener) -> tuple[Receipt, ChosenFiles]:
@@ -166,9 +166,9 @@ def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFi
         store.close()
 
 
-def _exit_of(arrived: Exit, sweep: Sweep, *, incomplete: bool) -> Exit:
+def _exit_of(arrived: Exit, run: Run, sweep: Sweep, *, incomplete: bool) -> Exit:
     if sweep.in_state(State.FAILED, State.CANCELLED):
-        return Exit.RUN_FAILED
+        return run.failure_exit
     if arrived is Exit.DONE and incomplete:
         return Exit.INCOMPLETE
     if arrived is Exit.DONE and not all(task.state.final for task in sweep.tasks.values()):

@@ -20,6 +20,7 @@ from runs.launch import Request, TaskRequest, prepare_request, shown_image, show
 from runs.pilot.pilot import Pilot
 from runs.prepare import Input, Prepared, Started, list_inputs
 from runs.put import as_bytes
+from runs.required import FILE
 from runs.run import Run
 from runs.scheduler import Job
 from runs.script import array_script
@@ -204,6 +205,8 @@ def show_tasks(request: Request, run_id: str) -> Shown:
     tasks = {f"{where}/start": prepared.start, f"{where}/command": prepared.command}
     if prepared.fast:
         tasks[f"{where}/fast.sh"] = prepared.fast
+    if prepared.required:
+        tasks[f"{where}/{FILE}"] = prepared.required
     tasks |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
     limits = request.site.limits
     numbers = [task.number for task in request.tasks]

@@ -12,6 +12,7 @@ from runs.job_proxy import PROXY
 from runs.pilot.put import pristine, program_files
 from runs.prepare import Prepared
 from runs.put import as_bytes
+from runs.required import FILE
 from runs.run import Run
 from runs.script import array_script
 from runs.sweeps.sweep import chunk_folder, sweep_of
@@ -97,6 +98,8 @@ def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[Sm
     yield SmallFile(placed(prepared.command_path), as_bytes(prepared.command))
     if prepared.fast:
         yield SmallFile(placed(f"{prepared.folder}/fast.sh"), as_bytes(prepared.fast))
+    if prepared.required:
+        yield SmallFile(placed(f"{prepared.folder}/{FILE}"), as_bytes(prepared.required))
     yield SmallFile(placed(f"{prepared.folder}/start"), as_bytes(prepared.start))
 
 

@@ -29,6 +29,7 @@ def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "ended": task.ended or None,
                 "cpu_seconds": task.cpu_seconds,
                 "memory_bytes": task.memory_bytes,
+                "missing_outputs": list(task.missing),
             }
         )
     pilot = None

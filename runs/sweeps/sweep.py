@@ -17,7 +17,7 @@ from runs.verdict import Seen
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is known of one task; times are RFC 3339, "" while unknown."""
+    """What is known of one task; times are RFC 3339, "" while unknown. `missing` as for a run."""
 
     state: State = State.PREPARED
     native: str = ""
@@ -28,6 +28,7 @@ class Task:
     ended: str = ""
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def _as_run(
         ended=task.ended,
         cpu_seconds=task.cpu_seconds,
         memory_bytes=task.memory_bytes,
+        missing=task.missing,
     )
 
 
@@ -354,6 +356,7 @@ def _changed(sweep: Sweep, record: Mapping[str, Any], *, counts: bool) -> dict[i
                 ended or before.ended,
                 used[0] if used and counts else before.cpu_seconds,
                 before.memory_bytes,
+                tuple(used[1]) if len(used) > 1 else (),
             )
     return tasks
 
@@ -372,7 +375,8 @@ def change_fields(sweep: Sweep, seen: Mapping[int, Seen]) -> dict[str, Any] | No
         changes.setdefault((found.state, found.native, found.reason), []).append(number)
         if found.record is not None and found.state.ended:
             record = found.record
-            ends.append([number, record.code, record.started, record.ended, record.host, record.cpu_seconds])
+            end = [number, record.code, record.started, record.ended, record.host, record.cpu_seconds]
+            ends.append([*end, list(record.missing)] if record.missing else end)
     if not changes:
         return None
     return {

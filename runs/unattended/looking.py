@@ -7,12 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from hibali import errors, shell
-from hibali.errors import HibaliError, NotFoundError
+from hibali.errors import HibaliError, NotFoundError, TryLaterError
+from hibali.locations import Location
 from hibali.settings import Settings
 from hibali.sites import Site
 from runs.unattended.credentials import Credential
@@ -54,10 +56,21 @@ def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
     return list(found.values())
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """A location that the schedule's command reads or writes, as it is typed; what is read has to exist."""
+
+    location: Location
+    must_exist: bool
+
+
 def find_obstacles(
-    config: str | None, settings: Settings, schedule: Schedule, now: datetime
+    config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
 ) -> list[HibaliError]:
-    """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it."""
+    """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it.
+
+    Of the `ends` those at sites are listed with that login.
+    """
     environment = bare_environment(config, schedule.environment)
     due = schedule.cron.after(now, local_zone())
     until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
@@ -67,7 +80,7 @@ def find_obstacles(
         own = [obstacle for way in ways for obstacle in obstacles_of(way, now, until)]
         own += expiry_obstacles(other_credentials(site, environment), now, until)
         if not own:
-            problem = enter(site, environment)
+            problem = enter(site, environment, [end for end in ends if end.location.site == site])
             set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
             if problem is not None:
                 own.append(explain_login(problem, site.name, ways[0] if ways else None, set_here))
@@ -86,20 +99,50 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
     return found
 
 
-def enter(site: Site, environment: Mapping[str, str]) -> HibaliError | None:
-    """Why the site cannot be entered with this environment and a login of its own; None where it can."""
+def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) -> HibaliError | None:
+    """Why the site, or one of its `ends`, cannot be opened with this environment and a login of its own; None where all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
         words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
         fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
         try:
             finished = shell.run(words, environment=fresh, timeout=_CHECK_SECONDS)
+            if finished.exit_code != 0:
+                return _told(finished.stdout, finished.exit_code, site.name)
+            problems = (_list_end(end, fresh) for end in ends)
+            return next((problem for problem in problems if problem is not None), None)
         except HibaliError as problem:
             return problem
         finally:
             _end_logins(site, Path(folder) / "hibali")
+
+
+def _list_end(end: End, environment: Mapping[str, str]) -> HibaliError | None:
+    """Why a location cannot be listed; one that takes long to list is open."""
+    problem = try_command(["ls", end.location.text, "--json", "--no-progress"], environment)
+    if isinstance(problem, NotFoundError):
+        return missing_source(end.location) if end.must_exist else None
+    return problem
+
+
+def missing_source(location: Location) -> NotFoundError:
+    """What is told of a source that does not exist."""
+    return NotFoundError(
+        "no-such-source",
+        "the source does not exist",
+        about=location.text,
+        hint="If it comes into being later: --no-check",
+    )
+
+
+def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
+    """Why a command of hibali that changes nothing fails in this folder and this environment; None where it does not, or takes too long to tell."""
+    try:
+        finished = shell.run([*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS)
+    except TryLaterError:
+        return None
     if finished.exit_code == 0:
         return None
-    return _told(finished.stdout, finished.exit_code, site.name)
+    return _told(finished.stdout, finished.exit_code, f"hibali {words[0]}")
 
 
 def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = True) -> list[WayIn]:

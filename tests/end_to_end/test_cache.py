@@ -225,6 +225,22 @@ def two_sites(hibali: Any) -> Bench:
     return with_two_sites(Bench(hibali))
 
 
+def test_auto_knows_a_plain_site_where_the_pipeline_ran_and_says_why_not_before(hibali: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_site("plain", f'kind = "local"\nwork = "{bench.folder}/work-plain"')
+    bench.add_site("pages", 'kind = "url"\nurl = "https://example.org/"')
+    line = ("run", bench.reference, bench.answers())
+    for more in ((), ("--param", "say=a,b")):
+        refused = hibali(*line, "--site", "auto", *more, "--json", exit=2).last
+        assert refused["code"] == "no-site"
+        assert "plain: it has no [scheduler]" in refused["message"]
+        assert "pages: a site of kind url" in refused["message"]
+    hibali(*line, "--site", "plain", "--wait", exit=0)
+    assert hibali(*line, "--site", "auto", "--wait", "--json", exit=0).last["site"] == "plain"
+    swept = hibali(*line, "--site", "auto", "--param", "say=a,b", "--wait", "--json", exit=0)
+    assert swept.last["site"] == "plain"
+
+
 def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
     bench = two_sites
     fill(bench.folder / "beta" / "large", 3 << 20)

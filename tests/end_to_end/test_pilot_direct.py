@@ -214,4 +214,5 @@ def test_the_same_line_keeps_to_how_it_was_begun(bench: Bench) -> None:
         "chunks/1/tasks",
         "tasks/1/start",
         "tasks/1/command",
+        "tasks/1/outputs.sh",
     }

@@ -101,7 +101,7 @@ def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
     assert terminal.end(15) == 130  # two seconds where nothing else runs
     told = terminal.screen()
     assert "files stand at the target, proven" in told
-    assert "hibali: interrupted\n  The same line again goes on from here." in told
+    assert "hibali: interrupted\n  Run the same command again to resume." in told
     assert "push /" not in told
     assert_cursor_is_seen(terminal)
     assert set(there.there()) <= set(TREE)

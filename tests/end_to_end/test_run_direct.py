@@ -73,14 +73,37 @@ def test_a_failed_tool_is_7_even_when_outputs_are_missing(hibali: Any) -> None:
     hibali("runs", "collect", run_id, exit=7)
 
 
-def test_a_missing_output_is_named(hibali: Any) -> None:
+def test_a_run_without_a_required_output_failed_although_its_tool_ended_with_0(hibali: Any) -> None:
     bench = Bench(hibali, doing("true [IN]"))
     bench.add_local_site()
-    run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=0).last["id"]
-    collected = hibali("runs", "collect", run_id, "--json", exit=6)
-    assert collected.last["exit"] == 6
+    answers = bench.answers(out="gone.nii")
+    failed = bench.run(answers, "--wait", "--collect", "back", exit=9)
+    run = failed.lines[-2]
+    assert (run["state"], run["tasks"][0]["exit_code"], run["tasks"][0]["missing_outputs"]) == (
+        "FAILED",
+        0,
+        ["out_file"],
+    )
+    assert (failed.last["code"], failed.last["exit"]) == ("outputs-missing", 9)
+    assert "gone.nii" in failed.last["message"]
+    assert not (bench.folder / "back").exists()
+    assert hibali("runs", "wait", run["id"], "--json", exit=9).last["code"] == "outputs-missing"
+    assert b"out_file: gone.nii" in hibali("runs", "wait", run["id"], exit=9).err
+    collected = hibali("runs", "collect", run["id"], "--json", exit=9)
+    assert collected.last["exit"] == 9
     assert any(line.get("path") == "gone.nii" for line in collected.lines), collected
-    shown = hibali("runs", "show", run_id, "--json").last
+    assert hibali("runs", "collect", run["id"], exit=9).err.count(b"gone.nii")
+    assert b"out_file is missing" in hibali("runs", "show", run["id"], exit=0).out
+    later = bench.run(answers, "--after", run["id"], exit=7)
+    assert later.last["code"] == "needed-run-failed"
+
+
+def test_an_output_that_vanished_after_a_success_is_named(bench: Bench) -> None:
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    (bench.folder / "work-here" / "runs" / ended["id"] / "work" / "out.txt").unlink()
+    collected = bench.hibali("runs", "collect", ended["id"], "--json", exit=6)
+    assert any(line.get("path") == "out.txt" for line in collected.lines), collected
+    shown = bench.hibali("runs", "show", ended["id"], "--json").last
     assert (shown["state"], shown["collected"]) == ("SUCCEEDED", False)
 
 

@@ -99,8 +99,8 @@ def test_a_tool_that_fails_with_exit_3(cluster: Cluster) -> None:
 @pytest.mark.parametrize("kind", SITES)
 def test_a_missing_output(kind: str, make: Make) -> None:
     bench = make(kind, doing("true [IN]")).bench
-    run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=0).last["id"]
-    collected = bench.hibali("runs", "collect", run_id, "--json", exit=6)
+    run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=9).lines[-2]["id"]
+    collected = bench.hibali("runs", "collect", run_id, "--json", exit=9)
     assert any(line.get("path") == "gone.nii" for line in collected.lines), collected
 
 

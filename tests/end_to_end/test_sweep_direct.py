@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.run_tools import Bench
+from tests.end_to_end.run_tools import Bench, doing
 from tests.support.sweeps import descriptor_in, ran
 
 
@@ -61,6 +61,25 @@ def test_a_sweep_from_its_table_to_its_results_and_what_failed_again(bench: Benc
     assert bench.hibali("runs", "rerun", again["id"], "--failed", "--json", exit=0).last["id"] == again["id"]
 
 
+def test_tasks_without_a_required_output_failed_and_can_be_run_again(hibali: Any) -> None:
+    mended = hibali.home.folder / "mended"
+    made = Bench(hibali, doing(f"[ [SAY] = b ] && [ ! -e {mended} ] || cp [IN] [OUT]; exit [CODE]"))
+    made.add_local_site()
+    made.answers()
+    line = made.line("answers.json", "--param", "say=a,b", "--wait")
+    ended = hibali(*line, "--json", exit=9)
+    run, error = ended.lines[-2:]
+    assert error["code"] == "outputs-missing"
+    assert [(each["state"], each["exit_code"], each["missing_outputs"]) for each in run["tasks"]] == [
+        ("SUCCEEDED", 0, []),
+        ("FAILED", 0, ["out_file"]),
+    ]
+    assert hibali("runs", "collect", run["id"], "some", "--json", exit=9).last["exit"] == 9
+    mended.touch()
+    again = hibali("runs", "rerun", run["id"], "--failed", "--wait", "--json", exit=0).last
+    assert [(each["number"], each["state"]) for each in again["tasks"]] == [(2, "SUCCEEDED")]
+
+
 def test_what_is_wrong_with_any_task_is_told_before_anything_happens(bench: Bench) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("in,code\ninput.txt,1\nnone.txt,x\n")
@@ -74,7 +93,13 @@ def test_what_is_wrong_with_any_task_is_told_before_anything_happens(bench: Benc
     assert bench.run_ids() == []
     shown = bench.run("answers.json", "--param", "say=a,b,c", "--dry-run", exit=0).last
     assert shown["files"]["chunks/1/tasks"] == "1\n2\n3\n"
-    assert set(shown["files"]) == {"chunks/1/job.sh", "chunks/1/tasks", "tasks/1/start", "tasks/1/command"}
+    assert set(shown["files"]) == {
+        "chunks/1/job.sh",
+        "chunks/1/tasks",
+        "tasks/1/start",
+        "tasks/1/command",
+        "tasks/1/outputs.sh",
+    }
     bench.run("answers.json", "--param", "say=a", "--wait", "--table", "all.xlsx", exit=2)
     assert bench.run_ids() == []
 

@@ -28,7 +28,7 @@ def stepping(hibali: Any) -> Bench:
     made = Bench(
         hibali,
         doing(
-            f"echo first; echo aside >&2; until [ -e {go} ]; do sleep 0.05; done; printf '{HOSTILE}\\n'; printf last; exit [CODE]"
+            f"touch [OUT]; echo first; echo aside >&2; until [ -e {go} ]; do sleep 0.05; done; printf '{HOSTILE}\\n'; printf last; exit [CODE]"
         ),
     )
     made.add_local_site()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import NotFoundError
-from hibali.ledger import ledger_folder
+from hibali.ledger import find_identifier, ledger_folder
 from hibali.text import printable
 from transfers.history.operation import Operation, begin, read_place
 
@@ -19,11 +19,15 @@ _BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"}
 
 
 def journal_of(operation: str) -> Path:
-    """Where its journal is. Raises `NotFoundError` where there is none."""
-    path = ledger_folder("operations") / f"{operation}.jsonl"
-    if not operation or "/" in operation or "\0" in operation or not path.is_file():
+    """Where its journal is; the beginning of an id is enough.
+
+    Raises `NotFoundError` where there is none, `UsageError` where several ids begin so.
+    """
+    folder = ledger_folder("operations")
+    found = find_identifier(folder, operation)
+    if found is None:
         raise no_such_operation(operation)
-    return path
+    return folder / f"{found}.jsonl"
 
 
 def no_such_operation(operation: str) -> NotFoundError:

@@ -111,6 +111,12 @@ class Operation:
         return None if self.receipt is None else self.number("exit")
 
     @property
+    def was_mistyped(self) -> bool:
+        """Whether a person typed a wrong line: usage, or a source that does not exist, before anything moved."""
+        wrong = self.exit in {Exit.USAGE, Exit.NOT_FOUND} and not self.number("files_moved")
+        return wrong and self.schedule is None
+
+    @property
     def proof_moved(self) -> str | None:
         """The weakest proof among what it moved."""
         value = (self.receipt or {}).get("proof_moved")

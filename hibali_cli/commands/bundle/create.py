@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "create",
+    resumes=True,
     examples=[
         ("hibali bundle create 20260102-030405-0a1b2c3d -o bet.zip", "Put a run that ended into one file."),
         (

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "run",
+    resumes=True,
     examples=[
         ("hibali bundle run bet.zip --site juwels", "Repeat it there, and compare what it leaves."),
         (
@@ -47,7 +48,7 @@ def command(
     """Repeat a bundle's run at a site, and compare its outputs with the recorded digests, file by file.
 
     Every byte of FILE is checked before anything starts; its pipeline is kept in the catalogue. Exit 6 when an output
-    differs, is missing or is one more; 7 when the tool fails. The same line again goes on where it was.
+    differs, is missing or is one more; 7 when the tool fails, 9 when it leaves a required output missing. The same line again goes on where it was.
     """
     from hibali_cli.bundle_running import Asked, run_bundle
 

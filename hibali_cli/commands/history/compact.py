@@ -11,6 +11,7 @@ from hibali_cli.selecting import take_time
 
 @as_command(
     "compact",
+    resumes=True,
     examples=[
         ("hibali history compact --older-than 180d -n", "See how much room it would make."),
         ("hibali history compact --older-than 180d", "Shorten what is older than half a year."),

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "fetch",
+    resumes=True,
     examples=[
         ("hibali pipelines fetch --from lab", "Take all that others left there."),
         ("hibali pipelines fetch fsl_bet --from lab", "Take all versions of one."),

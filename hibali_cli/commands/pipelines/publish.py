@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "publish",
+    resumes=True,
     examples=[
         ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Leave one version for others."),
         ("hibali pipelines publish --to lab", "Leave all that are in the catalogue."),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @as_command(
     "stage",
+    resumes=True,
     examples=[
         ("hibali pipelines stage conform@1.0 --site juwels", "Bring its image there, ready to start."),
         ("hibali pipelines stage conform --site juwels --image conform.tar", "Bring an image of your own."),

@@ -10,6 +10,7 @@ from hibali_cli.options import Common, duration_of
 
 @as_command(
     "clean",
+    resumes=True,
     examples=[
         ("hibali runs clean --dry-run", "See which folders of runs would be removed at their sites."),
         (

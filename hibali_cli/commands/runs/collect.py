@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "collect",
+    resumes=True,
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
         (
@@ -44,7 +45,8 @@ def command(
 ) -> int | None:
     """Pull every declared output of a run into DIR (default: ./ID), verified.
 
-    Exit 6 names a required output that is missing; a tool that failed is exit 7, whatever it left. Of a sweep all tasks that have
+    A run that failed is exit 7, whatever its tool left, or exit 9 when the tool ended with 0 and left a required output missing; exit 6 names an
+    output of a successful run that has vanished or is no regular file. Of a sweep all tasks that have
     ended are collected, each into a folder with its number.
     """
     from hibali.errors import RunFailedError, UsageError

@@ -11,6 +11,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "rerun",
+    resumes=True,
     examples=[
         ("hibali runs rerun 20260102-030405-0a1b2c3d", "Run it once more, with the same answers."),
         (
@@ -23,7 +24,11 @@ from hibali_cli.options import Common
 @click.option(
     "--failed", is_flag=True, help="Only what failed, was cancelled or is LOST; nothing where all is well."
 )
-@click.option("--wait", is_flag=True, help="Wait for the end; exit 7 when the tool fails.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
+)
 @click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
     "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of a sweep's tasks."

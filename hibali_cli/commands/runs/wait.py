@@ -12,7 +12,10 @@ from hibali_cli.options import Common
 @as_command(
     "wait",
     examples=[
-        ("hibali runs wait 20260102-030405-0a1b2c3d", "Wait for the end; exit 7 when the tool failed."),
+        (
+            "hibali runs wait 20260102-030405-0a1b2c3d",
+            "Wait for the end; exit 7 when the tool failed, 9 when a required output is missing.",
+        ),
         ("hibali runs wait ID --max-time 10m", "Wait at most ten minutes, then exit 5."),
     ],
 )

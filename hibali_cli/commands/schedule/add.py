@@ -12,7 +12,7 @@ import click
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common, duration_of
-from hibali_cli.scheduling import UNFIT, check_words, tell_change, tell_obstacles
+from hibali_cli.scheduling import UNFIT, check_words, find_problems, tell_change, tell_problems
 
 if TYPE_CHECKING:
     from runs.unattended.schedule import Installer, Missed, Schedule
@@ -69,17 +69,17 @@ _EXAMPLES = [
 @click.option(
     "--replace", "replacing", is_flag=True, help="Put it in the place of the schedule of that name."
 )
-@click.option("--no-check", is_flag=True, help="Do not look whether it can work unattended.")
+@click.option("--no-check", is_flag=True, help="Check the command itself only; do not connect to its sites.")
 def command(common: Common, name: str, words: tuple[str, ...], **options: object) -> int | None:
     """Run COMMAND, any of hibali's, at set times.
 
-    What it needs when nobody is there is looked at first, with a login as bare as that of cron; what will not work
-    is said now (exit 4), and nothing is changed then. --max-time is the longest that each run may take. Relative paths
+    The command is checked first: its options, the sites and pipelines it names, the direction. Then hibali connects with a login as bare as that
+    of cron, and opens what the command reads and writes. What will not work is reported now, and nothing is changed then. --no-check
+    does not connect, for a site that is down at the moment. --max-time is the longest that each run may take. Relative paths
     begin in the current folder.
     """
     from runs.unattended.change import put_and_install
     from runs.unattended.installing import choose_installer, install
-    from runs.unattended.looking import find_obstacles
     from runs.unattended.schedules_file import load_schedules
 
     by = options["by"]
@@ -97,9 +97,9 @@ def command(common: Common, name: str, words: tuple[str, ...], **options: object
             about=name,
             hint=f"See `hibali schedule show {name}`; --replace puts the new one in its place.",
         )
-    if not options["no_check"]:
-        obstacles = find_obstacles(common.config, common.settings(), schedule, datetime.now(UTC))
-        tell_obstacles(common, name, obstacles) if obstacles else None
+    problems = find_problems(common, schedule, connect=not options["no_check"])
+    if problems:
+        tell_problems(common, name, problems, adding=True)
     if by is None:
         schedule = replace(schedule, by=choose_installer())
     known = put_and_install(common.config, schedule)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import click
 
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
-from hibali_cli.scheduling import tell_obstacles
+from hibali_cli.scheduling import find_problems, tell_problems
 
 
 @as_command(
@@ -17,13 +15,13 @@ from hibali_cli.scheduling import tell_obstacles
 )
 @click.argument("name")
 def command(common: Common, name: str) -> int | None:
-    """Look whether a schedule can work unattended: keys, certificates, host keys, secrets, and a login as bare as that of cron."""
-    from runs.unattended.looking import find_obstacles
+    """Check whether a schedule can work unattended: its command, keys, certificates, host keys, secrets, and what it reads and writes.
+
+    The login is as bare as that of cron.
+    """
     from runs.unattended.schedules_file import load_schedules
 
     schedule = load_schedules(common.config).one(name)
-    tell_obstacles(
-        common, name, find_obstacles(common.config, common.settings(), schedule, datetime.now(UTC))
-    )
-    common.output.say(f"Nothing is in the way of {name}.")
+    tell_problems(common, name, find_problems(common, schedule))
+    common.output.say(f"{name}: all checks passed.")
     return None

@@ -10,6 +10,7 @@ from hibali_cli.options import Common, duration_of
 
 @as_command(
     "clean",
+    resumes=True,
     examples=[
         ("hibali sites clean bucket --dry-run", "See which uploads were begun and never completed."),
         ("hibali sites clean bucket --older-than 1d", "End those that nobody went on with for a day."),

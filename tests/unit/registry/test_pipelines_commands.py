@@ -83,6 +83,23 @@ def test_a_day_with_the_catalogue(hibali: Hibali, tmp_path: Path) -> None:
     assert (gone.returncode, records(gone)[-1]["code"]) == (3, "no-such-pipeline")
 
 
+def test_what_is_validated_is_a_file_or_a_pipeline_of_the_catalogue(hibali: Hibali, tmp_path: Path) -> None:
+    file = write(tmp_path / "tool.json", make_document("tool [A]", question("a"), name="My Tool"))
+    hibali("pipelines", "add", file)
+    (tmp_path / "invocation.json").write_text('{"a": "x"}')
+    for word in ("my-tool", "my-tool@1.0"):
+        [checked] = records(hibali("pipelines", "validate", word, "invocation.json", "--json"))
+        assert (checked["file"], checked["valid"]) == ("my-tool@1.0", True)
+    (tmp_path / "my-tool").write_text("{}")
+    both = hibali("pipelines", "validate", "my-tool")
+    assert (both.returncode, "./my-tool" in both.stderr) == (0, True)
+    assert hibali("pipelines", "validate", "./my-tool").returncode == 2
+    (tmp_path / "plain").write_text((tmp_path / file).read_text())
+    assert hibali("pipelines", "validate", "plain").returncode == 0
+    for word in ("my-tool@2.0", "nosuch", "nosuch.json"):
+        assert hibali("pipelines", "validate", word).returncode == 3
+
+
 def test_other_content_under_a_version_is_8(hibali: Hibali, tmp_path: Path) -> None:
     hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
     other = make_document("other [A]", question("a"))

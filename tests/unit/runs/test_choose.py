@@ -9,8 +9,8 @@ import pytest
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.sites import SchedulerSettings, Site
-from runs.candidates import can_choose
-from runs.choose import Candidate, choose
+from runs.candidates import can_choose, why_not_considered
+from runs.choose import Candidate, choose, no_site
 from runs.scheduler import Foretells, load_scheduler
 from transfers.far import Finished
 
@@ -49,6 +49,14 @@ def test_where_none_can_all_are_named() -> None:
         choose([*unable, Candidate("c", why_not="it does not answer", later=True)])
     with pytest.raises(UsageError):
         choose([])
+
+
+def test_a_site_that_is_not_considered_says_why() -> None:
+    bare = Site("bare", "local")
+    assert can_choose(bare, {"bare"})
+    assert "--site bare" in why_not_considered(bare)
+    assert "s3" in why_not_considered(Site("store", "s3"), {"store"})
+    assert "no site is configured" in no_site([]).message
 
 
 def test_auto_is_for_sites_that_say_how_jobs_are_run() -> None:

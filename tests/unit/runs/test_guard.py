@@ -28,6 +28,11 @@ class Chain:
         record = f'{{"schema":1,"kind":"exit","code":{code},"signal":"{signal}","started":"x"}}\n'
         (self.left.parent / "exit.json").write_text(record)
 
+    def end_without(self, output: str) -> None:
+        """With 0, but without this required output."""
+        record = f'{{"schema":1,"kind":"exit","code":0,"missing":["{output}"],"signal":"","started":"x"}}\n'
+        (self.left.parent / "exit.json").write_text(record)
+
     def start(self, *paths: str) -> str:
         """ "" where the tool starts, else what is said of why it does not."""
         return self.start_after(Need(RUN, str(self.left.parent), paths))
@@ -68,6 +73,11 @@ def test_folders_of_files_let_it_start(chain: Chain) -> None:
     (chain.left / "o" / "deep").mkdir(parents=True)
     (chain.left / "o" / "deep" / HOSTILE).write_text("x")
     assert chain.start("o", ".") == ""
+
+
+def test_a_run_that_left_a_required_output_missing_did_not_succeed(chain: Chain) -> None:
+    chain.end_without("out")
+    assert "did not succeed" in chain.start()
 
 
 def test_a_run_that_only_comes_first_need_not_leave_anything(chain: Chain) -> None:

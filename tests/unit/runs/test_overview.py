@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from runs.overview.health import Health, Line, Mark, Plan, judge, mark_of
 from runs.overview.model import Overview, by_day, by_hand, headline
@@ -78,7 +81,7 @@ def operation(number: int, **more: Any) -> Operation:
 
 
 def test_days_add_up_and_what_was_repeated_well_is_no_trouble() -> None:
-    failed = operation(2, receipt={"exit": 3}, stopped={"about": "a", "message": "gone", "hint": "look"})
+    failed = operation(2, receipt={"exit": 4}, stopped={"about": "a", "message": "gone", "hint": "look"})
     days = by_day([operation(1), failed], NOW, 3)
     assert [day.day for day in days] == ["2026-09-19", "2026-09-20", "2026-09-21"]
     assert (days[-1].bytes, days[-1].bad, days[-1].rate) == (10, 1, 5.0)
@@ -87,6 +90,18 @@ def test_days_add_up_and_what_was_repeated_well_is_no_trouble() -> None:
     assert by_hand([operation(4, receipt=None)], NOW) == []
     unfinished = operation(4, receipt=None, touched=NOW - 90_000)
     assert "never ended" in by_hand([unfinished], NOW)[0].what
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_line_that_was_typed_wrong_is_no_failure_and_that_of_a_schedule_is(code: int) -> None:
+    stopped = {"code": "no-such-source", "about": "a", "message": "m", "hint": "h", "exit": code}
+    typed = operation(1, stopped=stopped, receipt={"exit": code, "files_moved": 0})
+    scheduled = replace(typed, schedule="nightly")
+    moved = replace(typed, receipt={"exit": code, "files_moved": 1})
+    assert by_hand([typed], NOW) == []
+    assert [day.operations for day in by_day([typed], NOW, days=1)] == [0]
+    assert [(day.operations, day.bad) for day in by_day([scheduled], NOW, days=1)] == [(1, 1)]
+    assert len(by_hand([moved], NOW)) == 1
 
 
 def test_states_of_runs_are_counted_as_runs_are_folded() -> None:

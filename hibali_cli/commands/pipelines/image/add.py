@@ -12,6 +12,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "add",
+    resumes=True,
     examples=[
         (
             "hibali pipelines image add fsl_bet@1.0.0 --archive bet.tar",

@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "get",
+    resumes=True,
     examples=[
         ("hibali pipelines image get fsl_bet --from lab", "Bring the image's content to this machine.")
     ],

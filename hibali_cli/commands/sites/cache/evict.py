@@ -10,6 +10,7 @@ from hibali_cli.options import Common
 
 @as_command(
     "evict",
+    resumes=True,
     examples=[
         ("hibali sites cache evict juwels --keep 500G -n", "See what would go until 500 GiB are left."),
         ("hibali sites cache evict juwels --keep 30d", "Take out what nobody used for 30 days."),

@@ -1,0 +1,111 @@
+"""Somebody waits for a run in front of a terminal: sees how it goes, and is told after Ctrl-C what becomes of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.support.terminal import Terminal
+
+RESUME = "Run the same command again to resume"
+
+
+@pytest.fixture
+def go(hibali: Any) -> Path:
+    """The tool waits for this file."""
+    path: Path = hibali.home.folder / "go"
+    return path
+
+
+@pytest.fixture
+def bench(hibali: Any, go: Path) -> Bench:
+    made = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    made.add_local_site()
+    return made
+
+
+def at_terminal(bench: Bench, *words: str, columns: int = 100) -> Terminal:
+    return Terminal(bench.hibali.command(*words), bench.hibali.env, cwd=bench.folder, columns=columns)
+
+
+def test_a_run_that_is_waited_for_is_seen_and_goes_on_after_ctrl_c(bench: Bench, go: Path) -> None:
+    line = bench.line(bench.answers(), "--wait")
+    terminal = at_terminal(bench, *line)
+    seen = terminal.until(lambda screen: re.search(r"RUNNING at here for [0-9]+ s", screen) is not None)
+    [run_id] = bench.run_ids()
+    assert run_id in seen
+    terminal.until(lambda screen: re.search(r"RUNNING at here for [2-9] s", screen) is not None)
+    terminal.press(b"\x03")
+    assert terminal.end(15) == 130
+    told = terminal.screen()
+    assert "RUNNING" not in told
+    assert "The run continues at here" in told
+    assert f"hibali runs wait {run_id}" in told
+    assert RESUME not in told
+
+    terminal = at_terminal(bench, "runs", "wait", run_id, columns=40)
+    seen = terminal.until(lambda screen: "RUNNING at here for" in screen)
+    assert max(map(len, seen.splitlines())) < 40
+    go.touch()
+    assert terminal.end(30) == 0
+    assert terminal.screen() == f"{run_id} SUCCEEDED"
+
+
+def test_without_a_terminal_nothing_is_drawn_and_max_time_says_the_same(bench: Bench) -> None:
+    line = bench.line(bench.answers(), "--wait", "--max-time", "3s", "--json")
+    ended = bench.hibali(*line, exit=5)
+    [run_id] = bench.run_ids()
+    assert b"\x1b" not in ended.err
+    assert f"hibali runs wait {run_id}" in ended.last["hint"]
+    assert RESUME not in ended.last["hint"]
+
+
+def test_watching_and_questions_say_nothing_of_resuming(bench: Bench) -> None:
+    run_id = bench.hibali(*bench.line(bench.answers()), exit=0).out.decode().strip()
+    terminal = at_terminal(bench, "runs", "watch", run_id)
+    terminal.until(lambda screen: "RUNNING" in screen)
+    terminal.press(b"\x03")
+    assert terminal.end(15) == 130
+    assert RESUME not in terminal.screen()
+    assert "The run continues at here" in terminal.screen()
+    for words in (("init",), ("pipelines", "example", bench.reference, "--ask")):
+        terminal = at_terminal(bench, *words)
+        terminal.until(lambda screen: re.search(r"[]:?>]\s*$", screen) is not None)
+        terminal.press(b"\x03")
+        assert terminal.end(15) == 130, words
+        assert "interrupted" in terminal.screen()
+        assert "again" not in terminal.screen().partition("interrupted")[2], words
+
+
+def test_prefixes_of_ids_are_enough_where_they_are_unique(bench: Bench, go: Path) -> None:
+    go.touch()
+    first = bench.run(bench.answers(), "--wait", "--collect", "back", exit=0).lines[-1]["id"]
+    second = bench.run(bench.answers(say="else"), "--wait", exit=0).lines[-1]["id"]
+    shared = next(first[:n] for n in range(len(first), 0, -1) if second.startswith(first[:n]))
+    unique = first[: len(shared) + 1]
+    hibali = bench.hibali
+    assert hibali("runs", "show", unique, "--json", exit=0).last["id"] == first
+    assert hibali("runs", "logs", unique, exit=0).out == b""
+    hibali("runs", "collect", unique, "again", exit=0)
+    hibali("runs", "compare", unique, second, exit=0)
+    hibali("run", bench.reference, "answers.json", "--site", "here", "--after", unique, "--wait", exit=0)
+    for words in (("runs", "show"), ("runs", "wait"), ("runs", "cancel")):
+        refused = hibali(*words, shared, "--json", exit=2).last
+        assert refused["code"] == "ambiguous-id"
+        assert first in refused["message"]
+        assert second in refused["message"]
+    assert hibali("runs", "show", "zz", "--json", exit=3).last["code"] == "no-such-run"
+    operations = sorted(path.stem for path in (hibali.home.state / "operations").glob("*.jsonl"))
+    last = operations[-1]
+    short = next(last[:n] for n in range(1, 30) if sum(each.startswith(last[:n]) for each in operations) == 1)
+    assert hibali("history", "show", short, "--json", exit=0).last["id"] == last
+    assert hibali("history", "show", "2", "--json", exit=2).last["code"] == "ambiguous-id"
+    listed = hibali("runs", "list", "--state", "succeeded,failed", "--json", exit=0)
+    assert listed.last["count"] == 3
+    assert hibali("runs", "list", "--state", "RUNNING", "--json", exit=0).last["count"] == 0
+    assert hibali("runs", "list", "--state", "lost", "--state", "succeeded", "--json").last["count"] == 3
+    assert b"RUNING" in hibali("runs", "list", "--state", "RUNING", exit=2).err
