@@ -19,6 +19,7 @@ class Exit(IntEnum):
     RUN_FAILED = 7
     REFUSED = 8
     CHANGES = 10
+    NOT_VERIFIED = 11
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -90,6 +91,12 @@ class IncompleteError(HibaliError):
     """Not all was done, or not all of it is proven."""
 
     exit = Exit.INCOMPLETE
+
+
+class NotVerifiedError(HibaliError):
+    """No difference was found, but not all could be verified."""
+
+    exit = Exit.NOT_VERIFIED
 
 
 class RunFailedError(HibaliError):

@@ -26,6 +26,7 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     7: "The run failed or was cancelled.",
     8: "Refused, and nothing was changed at the target.",
     10: "There are changes (only with --detailed-exit-code).",
+    11: "Not verified: no difference was found, but some files could not be compared.",
     130: "Interrupted from the keyboard.",
     143: "Terminated.",
 }

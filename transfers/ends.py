@@ -32,6 +32,8 @@ from transfers.plan import unholdable
 from transfers.plan_file import Header, Place, typed_anywhere
 from transfers.posix import PosixStore
 from transfers.recheck import check_same_ends, drift, recheck
+from transfers.record import recorded_digests
+from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.remembering import RememberingSide
 from transfers.request import Request
 from transfers.single import SingleSource, SingleTarget
@@ -313,17 +315,36 @@ class Ends(Call):
         request, used = self._request, False
         if self._globus is not None and not isinstance(self._target, Adopter):
             target = UnprovenSide(target, self._globus.unproven())
+        missing = self._missing_records() if target_exists else None
         if request.recorded:
             ours = self._remembering(self._source, request.source, self._stores[0])
             theirs = self._remembering(target, request.target, self._target)
-            found = survey(ours, theirs, request.rules, target_exists=target_exists)
+            found = survey(ours, theirs, request.rules, target_exists=target_exists, missing_records=missing)
             used = ours.used or theirs.used
         else:
-            found = survey(self._source, target, request.rules, target_exists=target_exists)
+            found = survey(
+                self._source,
+                target,
+                request.rules,
+                target_exists=target_exists,
+                missing_records=missing,
+            )
+        if missing is not None and missing.message():
+            self.tell(Noted(missing.message(), kept=True))
         # a further name of a file is kept with that, whatever became of it
         if request.rules.checksum and not request.rules.hard_links:
             self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
         return found
+
+    def _missing_records(self) -> MissingRecords | None:
+        """What the record of the target lacks: looked for where digests decide anyhow, and after a record was cut off."""
+        request, where = self._request, self._target.where
+        if self._journal is None:
+            return None
+        cut_off = find_cut_off(request.target, where, self.receipt.id)
+        if cut_off is None and not request.rules.checksum:
+            return None
+        return MissingRecords(recorded_digests(request.target, where), cut_off, self.tell)
 
     def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
         remembering = RememberingSide(side, location, store.where)
