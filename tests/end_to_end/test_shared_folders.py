@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.end_to_end.run_tools import Bench
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, read_tree, state_of
 
@@ -231,3 +232,49 @@ def test_a_scheduled_transfer_refuses_another_folder_under_the_name_of_its_targe
     assert scheduled(there, *words, exit=8).last["code"] == "root-changed"  # gone, as when nothing is mounted
     assert not there.root.exists()
     there.hibali(*words, exit=0)  # a person may
+
+
+@needs_root
+def test_nothing_of_a_run_is_written_or_removed_behind_a_symlink_of_another_account(
+    hibali: Any, tmp_path: Path
+) -> None:
+    bench = Bench(hibali)
+    shared = tmp_path / "shared"
+    table = f'kind = "local"\nwork = "@team/hibali"\n[sites.here.roots]\nteam = "{shared}"\n'
+    bench.add_site("here", f'{table}[sites.here.container]\nname = "bare"\n[sites.here.limits]\npoll = "1s"')
+    done = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    hibali("runs", "collect", done, "got", exit=0)
+    elsewhere = tmp_path / "elsewhere"
+    (shared / "hibali").rename(elsewhere)
+    link = plant(shared / "hibali", elsewhere)
+    before = state_of(elsewhere)
+    for words in (
+        ("runs", "clean", "--site", "here"),
+        ("runs", "collect", done, "again"),
+        ("runs", "adopt", "here"),
+        ("sites", "cache", "evict", "here"),
+        (*bench.line(bench.answers(code=3)),),
+    ):
+        answer = hibali(*words, "--json", exit=8)
+        assert answer.last["code"] == "foreign-symlink", str(answer)
+    assert state_of(elsewhere) == before
+    os.lchown(link, os.geteuid(), -1)  # the work folder is where the user said
+    assert hibali("runs", "clean", "--site", "here", "--json", exit=0).lines[0]["fate"] == "removed"
+
+
+@needs_root
+def test_a_run_in_a_folder_of_another_account_is_not_taken_up(hibali: Any, tmp_path: Path) -> None:
+    bench = Bench(hibali)
+    work = bench.add_local_site()
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    state = tmp_path / "another-state"
+    state.mkdir(mode=0o700)
+    ledger = {"HIBALI_STATE": str(state)}
+    folder = work / "runs" / run_id
+    for owner, mode in ((NEIGHBOUR, 0o755), (os.geteuid(), 0o770)):
+        os.chown(folder, owner, -1)
+        folder.chmod(mode)
+        [stray] = hibali("runs", "adopt", "here", "--yes", "--json", env=ledger, exit=0).lines[:-1]
+        assert (stray["fate"], "another account" in stray["because"]) == ("left", True)
+    os.chown(work / "runs", NEIGHBOUR, -1)
+    assert hibali("runs", "adopt", "here", "--json", env=ledger, exit=8).last["code"] == "not-private"
