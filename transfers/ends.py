@@ -344,7 +344,9 @@ class Ends(Call):
         cut_off = find_cut_off(request.target, where, self.receipt.id)
         if cut_off is None and not request.rules.checksum:
             return None
-        return MissingRecords(recorded_digests(request.target, where), cut_off, self.tell)
+        known = recorded_digests(request.target, where)
+        proof = Proof.RECORDED if request.recorded else Proof.DIGEST
+        return MissingRecords(known, cut_off, self.tell, proof=proof)
 
     def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
         remembering = RememberingSide(side, location, store.where)

@@ -38,9 +38,16 @@ class MissingRecords:
     """What is on record of a target, and what is not. `cut_off` is why something is missing, where that is known."""
 
     def __init__(
-        self, known: Mapping[bytes, Expected], cut_off: CutOff | None, tell: Callable[[Event], None]
+        self,
+        known: Mapping[bytes, Expected],
+        cut_off: CutOff | None,
+        tell: Callable[[Event], None],
+        *,
+        proof: Proof = Proof.DIGEST,
     ) -> None:
+        """`proof` is how good a comparison is: digests may come from the record of an earlier call."""
         self._known = known
+        self._proof = proof
         self._cut_off = cut_off
         self._tell = tell
         self._facts: tuple[Facts, Facts] | None = None
@@ -80,7 +87,7 @@ class MissingRecords:
         known = self._known.get(target.path)
         if known is None or known.digest != digest:
             self.repaired += 1
-            self._tell(_recorded(target, digest))
+            self._tell(_recorded(target, digest, self._proof))
 
     def message(self) -> str:
         """What a person should know; "" for nothing."""
@@ -96,8 +103,8 @@ class MissingRecords:
         return " ".join(parts)
 
 
-def _recorded(target: Entry, digest: str) -> Recorded:
-    return Recorded(target.path, target.size, digest, Proof.DIGEST, target.mtime_ns, target.mode, target.etag)
+def _recorded(target: Entry, digest: str, proof: Proof) -> Recorded:
+    return Recorded(target.path, target.size, digest, proof, target.mtime_ns, target.mode, target.etag)
 
 
 def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | None:
