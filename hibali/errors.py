@@ -20,6 +20,7 @@ class Exit(IntEnum):
     REFUSED = 8
     OUTPUTS_MISSING = 9
     CHANGES = 10
+    NOT_VERIFIED = 11
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -91,6 +92,12 @@ class IncompleteError(HibaliError):
     """Not all was done, or not all of it is proven."""
 
     exit = Exit.INCOMPLETE
+
+
+class NotVerifiedError(HibaliError):
+    """No difference was found, but not all could be verified."""
+
+    exit = Exit.NOT_VERIFIED
 
 
 class RunFailedError(HibaliError):

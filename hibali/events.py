@@ -128,6 +128,28 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unverified:
+    """One file could not be verified, and why: nothing is known to compare it with."""
+
+    path: bytes
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One file that stood at the target was compared by sha256 at both ends, and its digest was missing in the record."""
+
+    path: bytes
+    size: int
+    digest: str
+    proof: str
+    mtime_ns: int
+    mode: int = -1
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Retried:
     """Something is tried again after a pause."""
 
@@ -181,6 +203,8 @@ Event = (
     | Linked
     | Packed
     | Failed
+    | Unverified
+    | Recorded
     | Retried
     | Round
     | Noted

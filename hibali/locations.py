@@ -24,7 +24,8 @@ class Location:
 
     Names that are not UTF-8 are surrogate escapes in `path` and `text`; `raw` has the bytes. At an object
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
-    `slash` tells that PATH ended in one, or was left out; `typed_local` that no site was named.
+    `slash` tells that PATH ended in one, or was left out; `typed_local` that no site was named; `confined` that things may be
+    deleted there, so that symlinks may not lead out of the site's configured root.
     """
 
     site: Site
@@ -34,6 +35,7 @@ class Location:
     read_only: bool = False
     bucket: str | None = None
     typed_local: bool = False
+    confined: bool = False
 
     @property
     def raw(self) -> bytes:
@@ -105,6 +107,11 @@ def parse_location(text: str, sites: Mapping[str, Site], folder: bytes) -> Locat
 def work_path(site: Site) -> str:
     """Where the site's run folders and cache are: like `Location.path`."""
     return _resolve(f"{site.name}:{site.work}", site, site.work)
+
+
+def guarded_roots(site: Site) -> tuple[str, ...]:
+    """The folders of a site below which no symlink of another account is followed; written like `Location.path`."""
+    return (*site.roots.values(), work_path(site), "~")
 
 
 def check_writable(target: Location) -> None:

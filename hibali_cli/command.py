@@ -27,6 +27,7 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     8: "Refused, and nothing was changed at the target.",
     9: "The run's tool ended with 0, but a required output is missing.",
     10: "There are changes (only with --detailed-exit-code).",
+    11: "Not verified: no difference was found, but some files could not be compared.",
     130: "Interrupted from the keyboard.",
     143: "Terminated.",
 }

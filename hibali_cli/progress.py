@@ -26,8 +26,10 @@ from hibali.events import (
     Noted,
     Packed,
     Planned,
+    Recorded,
     Retried,
     Round,
+    Unverified,
 )
 from hibali.text import printable
 from hibali_cli.options import Common
@@ -37,6 +39,7 @@ from hibali_cli.tally import LISTING, WAITING, Tally
 
 _LINE_SECONDS = 30.0
 _RECORD_SECONDS = 10.0
+_UNVERIFIED_NAMED = 100  # of what may be a whole archive
 
 
 class Display(Protocol):
@@ -58,6 +61,7 @@ class Telling:
         self._display = display
         self._pulse = pulse
         self._guard = threading.Lock()
+        self._unverified = 0
 
     def __call__(self, event: Event) -> None:
         """Show it, print it and pass it on, as far as it was asked for."""
@@ -66,10 +70,21 @@ class Telling:
             if self._common.json:
                 _tell_program(self._common, event)
             text = _words(self._common, event)
+            if isinstance(event, Unverified):
+                text = self._name_unverified(event)
             if text is not None:
                 self._display.line(text)
             if self._pulse is not None:
                 self._pulse.beat(self._display)
+
+    def _name_unverified(self, event: Unverified) -> str | None:
+        """The first ones, for people; programs get them all."""
+        self._unverified += 1
+        if self._unverified > _UNVERIFIED_NAMED + 1:
+            return None
+        if self._unverified > _UNVERIFIED_NAMED:
+            return "unknown  and more files; all of them are named with --json"
+        return f"unknown  {printable(event.path)}: {printable(event.message)}"
 
 
 @contextmanager
@@ -163,6 +178,8 @@ def _details(event: Event) -> str | None:
             return f"moved    {printable(event.path)}"
         case Adjusted():
             return f"adjusted {printable(event.path)}"
+        case Recorded():
+            return f"recorded {printable(event.path)}"
         case Grown():
             return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
         case Linked():
@@ -188,7 +205,7 @@ def _details(event: Event) -> str | None:
 
 
 def _tell_program(common: Common, event: Event) -> None:
-    told = isinstance(event, Failed | Noted | Round) or (
+    told = isinstance(event, Failed | Noted | Round | Unverified) or (
         common.output.verbose and not isinstance(event, Carried | Carrying | Listing | Ended)
     )
     if told:

@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hibali.errors import AccessError, Exit, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.errors import (
+    AccessError,
+    Exit,
+    IncompleteError,
+    NotFoundError,
+    NotVerifiedError,
+    TryLaterError,
+    UsageError,
+)
 from hibali.locations import read_location
 from hibali_cli.failure import tell_people
 from hibali_cli.interruption import OutOfTime
@@ -96,9 +104,21 @@ def _tell(common: Common, receipt: Receipt) -> None:
                 hint="The same line with --resume goes on from here.",
             )
         )
+    if coverage.files_unrecorded:
+        tell_people(_not_verified(receipt, coverage))
     if receipt.files_failed:
         message = f"{receipt.files_failed} differ, are missing or could not be read; they are named above"
         tell_people(IncompleteError("not-proven", message, about=receipt.target))
+
+
+def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
+    return NotVerifiedError(
+        "not-verified",
+        f"{coverage.files_unrecorded} of {receipt.files} files have no digest on record, and were not verified",
+        about=receipt.target,
+        hint="Compare them with their source: hibali verify SOURCE LOCATION. To record them:"
+        " the same push, pull or sync with --checksum.",
+    )
 
 
 def _how(coverage: Coverage) -> str:
@@ -106,8 +126,9 @@ def _how(coverage: Coverage) -> str:
     parts = []
     if coverage.files_recorded:
         parts.append(f"{coverage.files_recorded} of them hashed by an earlier call and unchanged since")
-    if coverage.files_unchecked:
-        parts.append(f"{coverage.files_unchecked} were not looked at")
+    unchecked = coverage.files_unchecked - coverage.files_unrecorded
+    if unchecked > 0:
+        parts.append(f"{unchecked} were not looked at")
     if coverage.sample_seed is not None:
         parts.append(f"the sample is that of --seed {coverage.sample_seed}")
     return "".join(f"; {part}" for part in parts)

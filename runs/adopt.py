@@ -18,6 +18,7 @@ from runs.queued import Queued
 from runs.run import RUN_ID, Run
 from runs.scheduler import NotSubmitted, Submitted, Unclear, load_scheduler
 from runs.submit import find_submission, submitted_at
+from runs.work_folder import check_private
 from transfers.far import Far
 
 
@@ -58,8 +59,13 @@ class Stray:
 
 
 def find_strays(far: Far, site: Site, book: Book) -> Iterator[Stray]:
-    """Every run with a folder at the site that the ledger does not know, oldest first."""
+    """Every run with a folder at the site that the ledger does not know, oldest first.
+
+    Raises `RefusedError` where others can write to the folder that holds them.
+    """
     runs = far.expand(work_path(site)) + b"/runs"
+    if far.stat(runs) is not None:
+        check_private(far, site, runs)
     for name in far.names(runs):
         run_id = name.decode("ascii", "replace")
         if RUN_ID.fullmatch(run_id) and not book.knows(run_id):
@@ -70,6 +76,8 @@ def _look(far: Far, site: Site, run_id: str, folder: bytes) -> Stray:
     def left(because: str, card: dict[str, Any] | None = None) -> Stray:
         return Stray(run_id, site.name, folder, card or {}, fate=Fate.LEFT, because=because)
 
+    if not far.is_private(folder):
+        return left("its folder belongs to another account, or others can write to it")
     card = read_card(far, folder, run_id)
     if card is None:
         return left("nothing in its folder says what it is")

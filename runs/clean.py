@@ -96,6 +96,8 @@ def clean_run(far: Far, site: Site, book: Book, run: Run, wanted: Wanted) -> Cle
             _remove(far, site, run)
             return Cleaned(book.note(run.id, "cleaned"), Fate.REMOVED)
     except RefusedError as problem:
+        if problem.code in {"foreign-symlink", "leaves-root"}:
+            raise
         return Cleaned(run, Fate.KEPT, problem.message)
     except IncompleteError as problem:
         return Cleaned(run, Fate.FAILED, problem.message)

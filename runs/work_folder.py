@@ -6,7 +6,6 @@ from hibali.errors import RefusedError
 from hibali.locations import work_path
 from hibali.sites import Site
 from hibali.text import printable
-from transfers.entry import Kind
 from transfers.far import Far
 
 
@@ -15,12 +14,16 @@ def make_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
     work = far.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
         far.make_folder(path)
-        found = far.stat(path)
-        if found is None or found.kind is not Kind.FOLDER or (found.mode >= 0 and found.mode & 0o022):
-            raise RefusedError(
-                "not-private",
-                "others can write to this folder of the site",
-                about=f"{site.name}:{printable(path)}",
-                hint=f"There: chmod go-w {printable(path)}",
-            )
+        check_private(far, site, path)
     return work
+
+
+def check_private(far: Far, site: Site, path: bytes) -> None:
+    """Raise `RefusedError` where a folder is not ours, or others can write to it."""
+    if not far.is_private(path):
+        raise RefusedError(
+            "not-private",
+            "this folder of the site belongs to another account, or others can write to it",
+            about=f"{site.name}:{printable(path)}",
+            hint=f"If it is yours: chmod go-w {printable(path)}",
+        )

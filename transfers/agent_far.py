@@ -61,6 +61,12 @@ class AgentFar:
         answer = self._connection.ask("stat", path=frames.text_of(path))
         return one_entry(answer, self._connection)
 
+    def is_private(self, path: bytes) -> bool:
+        """See Far."""
+        answer = self._connection.ask("is_private", path=frames.text_of(path))
+        with self._connection.understanding():
+            return bool(answer.header["private"])
+
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         """See Far."""
         answer = self._connection.ask("make_folder", path=frames.text_of(path), exclusive=exclusive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 # Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing behind them is swallowed.
@@ -50,12 +51,14 @@ def local_command(python: str) -> list[str]:
     return [python, "-I", "-S", "-c", BOOTSTRAP]
 
 
-def opening(nonce: str, *, here: bool = False) -> bytes:
-    """What is written to the agent's standard input before the first frame; `here` it loads the modules we run from."""
+def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> bytes:
+    """What is written to the agent's standard input before the first frame; `here` it loads the modules we run from.
+
+    `roots` are the site's, as `transfers.agent.serve.main` has them.
+    """
+    call = f"transfers.agent.serve.main({nonce!r}, {tuple(roots)!a})"
     source = _HERE.format(str(_ROOT)).encode("ascii") if here else _source()
-    packed = zlib.compress(
-        source + f"import transfers.agent.serve\ntransfers.agent.serve.main({nonce!r})\n".encode("ascii"), 9
-    )
+    packed = zlib.compress(source + f"import transfers.agent.serve\n{call}\n".encode("ascii"), 9)
     return b"%08d" % len(packed) + packed
 
 

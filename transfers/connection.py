@@ -42,10 +42,11 @@ class Connection:
         *,
         here: bool = False,
         look_at: bytes | None = None,
+        roots: Sequence[str] = (),
     ) -> None:
         """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
 
-        It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked
+        Below the site's `roots` it follows no symlink of another account. It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked
         at once: the first of `answers` tells it.
         """
         self.where = where
@@ -60,7 +61,7 @@ class Connection:
         self.round_trip = 60.0  # seconds; the shortest that was seen
         self._posted: list[str] = []
         try:
-            self.greeting = self._start(look_at)
+            self.greeting = self._start(look_at, roots)
             if memory is not None:
                 self.post("share", descriptor=memory.descriptor, size=memory.size)
         except BaseException:
@@ -69,10 +70,10 @@ class Connection:
             raise
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def _start(self, look_at: bytes | None) -> dict[str, Any]:
+    def _start(self, look_at: bytes | None, roots: Sequence[str]) -> dict[str, Any]:
         nonce = secrets.token_hex(16)
         try:
-            self._write_all(opening(nonce, here=self._here))
+            self._write_all(opening(nonce, roots, here=self._here))
         except OSError:
             raise self._gone() from None
         if look_at is not None:
@@ -227,7 +228,7 @@ class Connection:
         if code == "overtaken":
             hint = "The same line again looks at what is there now, and goes on."
             return TryLaterError(code, message, about=about, hint=hint, transient=False)
-        return error_of(code)(code, message, about=about)
+        return error_from(code, message, about)
 
     def _about(self, header: dict[str, Any]) -> str:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
@@ -273,6 +274,12 @@ class Connection:
         self._process.end(patience)
 
 
+_HINTS = {
+    "foreign-symlink": "If you trust where it leads, name that path instead.",
+    "leaves-root": "To delete there, name that path instead, or configure it as a root of the site.",
+}
+
+
 def _locked(header: dict[str, Any], where: str) -> TryLaterError:
     told = header.get("holder")
     holder = told if isinstance(told, dict) else {}
@@ -287,8 +294,12 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
     )
 
 
-def error_of(code: str) -> type[HibaliError]:
-    """The class of error for a code that an agent tells."""
+def error_from(code: str, message: str, about: str) -> HibaliError:
+    """The error for a code and a message that an agent tells."""
+    return _error_of(code)(code, message, about=about, hint=_HINTS.get(code, ""))
+
+
+def _error_of(code: str) -> type[HibaliError]:
     if code == "vanished":
         return NotFoundError
     if code == "denied":
@@ -302,6 +313,8 @@ def error_of(code: str) -> type[HibaliError]:
         "not-private",
         "backup-overlaps",
         "other-filesystem",
+        "foreign-symlink",
+        "leaves-root",
     }:
         return RefusedError
     if code in {

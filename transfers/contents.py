@@ -29,6 +29,14 @@ class Resolves(Protocol):
         """
 
 
+@runtime_checkable
+class Guarded(Protocol):
+    """A store whose site has symlinks that other accounts may have made."""
+
+    def check_trusted(self) -> None:
+        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
+
+
 def contents(
     location: Location, *, recall: bool = False, tell: Listener = ignore
 ) -> Generator[bytes | bytearray | memoryview, None, None]:
@@ -76,6 +84,8 @@ def _real_place(location: Location, store: Store) -> Location:
         raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=location.text)
     if not isinstance(store, Resolves):
         return location
+    if isinstance(store, Guarded):
+        store.check_trusted()
     return replace(location, path=store.resolved()[0].decode("utf-8", "surrogateescape"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
-from hibali.locations import Location
+from hibali.locations import Location, guarded_roots
 from hibali.login import explain_ssh, unattended_options
 from hibali.sites import Reached, Site
 from transfers.agent import frames
@@ -86,7 +86,7 @@ def open_way(
         answer = line.ask(
             "reach",
             words=[*_words(reached, host), remote_command(there.ssh.python)],
-            opening=b64encode(opening(nonce)).decode("ascii"),
+            opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
             nonce=nonce,
         ).header
         with line.understanding():

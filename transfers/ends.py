@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import cast
 
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Listing, Noted
-from hibali.ledger import now
+from hibali.ledger import now, scheduled_by
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.adopting import Adopter
@@ -21,6 +22,7 @@ from transfers.fidelity import check_fidelity, take_attributes
 from transfers.globus.carrying import globus_between, open_globus
 from transfers.guarded import check_guarded
 from transfers.journal_lines import origin_line, place_line
+from transfers.known_root import KnownRoots, KnowsRoot
 from transfers.mover import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover
 from transfers.packs.seeing import Seeing, refuse_packed
@@ -30,6 +32,8 @@ from transfers.plan import unholdable
 from transfers.plan_file import Header, Place, typed_anywhere
 from transfers.posix import PosixStore
 from transfers.recheck import check_same_ends, drift, recheck
+from transfers.record import recorded_digests
+from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.remembering import RememberingSide
 from transfers.request import Request
 from transfers.single import SingleSource, SingleTarget
@@ -37,9 +41,9 @@ from transfers.store import Store
 from transfers.survey import Survey, missing_source, survey
 from transfers.unproven import UnprovenSide
 
-_BY_GLOBUS = frozenset(
-    {"LocalStore", "PosixStore", "SftpStore", "GlobusStore"}
-)  # plain files, as both ends see them
+# plain files, as both ends see them
+_BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
+_TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
 class Ends(Call):
@@ -49,6 +53,10 @@ class Ends(Call):
         super().__init__(request, tell, stack, dry=dry)
         self._seeing = Seeing(self._open_plain)
         self._dataset: DatasetStore | None = None  # the target, where it is in one
+        self._plain: Store | None = None  # what was opened last, without what looks through it
+        self._target_root: tuple[KnownRoots, KnowsRoot, bytes] | None = (
+            None  # the target, where a schedule writes to it
+        )
 
     def _open_plain(self, location: Location) -> Store:
         """As it is, but for what git-annex makes of a file."""
@@ -56,7 +64,8 @@ class Ends(Call):
         def opened(at: Location) -> Store:
             return open_store(self._request.paced(at), tell=self._tell_others)
 
-        return see_dataset(opened(location), location, opened, self._tell_others)
+        self._plain = opened(location)
+        return see_dataset(self._plain, location, opened, self._tell_others)
 
     def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
@@ -67,11 +76,28 @@ class Ends(Call):
         """Packs go only where there are some or nothing else is, and nothing else where there are some."""
         store = self._open_plain(location)
         self._stack.callback(store.close)
+        self._check_target_root(location)
         self._keeps_history(store)
         if self._request.pack_bytes:
             return self._take(open_target(store, location.text))
         refuse_packed(store, location.text)
         return self._take(store)
+
+    def _check_target_root(self, location: Location) -> None:
+        """A schedule writes to the folder that it wrote to before. Raises `RefusedError`."""
+        schedule, store = scheduled_by().get("schedule"), self._plain
+        if schedule is None or self._request.operation not in _TYPED:
+            return
+        if store is not None and isinstance(store, KnowsRoot):
+            known = KnownRoots(schedule)
+            self._target_root = known, store, store.where
+            known.check(location, store, store.where)
+
+    def remember_root(self) -> None:
+        """For the next run of the schedule."""
+        if self._target_root is not None:
+            known, store, where = self._target_root
+            known.remember(self._request.target, store, where)
 
     def _keeps_history(self, store: Store) -> None:
         """What comes into a dataset is saved there. Raises `UsageError` where something is to be pushed on from elsewhere."""
@@ -205,7 +231,8 @@ class Ends(Call):
 
     def _find_ends(self) -> tuple[Source, Store]:
         """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
-        source, target = self._request.source, self._request.target
+        source = self._request.source
+        target = replace(self._request.target, confined=self._request.rules.delete)
         store, found = self._seeing.find(source)
         if self._request.chosen is not None:
             store = cast("Store", ChosenStore(store, self._request.chosen))
@@ -289,17 +316,38 @@ class Ends(Call):
         request, used = self._request, False
         if self._globus is not None and not isinstance(self._target, Adopter):
             target = UnprovenSide(target, self._globus.unproven())
+        missing = self._missing_records() if target_exists else None
         if request.recorded:
             ours = self._remembering(self._source, request.source, self._stores[0])
             theirs = self._remembering(target, request.target, self._target)
-            found = survey(ours, theirs, request.rules, target_exists=target_exists)
+            found = survey(ours, theirs, request.rules, target_exists=target_exists, missing_records=missing)
             used = ours.used or theirs.used
         else:
-            found = survey(self._source, target, request.rules, target_exists=target_exists)
+            found = survey(
+                self._source,
+                target,
+                request.rules,
+                target_exists=target_exists,
+                missing_records=missing,
+            )
+        if missing is not None and missing.message():
+            self.tell(Noted(missing.message(), kept=True))
         # a further name of a file is kept with that, whatever became of it
         if request.rules.checksum and not request.rules.hard_links:
             self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
         return found
+
+    def _missing_records(self) -> MissingRecords | None:
+        """What the record of the target lacks: looked for where digests decide anyhow, and after a record was cut off."""
+        request, where = self._request, self._target.where
+        if self._journal is None:
+            return None
+        cut_off = find_cut_off(request.target, where, self.receipt.id)
+        if cut_off is None and not request.rules.checksum:
+            return None
+        known = recorded_digests(request.target, where)
+        proof = Proof.RECORDED if request.recorded else Proof.DIGEST
+        return MissingRecords(known, cut_off, self.tell, proof=proof)
 
     def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
         remembering = RememberingSide(side, location, store.where)

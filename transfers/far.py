@@ -57,6 +57,9 @@ class Far(Protocol):
     def stat(self, path: bytes) -> Entry | None:
         """What stands there, the last component's symlink followed; None when absent."""
 
+    def is_private(self, path: bytes) -> bool:
+        """Whether a folder of this account, or of root, is there that nobody else may write to; symlinks are followed."""
+
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         """Make it and those above it, 0700; with `exclusive` only one caller ever gets True for a path."""
 

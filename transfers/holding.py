@@ -6,7 +6,6 @@ import secrets
 from typing import Any
 
 from hibali.errors import TryLaterError
-from transfers.agent import frames
 from transfers.agent.former import THERE
 from transfers.connection import Connection
 from transfers.lock_record import this_client
@@ -42,7 +41,7 @@ class Holding:
         """The lines of these agents are let go of, and nobody knows whether they have ended."""
         self._formers += formers
 
-    def take_back(self, connection: Connection, root: bytes, *, anew: bool) -> None:
+    def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
         """End the agents of former lines, and take the lock again. Raises where somebody else has it, or has landed there.
 
         With `anew` all is looked at after this, and whoever landed there meanwhile does no harm.
@@ -55,5 +54,6 @@ class Holding:
                 raise TryLaterError("former-agent", message, about=connection.where)
         # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
         self._formers = []
-        where = ("open", {"path": frames.text_of(root), "make": False})
-        connection.ask_all([where, self.question(self._operation, back=not anew, walked=self.walked)])
+        connection.ask_all(
+            [("open", opening), self.question(self._operation, back=not anew, walked=self.walked)]
+        )

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hibali.errors import HibaliError
-from hibali.events import Deleted, Event, Failed, Grown, Linked, Moved, Noted
+from hibali.events import Deleted, Event, Failed, Grown, Linked, Moved, Noted, Recorded
 from hibali.ledger import Journal, ledger_folder, now, scheduled_by
 from hibali.locations import Location
 from hibali.text import path_fields
@@ -67,6 +67,18 @@ def journal_line(event: Event) -> dict[str, Any] | None:
                 "kind": "moved",
                 **path_fields(event.path),
                 "entry": event.kind,
+                "size": event.size,
+                "mtime_ns": event.mtime_ns,
+                "mode": event.mode,
+                "sha256": event.digest,
+                "etag": event.etag,
+                "proof": event.proof,
+            }
+        case Recorded():
+            return {
+                "kind": "recorded",
+                **path_fields(event.path),
+                "entry": "file",
                 "size": event.size,
                 "mtime_ns": event.mtime_ns,
                 "mode": event.mode,

@@ -19,6 +19,7 @@ from transfers.tree import Tree
 _IN_MEMORY = 8 * 1024 * 1024
 
 Fail = Callable[[Failed], None]
+Unknown = Callable[[bytes], None]
 
 
 class Pair(NamedTuple):
@@ -93,17 +94,21 @@ def unmet_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Fa
 
 
 def match_digests(
-    tree: Tree, expected: Mapping[bytes, str], fail: Fail, *, exact: bool, below: bytes
+    tree: Tree, expected: Mapping[bytes, str], fail: Fail, unknown: Unknown, *, exact: bool, below: bytes
 ) -> Matched:
-    """What should stand in one tree, and does. With `exact`, anything more below the prefix `below` is a failure."""
+    """What should stand in one tree, and does. With `exact`, anything more below the prefix `below` is a failure.
+
+    Without it, files that nothing is known of are told to `unknown`.
+    """
     found = Matched()
     wanted = ((path, None) for path in sorted(expected))
     for path, (named, file, link) in _together(wanted, _by_path(tree.files), _by_path(tree.links)):
         if not named:
             if exact and path.startswith(below):
                 fail(Failed(path, "unexpected", "nothing is known of it"))
-            else:
-                found.nobodys += bool(file)
+            elif file:
+                found.nobodys += 1
+                unknown(path)
         elif file:
             found.pairs.add(Pair(file[0], None, expected[path]))
         elif link:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from hibali import __version__
 from hibali.errors import UsageError
 from hibali.events import Failed
 from hibali.locations import Location
+from hibali.signing import sign
 from hibali.strict_json import line_of_json
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
@@ -25,6 +26,7 @@ from transfers.rules import Rules
 from transfers.spool import Spool, sort_on_disk
 from transfers.survey import Survey
 
+SIGNED_AS = "plan"
 _RUN = 20_000  # so many actions are sorted in memory at a time
 
 Line = dict[str, Any]
@@ -58,7 +60,8 @@ def typed_anywhere(location: Location) -> bytes:
 
 
 def write_plan(path: Path, header: Header, found: Survey) -> None:
-    """Put the plan at `path`, whole or not at all. Raises `UsageError` where that cannot be written."""
+    """Put the plan at `path`, signed, whole or not at all. Raises `UsageError` where that cannot be written."""
+    sign(SIGNED_AS, b"")  # where there can be no key nothing is written
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -66,7 +69,7 @@ def write_plan(path: Path, header: Header, found: Survey) -> None:
             raise UsageError("not-a-file", "a plan is written to a plain file", about=str(path))
         with open(os.open(partial, flags, 0o600), "wb") as stream:  # noqa: PTH123  # opened with flags of its own
             try:
-                stream.writelines(plan_lines(header, found))
+                stream.writelines(plan_lines(header, found, lambda end: sign(SIGNED_AS, end)))
                 stream.flush()
                 os.fsync(stream.fileno())
                 partial.replace(path)
@@ -83,8 +86,10 @@ def write_plan(path: Path, header: Header, found: Survey) -> None:
         ) from None
 
 
-def plan_lines(header: Header, found: Survey) -> Iterator[bytes]:
-    """Every line with its newline: the header, what cannot be done, the moves, the deletions, the end.
+def plan_lines(
+    header: Header, found: Survey, signature: Callable[[bytes], str] | None = None
+) -> Iterator[bytes]:
+    """Every line with its newline: the header, what cannot be done, the moves, the deletions, the end, which is signed.
 
     Actions stand in the canonical order of their names, so that one that comes twice is seen, and both sides
     can be looked at again beside it in constant memory.
@@ -96,8 +101,21 @@ def plan_lines(header: Header, found: Survey) -> Iterator[bytes]:
         summed.update(line)
         count += 1
         yield line
-    end = {"schema": 1, "kind": "plan-end", "count": count, **totals(found), "sha256": summed.hexdigest()}
+    end: Line = {
+        "schema": 1,
+        "kind": "plan-end",
+        "count": count,
+        **totals(found),
+        "sha256": summed.hexdigest(),
+    }
+    if signature is not None:
+        end["signature"] = signature(signed_content(end))
     yield line_of_json(end).encode("ascii") + b"\n"
+
+
+def signed_content(end: Line) -> bytes:
+    """What the signature of a plan is of: its last line without it, where the sha256 stands for all others."""
+    return line_of_json({name: end[name] for name in end if name != "signature"}).encode("ascii")
 
 
 def totals(found: Survey) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.strict_json import read_json
 from transfers.plan import Verb
 from transfers.plan_fields import WrongLineError, action_of, name, number, only, rules_of, text, truth
-from transfers.plan_file import Header, Place, totals
+from transfers.plan_file import Header, Place, signed_content, totals
 from transfers.store import Problem
 from transfers.survey import Survey
 
@@ -42,10 +43,17 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class SavedPlan:
-    """A plan that was read whole: `planned` has its actions in canonical order and its counts; close it."""
+    """A plan that was read whole: `planned` has its actions in canonical order and its counts; close it.
+
+    `owner` and `mode` are the file's; `signature` is to be one of `signed` (transfers.plan_trust).
+    """
 
     header: Header
     planned: Survey
+    owner: int = -1
+    mode: int = 0
+    signed: bytes = b""
+    signature: str = ""
 
 
 def read_plan(path: Path) -> SavedPlan:
@@ -78,6 +86,7 @@ class _Reading:
         self._before = b""
         self._deleting = False
         self._deletes = False
+        self._signed, self._signature = b"", ""
         self.line = 0
         self.planned = Survey()
 
@@ -95,7 +104,8 @@ class _Reading:
                 self._action(record)
             else:
                 raise WrongLineError("this kind of line has no place in a plan")
-        return SavedPlan(header, self.planned)
+        file = os.fstat(self._stream.fileno())
+        return SavedPlan(header, self.planned, file.st_uid, file.st_mode, self._signed, self._signature)
 
     def _records(self) -> Iterator[Record]:
         """All but the last; the last is held against what came before it."""
@@ -144,7 +154,9 @@ class _Reading:
     def _end(self, record: Record, digest: str) -> None:
         found = self.planned
         counted = totals(found)
-        only(record, {"schema", "kind", "count", "sha256", *counted})
+        only(record, {"schema", "kind", "count", "sha256", "signature", *counted})
+        self._signed = signed_content(record)
+        self._signature = text(record, "signature") if "signature" in record else ""
         if number(record, "count") != self.line - 1 or record.get("sha256") != digest:
             raise WrongLineError("what stands above is not what was written: its sha256 differs")
         for key in ("files_to_move", "bytes_to_move", "files_to_delete"):

@@ -24,6 +24,7 @@ from transfers.entry import Entry, Proof
 from transfers.gridftp_landing import Carriage, GridftpLanding
 from transfers.growing import Growing
 from transfers.holding import Holding
+from transfers.known_root import Identity
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.paged import PagedListing, entries_of
@@ -66,12 +67,14 @@ class PosixStore:
         lease: int = LEASE_SECONDS,
         reopen: Reopen | None = None,
         patience: float = 0.0,
+        confined: bool = False,
     ) -> None:
         """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
 
-        After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
+        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
         """
         self.facts = facts
+        self._confined = confined
         self._lines = lines or no_lines()
         self._reopen = reopen
         self.patience = patience
@@ -130,6 +133,21 @@ class PosixStore:
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
+    def identity(self) -> Identity | None:
+        """See KnowsRoot."""
+        try:
+            self._open()
+        except NotFoundError:
+            return None
+        answer = self._connection.ask("identity")
+        with self._connection.understanding():
+            device, inode = int(answer.header["device"]), int(answer.header["inode"])
+        return Identity(str(self._connection.greeting.get("boot")), device, inode)
+
+    def check_trusted(self) -> None:
+        """See Guarded."""
+        self._connection.ask("check_path", path=frames.text_of(self.where))
+
     def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
         """See Resolves."""
         asked = [frames.text_of(path) for path in (self.where, *paths)]
@@ -162,9 +180,12 @@ class PosixStore:
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
-            self._connection.ask("open", path=frames.text_of(self.where), make=make)
+            self._connection.ask("open", **self._opening(make=make))
             self._opened = True
             self._lines.start_early(self._connection.round_trip)
+
+    def _opening(self, *, make: bool = False) -> dict[str, Any]:
+        return {"path": frames.text_of(self.where), "make": make, "confined": self._confined}
 
     def _open_folder(self) -> bool:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
@@ -242,7 +263,8 @@ class PosixStore:
         path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
         self._opened = False  # the agent has one root open at a time
         self._connection.post("look", path=frames.text_of(path))
-        return PosixStore(self._connection, self.facts, self._lines, lease=self._holding.lease), b""
+        lease, confined = self._holding.lease, self._confined
+        return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See StoresWhole."""
@@ -491,7 +513,7 @@ class PosixStore:
         asked = [self._holding.question(operation)]
         root = frames.text_of(self.where)
         if not self._opened:
-            asked.insert(0, ("open", {"path": root, "make": make}))
+            asked.insert(0, ("open", self._opening(make=make)))
         answers = self._connection.ask_all([*asked, ("look", {"path": root})])
         self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
         self._opened = True
@@ -575,7 +597,7 @@ class PosixStore:
             raise connection.broken("looked elsewhere")
         self._seen = self._look_in(looked)
         if self._holding.held:
-            self._holding.take_back(connection, self.where, anew=anew)
+            self._holding.take_back(connection, self._opening(), anew=anew)
             self._opened = True
         self._returns += self._was_lost
         self._was_lost = False

@@ -12,11 +12,15 @@ from transfers.entry import Proof, weakest
 
 @dataclass(slots=True)
 class Coverage:
-    """How much a verification looked at: hashed now, known from the call it went on from, or not looked at at all."""
+    """How much a verification looked at: hashed now, known from the call it went on from, or not looked at at all.
+
+    Of the last, `files_unrecorded` are those that have no digest on record.
+    """
 
     files_hashed: int = 0
     files_recorded: int = 0
     files_unchecked: int = 0
+    files_unrecorded: int = 0
     sample_seed: int | None = None
 
 

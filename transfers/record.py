@@ -34,7 +34,7 @@ def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
         for record in records:
             if record.get("kind") == "place":
                 same = record.get("site") == location.site.name and record.get("bucket") == location.bucket
-                prefix = _relation(path_from_fields(record, "place"), where) if same else None
+                prefix = relation(path_from_fields(record, "place"), where) if same else None
                 if prefix is None:
                     break
             elif prefix is not None and record.get("kind") == "empty":
@@ -50,7 +50,7 @@ def _began(journal: Path) -> tuple[str, str]:
     return str(first.get("at", "")), journal.name
 
 
-def _relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
+def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
     """What to put before and what to take from a recorded path to make it relative to `wanted`; None when apart."""
     place, wanted = place.rstrip(b"/"), wanted.rstrip(b"/")
     if place == wanted:
@@ -82,7 +82,7 @@ def _relative(path: bytes, before: bytes, below: bytes) -> bytes | None:
 
 def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, below: bytes) -> None:
     kind = record.get("kind")
-    if kind not in {"moved", "linked", "deleted"}:
+    if kind not in {"moved", "recorded", "linked", "deleted"}:
         return
     path = _relative(path_from_fields(record), before, below)
     if path is None:

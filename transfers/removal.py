@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Planned, ignore
@@ -110,7 +110,7 @@ class _Removal:
         self._tell_others(event)
 
     def _open(self, location: Location) -> Store:
-        store = open_store(location, tell=self._tell_others)
+        store = open_store(replace(location, confined=True), tell=self._tell_others)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store

@@ -28,6 +28,7 @@ from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, entry_of, expand, kind_of, listed_names
 from transfers.sftp_reading import Files
+from transfers.sftp_trusted import Guard
 from transfers.store import Space
 
 # What such a wrapper passes on as it is, and what no login shell reads as anything else (S7).
@@ -43,9 +44,11 @@ _REFUSED = 255  # ssh's own status
 class SftpFar:
     """One login at one site (transfers.far.Far)."""
 
-    def __init__(self, client: Client, login: Login, command: Sequence[str]) -> None:
-        """`command` are the words before the host of a login, the user's own ssh."""
+    def __init__(self, client: Client, login: Login, command: Sequence[str], guard: Guard) -> None:
+        """`command` are the words before the host of a login, the user's own ssh; `guard` tells whose symlinks there are."""
         self._client = client
+        self._guard = guard
+        self._read_in: set[bytes] = set()  # folders that were looked at before something was read in them
         self._login = login
         self._command = tuple(command)
         self._facts: dict[str, str] | None = None
@@ -80,11 +83,23 @@ class SftpFar:
         found = self._client.stat(path, follow=True)
         return None if found is None else entry_of(b"", found)
 
+    def is_private(self, path: bytes) -> bool:
+        """See Far; what a server does not tell counts for private."""
+        self._guard.reach(path)
+        found = self._client.stat(path, follow=True)
+        if found is None or kind_of(found) is not Kind.FOLDER:
+            return False
+        return found.user in {None, 0, self._client.home_user()} and not (found.mode or 0) & 0o022
+
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         """See Far."""
+        self._guard.check_above([path])
+        return self._make_folder(path, exclusive=exclusive)
+
+    def _make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         above = path.rpartition(b"/")[0]
         if above and self._client.stat(above, follow=True) is None:
-            self.make_folder(above)
+            self._make_folder(above)
         try:
             self._client.ask_make_folder(path, 0o700).wait()
         except StatusError as problem:
@@ -96,6 +111,7 @@ class SftpFar:
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """See Far; durable where the server offers fsync."""
+        self._guard.check_above([path])
         client = self._client
         partial = path.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
         mode = 0o700 if executable else 0o600
@@ -128,6 +144,10 @@ class SftpFar:
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
         """See Far."""
         client = self._client
+        above = path.rpartition(b"/")[0]
+        if above not in self._read_in:
+            self._guard.check_above([path])
+            self._read_in.add(above)
         found = client.stat(path)
         if found is None:
             return None
@@ -188,6 +208,10 @@ class SftpFar:
 
     def copy(self, source: bytes, target: bytes) -> None:
         """See Far: copied there where the server can, else through here."""
+        self._guard.check_above([source, target])
+        self._copy(source, target)
+
+    def _copy(self, source: bytes, target: bytes) -> None:
         found = self._client.stat(source)
         if found is None:
             raise NotFoundError(
@@ -195,9 +219,9 @@ class SftpFar:
             )
         try:
             if kind_of(found) is Kind.FOLDER:
-                self.make_folder(target)
+                self._make_folder(target)
                 for name in self.names(source):
-                    self.copy(source + b"/" + name, target + b"/" + name)
+                    self._copy(source + b"/" + name, target + b"/" + name)
             elif kind_of(found) is Kind.LINK:
                 (link,) = self._client.names_of(self._client.ask_readlink(source))
                 self._client.ask_symlink(target, link.name).wait()
@@ -230,6 +254,7 @@ class SftpFar:
 
     def move(self, source: bytes, target: bytes) -> None:
         """See Far."""
+        self._guard.check_above([source, target])
         self._client.settle([self._client.ask_move(source, target)])
 
     def remove_tree(self, path: bytes) -> None:
@@ -237,13 +262,18 @@ class SftpFar:
         client = self._client
         if not path.strip(b"/"):
             raise RefusedError("unsafe-name", "refusing to remove /", about=client.where)
+        self._guard.reach(path.rpartition(b"/")[0] or b"/", writes=True, confined=True)
+        self._remove_tree(path)
+
+    def _remove_tree(self, path: bytes) -> None:
+        client = self._client
         found = client.stat(path)
         if found is None:
             return
         try:
             if kind_of(found) is Kind.FOLDER:
                 for name in self.names(path):
-                    self.remove_tree(path + b"/" + name)
+                    self._remove_tree(path + b"/" + name)
                 client.ask_remove_folder(path).wait()
             else:
                 client.ask_remove(path).wait()

@@ -19,6 +19,7 @@ from transfers.sftp_listing import Listing
 from transfers.sftp_lock import SftpLock
 from transfers.sftp_own import Own
 from transfers.sftp_reading import Files, Reading
+from transfers.sftp_trusted import Guard
 from transfers.sftp_vacating import Vacating
 from transfers.store import (
     Adjustment,
@@ -56,21 +57,48 @@ class SftpStore:
         read_back: bool,
         logins: int = 0,
         lease: int = LEASE_SECONDS,
+        guard: Guard | None = None,
+        confined: bool = False,
     ) -> None:
-        """`path` is absolute."""
+        """`path` is absolute; `guard` tells whose the symlinks in it are. `confined` as PosixStore has it."""
         self.facts = facts
         self.where = path
+        self._guard = guard
+        self._confined = confined
+        self._reached = False
+        self._real = path  # without symlinks, once it is used
         self.logins = logins
         self._client = client
         self._read_back = read_back
         self._lease = lease
-        self._beneath = Beneath(client, path)
-        self._files = Files(client, self._beneath)
-        self._own = Own(client, self._beneath)
+        self._stand_at(path)
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
         self._places: list[bytes] = []
         self._tidy = False  # all orphans are known, and nothing else can be left
+
+    def _stand_at(self, path: bytes) -> None:
+        self._beneath = Beneath(self._client, path)
+        self._files = Files(self._client, self._beneath)
+        self._own = Own(self._client, self._beneath)
+
+    def _reach(self) -> None:
+        """Follow the path of the root, once. Raises `RefusedError`."""
+        if self._reached or self._guard is None:
+            return
+        self._real = self._guard.reach(self.where, confined=self._confined).path
+        if self._real != self.where:
+            self._stand_at(self._real)
+        self._reached = True
+
+    def _check_path(self) -> None:
+        """Before anything is changed: raise `RefusedError` or `IncompleteError` where the path leads elsewhere by now."""
+        if self._guard is not None and self._reached:
+            self._guard.check_same(self.where, self._real)
+
+    def check_trusted(self) -> None:
+        """See Guarded."""
+        self._reach()
 
     @property
     def wire_bytes(self) -> int:
@@ -85,7 +113,16 @@ class SftpStore:
     def shelf(self, folder: bytes) -> tuple[SftpStore, bytes]:
         """See Shelving."""
         path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
-        return SftpStore(self._client, path, self.facts, read_back=self._read_back, lease=self._lease), b""
+        inner = SftpStore(
+            self._client,
+            path,
+            self.facts,
+            read_back=self._read_back,
+            lease=self._lease,
+            guard=self._guard,
+            confined=self._confined,
+        )
+        return inner, b""
 
     def expect(self, size: int) -> None:
         """See Store: there is one channel."""
@@ -100,6 +137,7 @@ class SftpStore:
         if not path:
             found = self._client.stat(self.where, follow=True)
             return None if found is None else entry_of(b"", found)
+        self._reach()
         wrong = self._beneath.parents([path])
         if path in wrong:
             if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
@@ -129,6 +167,7 @@ class SftpStore:
 
     def _open_folder(self) -> bool:
         """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
+        self._reach()
         found = self.stat()
         if found is None:
             raise NotFoundError("vanished", "there is nothing of that name", about=self._client.where)
@@ -138,7 +177,10 @@ class SftpStore:
 
     def make_root(self) -> None:
         """See Store."""
-        parts = self.where.strip(b"/").split(b"/")
+        self._reach()
+        if self._guard is not None:
+            self._guard.reach(self.where, writes=True)
+        parts = self._real.strip(b"/").split(b"/")
         for count in range(1, len(parts) + 1):
             path = b"/" + b"/".join(parts[:count])
             found = self._client.stat(path, follow=True)
@@ -164,15 +206,18 @@ class SftpStore:
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
+        self._reach()
         return Reading(self._files).read(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
+        self._reach()
         return Reading(self._files).digest(entries)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """See Store; the target must be locked."""
         lock = self._held()
+        self._check_path()
         try:
             before = self._own.seeds()
             seed = self._own.open_seed()
@@ -237,6 +282,7 @@ class SftpStore:
         coming = iter(entries)
         while batch := [*islice(coming, _BATCH)]:
             lock.check()
+            self._check_path()
             yield from self._remove_batch(batch)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
@@ -250,17 +296,20 @@ class SftpStore:
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating."""
         lock = self._held()
-        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself=itself)
+        itself_at = self.where if itself else None
+        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
 
     def sweep(self) -> _Troubles:
         """See Vacating."""
         lock = self._held()
+        self._check_path()
         self._purge(self._orphans)
         self._orphans = []
         return Vacating(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
 
     def vacate(self) -> Problem | None:
         """See Vacating."""
+        self._check_path()
         vacating = Vacating(self._client, self._beneath, self._own, self._held())
         vacating.remove_own()
         self._tidy = False
@@ -320,6 +369,7 @@ class SftpStore:
         if make:
             self.make_root()
         self._open_folder()
+        self._check_path()
         self._lock = SftpLock(self._client, self._beneath, self._own, operation, self._lease)
         return _Held(self)
 

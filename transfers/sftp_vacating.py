@@ -24,10 +24,13 @@ class Vacating:
         self._lock = lock
         self._where = beneath.full(b"").rstrip(b"/")
 
-    def check(self, places: list[bytes], *, itself: bool) -> None:
-        """Raise `TryLaterError("locked")` where somebody of this account holds a folder above, or one of `places`."""
-        if itself:
-            found = self._client.stat(self._where)
+    def check(self, places: list[bytes], itself_at: bytes | None) -> None:
+        """Raise `TryLaterError("locked")` where somebody of this account holds a folder above, or one of `places`.
+
+        What stands at `itself_at`, the root's path as it was typed, has to be a folder and no symlink.
+        """
+        if itself_at is not None:
+            found = self._client.stat(itself_at.rstrip(b"/"))
             if found is None or kind_of(found) is not Kind.FOLDER:
                 raise RefusedError(
                     "symlink-in-the-way",

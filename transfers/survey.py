@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from transfers.hard_links import FirstNames, Names
 from transfers.mover import Side
 from transfers.paged import BothSides, Page, PagedListing
 from transfers.plan import IN_THE_WAY, Action, Conflict, Decision, Verb, decide, kept
+from transfers.record_repair import MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages
 from transfers.selection import unmet
 from transfers.spool import Spool
@@ -130,16 +131,27 @@ class Survey:
         self.deletions.close()
 
 
-def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> Survey:
+def survey(
+    source: Side,
+    target: Side,
+    rules: Rules,
+    *,
+    target_exists: bool,
+    missing_records: MissingRecords | None = None,
+) -> Survey:
     """List both sides and decide everything. Raises the errors of listing and reaching.
 
-    What could not be listed is kept in `unlisted`; a listing that cannot be trusted is raised.
+    Of what is compared by digest, what is `missing_records` is told to them. What could not be listed is kept in `unlisted`; a listing that cannot be trusted is raised.
     """
     found = Survey()
     selected = selector(rules)
 
     missing: set[bytes] = set()
-    listings = _listings(source, target, rules, found, target_exists=target_exists)
+    records = missing_records
+    if records is not None:
+        records.between(source.facts, target.facts)
+    in_pages = records is None and shows_in_pages(rules)
+    listings = _listings(source, target, found, in_pages=in_pages, target_exists=target_exists)
     listing, standing = (_gathered(each, found.unlisted) for each in listings)
     asked = unmet(rules.files_from, listing, missing) if rules.files_from else listing
     ours = _taken(asked, rules, selected, found)
@@ -160,8 +172,9 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
             elif not names.holds(decision):
                 found.count(decision)
 
-    take(decide(ours, theirs, rules, selected, source.facts, target.facts))
-    take(settle(source, target, compared, rules))
+    decided = decide(ours, theirs, rules, selected, source.facts, target.facts)
+    take(records.doubting(decided, rules) if records is not None else decided)
+    take(settle(source, target, compared, rules, records.proven if records is not None else None))
     compared.close()
     for action in names.decided():
         found.count(action)
@@ -173,12 +186,12 @@ def survey(source: Side, target: Side, rules: Rules, *, target_exists: bool) -> 
 
 
 def _listings(
-    source: Side, target: Side, rules: Rules, found: Survey, *, target_exists: bool
+    source: Side, target: Side, found: Survey, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
     """What both sides list. Where nothing else decides than what pages tell, those that are the same are counted whole."""
     if not target_exists:
         return source.list(), iter(())
-    plain = shows_in_pages(rules) and not target.facts.folds_case
+    plain = in_pages and not target.facts.folds_case
     if plain and isinstance(source, InPages) and isinstance(target, InPages):
         ours, theirs = source.pages(), target.pages()
         if ours is not None and theirs is not None:
@@ -218,8 +231,14 @@ def _gathered(listing: Iterator[Entry], unlisted: Unlisted) -> Iterator[Entry]:
         unlisted.extend(problem.unlisted)
 
 
-def settle(source: Side, target: Side, compared: Spool, rules: Rules) -> Iterator[Action]:
-    """Digest both sides of what has the same size; each side hashes its own, both at once."""
+def settle(
+    source: Side,
+    target: Side,
+    compared: Spool,
+    rules: Rules,
+    proven: Callable[[Action, str], None] | None = None,
+) -> Iterator[Action]:
+    """Digest both sides of what has the same size; each side hashes its own, both at once. The same content is told to `proven`."""
     if not compared.count:
         return
     ours = source.digest(action.entry for action in compared)
@@ -227,6 +246,8 @@ def settle(source: Side, target: Side, compared: Spool, rules: Rules) -> Iterato
     for action, (_, mine, _), (_, other, _) in zip(compared, ours, theirs, strict=True):
         if mine is not None and mine == other:
             assert action.target is not None
+            if proven is not None:
+                proven(action, mine)
             yield kept(action.entry, action.target, "same digest", rules, source.facts, target.facts)
         else:
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)

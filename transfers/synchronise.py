@@ -92,6 +92,7 @@ class Operation(Changing):
             self._globus.finish(self._target)
         if lock is not None:
             lock.release()
+        self.remember_root()
         return self.end(None)
 
     def _make_and_lock(self, lock: Lock | None) -> Lock | None:

@@ -12,10 +12,12 @@ from hibali.errors import HibaliError
 from hibali.events import Listener, Noted, ignore
 from hibali.folders import private_folder, state_folder
 from hibali.ledger import now, write_atomic
+from hibali.locations import guarded_roots
 from hibali.sites import Site
 from transfers.far import Far
 from transfers.sftp_client import Client
 from transfers.sftp_far import SftpFar
+from transfers.sftp_trusted import Guard
 from transfers.stores import sftp
 
 Opened = TypeVar("Opened")
@@ -86,7 +88,7 @@ def sftp_far(site: Site, client: Client) -> Far:
     """The machine at a site over a conversation that is closed with it."""
     assert site.ssh is not None
     assert client.channel.login is not None
-    return SftpFar(client, client.channel.login, site.ssh.command)
+    return SftpFar(client, client.channel.login, site.ssh.command, Guard(client, guarded_roots(site)))
 
 
 def forget(site: Site) -> None:

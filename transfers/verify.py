@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
-from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, ignore
+from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.ledger import Journal, new_identifier
 from hibali.locations import Location
 from transfers.digest_book import DigestBook
@@ -122,10 +122,18 @@ class Verification:
             missing = list(unmet_names(self._trees, expected))
             self._leave_out(lambda path: expected.pop(path, None))
             below = question.manifest.below if question.manifest is not None else b""
-            found = match_digests(tree, expected, self._tell, exact=question.exact, below=below)
+            found = match_digests(
+                tree, expected, self._tell, self._unknown, exact=question.exact, below=below
+            )
         for failure in missing:
             self._tell(failure)
         return found
+
+    def _unknown(self, path: bytes) -> None:
+        """A file with no digest to compare with; a manifest says by itself which files are meant."""
+        if self._question.manifest is None:
+            self._coverage.files_unrecorded += 1
+            self._tell(Unverified(path, "not-recorded", "no digest is on record for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
@@ -152,10 +160,9 @@ class Verification:
     def _known(self, tree: Tree) -> Mapping[bytes, str]:
         if self._question.manifest is not None:
             return self._question.manifest.digests
+        known = {entry.path: entry.digest for entry in tree.files if entry.digest}
         recorded = recorded_digests(self._question.first, tree.where)
-        if recorded:
-            return {path: expected.digest for path, expected in recorded.items()}
-        return {entry.path: entry.digest for entry in tree.files if entry.digest}
+        return known | {path: expected.digest for path, expected in recorded.items()}
 
     def _prove(self, matched: Matched) -> None:
         """Hash what is to be looked at and was not before, and judge it."""
@@ -246,7 +253,9 @@ class Verification:
         stores = [store for tree in self._trees for store in tree.stores]
         receipt.bytes_sent = sum(store.wire_bytes for store in stores)
         receipt.logins = sum(store.logins for store in stores)
-        receipt.exit = Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
+        receipt.exit = Exit.NOT_VERIFIED if coverage.files_unrecorded else Exit.DONE
+        if receipt.files_failed:
+            receipt.exit = Exit.INCOMPLETE
         if not self.listed or receipt.files_failed or coverage.files_unchecked:
             receipt.proof_tree = Proof.NONE
         elif receipt.files:

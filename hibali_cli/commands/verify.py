@@ -54,7 +54,8 @@ def command(common: Common, first: str, second: str | None, **options: Any) -> i
     """Prove what stands at a place, always by hashing it there.
 
     Two places are compared with each other; one place is compared with a manifest, else with the digests of its
-    receipts or of its manifest object, and where there are none the exit is 3. From a site only digests travel.
+    receipts or of its manifest object, and where there are none the exit is 3. Files without one are named, and the exit is 11 if
+    all others are right. From a site only digests travel.
 
     Of two places the first says how old and how large a file is; names in --files-from are relative to both.
 

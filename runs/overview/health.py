@@ -88,7 +88,7 @@ def mark_of(firing: Firing) -> Mark:
         return _MARKS[firing.state]
     if firing.exit in WELL:
         return Mark.DONE
-    return {5: Mark.LATER, 6: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
+    return {5: Mark.LATER, 6: Mark.INCOMPLETE, 11: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
 
 
 def judge(plan: Plan, firings: Sequence[Firing], now: float) -> Line:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.schemas import check_lines
 from tests.support.transfers import Transfers, actions, counts, failed, path_of
@@ -40,9 +45,10 @@ def apply(there: Transfers, path: Path, *words: str, exit: int = 0) -> Any:  # n
 
 def test_a_plan_is_written_and_carried_out(there: Transfers) -> None:
     path = prepare(there)
-    before, ledger = there.whole_state(), state_of(there.hibali.home.state)
+    before, ledger = there.whole_state(), set(state_of(there.hibali.home.state))
     answer = plan(there, path, "--detailed-exit-code", exit=10)
-    assert (there.whole_state(), state_of(there.hibali.home.state)) == (before, ledger)
+    assert there.whole_state() == before
+    assert set(state_of(there.hibali.home.state)) == ledger | {b"signing.key"}
     check_lines(answer.out)
     reasons = {(line["action"], line["because"]) for line in answer.lines if line["kind"] == "reason"}
     assert ("delete", "not in the source") in reasons
@@ -156,6 +162,66 @@ def test_a_plan_that_was_cut_or_edited_is_refused(local_there: Transfers) -> Non
     assert there.whole_state() == before
     path.unlink()
     assert apply(there, path, exit=3).last["code"] == "no-such-file"
+
+
+def forged(content: bytes) -> bytes:
+    """The same plan with another name in it, and the end that fits: what somebody writes who knows how."""
+    *lines, end = content.replace(b'"own"', b'"zzz"').splitlines(keepends=True)
+    summed = hashlib.sha256(b"".join(lines)).hexdigest()
+    return b"".join([*lines, json.dumps(json.loads(end) | {"sha256": summed}).encode() + b"\n"])
+
+
+@pytest.mark.parametrize("whose", ["forged", "unsigned", "another state folder", "other owner", "writable"])
+def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
+    local_there: Transfers, whose: str
+) -> None:
+    there = local_there
+    there.make({b"new": b"1", b"own": b"2"})
+    path = there.folder / "the.plan"
+    plan(there, path)
+    words = "not signed here"
+    if whose == "forged":
+        path.write_bytes(forged(path.read_bytes()))
+    elif whose == "unsigned":
+        path.write_bytes(re.sub(rb',"signature":"[0-9a-f]*"', b"", path.read_bytes()))
+    elif whose == "another state folder":
+        (there.hibali.home.state / "signing.key").unlink()
+    elif whose == "other owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root may give a file away")
+        os.chown(path, 65533, 65533)
+        words = "belongs to uid 65533"
+    else:
+        path.chmod(0o666)
+        words = "other accounts can write to it"
+    before = there.whole_state()
+    answer = apply(there, path, exit=8)
+    assert answer.last["code"] == "foreign-plan"
+    assert words in answer.last["message"]
+    assert "there:data" in answer.last["message"]
+    assert apply(there, path, "--dry-run", exit=8).last["code"] == "foreign-plan"
+    there.hibali("apply", path, there.source, exit=2)
+    other = there.hibali("apply", path, there.source, "there:other", "--json", exit=8)
+    assert other.last["code"] == "other-ends"
+    assert there.whole_state() == before
+    if whose == "forged":
+        return  # what it names is drift, or done
+    named = there.hibali("apply", path, "source", "there:data", cwd=there.folder, exit=0)
+    assert words.encode() in named.err
+    assert there.landed() == {b"new": b"1", b"own": b"2"}
+
+
+def test_a_key_for_signatures_that_others_can_read_is_refused(local_there: Transfers) -> None:
+    there = local_there
+    there.make({b"new": b"1"})
+    path = there.folder / "the.plan"
+    plan(there, path)
+    key = there.hibali.home.state / "signing.key"
+    assert (key.stat().st_mode & 0o777, key.stat().st_size) == (0o600, 32)
+    key.chmod(0o644)
+    assert plan(there, path, exit=8).last["code"] == "not-private"
+    assert apply(there, path, exit=8).last["code"] == "not-private"
+    assert there.landed() == {}
 
 
 def test_the_delete_limit_holds_when_the_plan_is_made(local_there: Transfers) -> None:

@@ -78,13 +78,6 @@ def test_a_part_and_a_single_file_can_be_verified(there: Transfers) -> None:
     there.verify("there:", exit=6)
 
 
-def test_a_file_of_somebody_elses_is_no_difference_to_the_records(there: Transfers) -> None:
-    there.make(TREE)
-    there.push()
-    there.place.plant("data", {b"theirs": b"1"})
-    assert there.verify().last["files_kept"] == 60
-
-
 def test_filters_choose_what_is_verified(there: Transfers) -> None:
     there.make(TREE)
     there.push()

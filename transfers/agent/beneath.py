@@ -55,11 +55,6 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
     )
 
 
-def open_root(path: bytes) -> "Root":
-    """The folder at an absolute path; what the user typed may go through symlinks. Raises OSError."""
-    return Root(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-
-
 class Root(object):
     """One folder that everything else is opened below; parents stay open for a while. One thread's own."""
 

@@ -10,14 +10,13 @@ import signal
 import stat
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from transfers.agent import frames, own_names, quota
 from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
 from transfers.agent.folding import folds_case
 from transfers.agent.records import pack_record
-from transfers.agent.removing import remove_tree
 from transfers.agent.several import absolute_path, get_all, put_all, sync_folder
 
 Answer = Tuple[Dict[str, Any], frames.Body]
@@ -48,6 +47,15 @@ def _expand(header: Dict[str, Any]) -> Answer:
     return {"path": frames.text_of(path)}, b""
 
 
+def expanded(paths: Iterable[str]) -> List[bytes]:
+    """The absolute paths that these mean, written as for `expand`; those with a variable that is not set are left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found.append(frames.bytes_of(_expand({"path": path})[0]["path"]))
+    return found
+
+
 def _resolve(header: Dict[str, Any]) -> Answer:
     """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
     found = []
@@ -69,6 +77,18 @@ def _stat(header: Dict[str, Any]) -> Answer:
             return {"found": False}, b""
         raise
     return {"found": True}, pack_record(record_of(b"", found))
+
+
+def _is_private(header: Dict[str, Any]) -> Answer:
+    """Whether a folder belongs to this account or to root, and others may not write to it."""
+    try:
+        found = os.stat(_path(header))
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return {"private": False}, b""
+        raise
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid())
+    return {"private": ours and not found.st_mode & 0o022}, b""
 
 
 def _look(header: Dict[str, Any]) -> Answer:
@@ -177,21 +197,6 @@ def _copy(header: Dict[str, Any]) -> Answer:
     answer, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
     if answer["exit"] != 0:
         raise OSError(errno.EIO, "cp failed: {}".format(answer["stderr"][-300:]))
-    return {}, b""
-
-
-def _remove_tree(header: Dict[str, Any]) -> Answer:
-    folder, name = os.path.split(_path(header).rstrip(b"/"))
-    if not name:
-        raise OSError(errno.EINVAL, "refusing to remove /")
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return {}, b""
-    try:
-        remove_tree(descriptor, name)
-    finally:
-        os.close(descriptor)
     return {}, b""
 
 
@@ -338,6 +343,7 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "expand": _expand,
     "resolve": _resolve,
     "stat": _stat,
+    "is_private": _is_private,
     "make_folder": _make_folder,
     "put": _put,
     "put_all": put_all,
@@ -345,7 +351,6 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "get_all": get_all,
     "names": _names,
     "copy": _copy,
-    "remove_tree": _remove_tree,
     "digest_path": _digest_path,
     "run": _run,
     "run_once": _run_once,

@@ -4,14 +4,15 @@ import errno
 import os
 from typing import Any, Dict, Optional
 
-from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.removing import has_changed
+from transfers.agent.trusted import Roots
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 
 
-def open_backup(root: Root, path: bytes, into: bytes) -> Root:
+def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     """The backup folder at an absolute path, made where it is missing. Raises `RefusedError`, OSError.
 
     It has to be on the root's filesystem, neither in the root at `path` nor around it.
@@ -19,8 +20,11 @@ def open_backup(root: Root, path: bytes, into: bytes) -> Root:
     real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
     if real.startswith(own) or own.startswith(real):
         raise RefusedError("backup-overlaps", "the backup folder and the target lie one in the other")
-    os.makedirs(into, exist_ok=True)
-    backup = open_root(into)
+    place = roots.open(into, make=True)
+    backup = Root(place.descriptor)
+    if place.foreign is not None:
+        backup.close()
+        raise place.foreign
     if os.fstat(backup.descriptor).st_dev != os.fstat(root.descriptor).st_dev:
         backup.close()
         raise RefusedError("other-filesystem", "the backup folder is on another filesystem than the target")

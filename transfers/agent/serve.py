@@ -5,22 +5,26 @@ import pwd
 import resource
 import sys
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 from transfers.agent import frames
 from transfers.agent.beneath import UnsafeNameError
 from transfers.agent.channel import Channel
-from transfers.agent.commands import COMMANDS
+from transfers.agent.commands import COMMANDS, expanded
 from transfers.agent.lease import LockedError, LostLeaseError, this_process
 from transfers.agent.problems import ChangedError, LandingError, RefusedError, code_of
 from transfers.agent.session import Session
+from transfers.agent.trusted import Roots
 
 
-def main(nonce: str) -> None:
-    """Serve one client on standard input and output until it says goodbye, goes away or falls silent."""
+def main(nonce: str, roots: Sequence[str] = ()) -> None:
+    """Serve one client on standard input and output until it says goodbye, goes away or falls silent.
+
+    `roots` are the site's configured roots, below which no symlink of another account is followed.
+    """
     _raise_file_limit()
     channel = Channel()
-    session = Session(channel)
+    session = Session(channel, Roots(expanded(roots)))
     try:
         channel.greet(nonce, _greeting())
         _serve(channel, session)
@@ -85,6 +89,7 @@ def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None
     command = COMMANDS.get(str(word))
     if command is None:
         raise LandingError("the agent does not know {!r}".format(word))
+    session.roots.check_request(str(word), header)
     channel.send(frames.END, *command(header))
 
 

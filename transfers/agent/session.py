@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 from transfers.agent import begun, frames, journal, own_names
 from transfers.agent.attributes import packed_in, with_attributes
-from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.former import GONE, end_formers
 from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
 from transfers.agent.pages import Pages
 from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
 from transfers.agent.records import pack_record
-from transfers.agent.removing import purge, remove_item
+from transfers.agent.removing import purge, remove_item, remove_tree
+from transfers.agent.several import absolute_path
 from transfers.agent.sync import sync_folders
+from transfers.agent.trusted import Place, Roots, outside
 from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
 from transfers.agent.walk import Walk
 from transfers.agent.zeros import put_in
@@ -37,9 +39,11 @@ _HASHERS = 4
 class Session(object):
     """The state of one connection."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, roots: Roots) -> None:
         self._channel = channel
+        self.roots = roots
         self._root: Optional[Root] = None
+        self._place: Optional[Place] = None  # how the root was reached
         self._lease: Optional[Lease] = None
         self._reader: "Optional[Reader]" = None
         self._landing: "Union[Intake, Hand, None]" = None
@@ -59,6 +63,8 @@ class Session(object):
             "share": self._share,
             "open": self._open,
             "lstat": self._lstat,
+            "check_path": self._check_path,
+            "identity": self._identity,
             "list": self._list,
             "lock": self._lock,
             "unlock": self._unlock,
@@ -72,6 +78,7 @@ class Session(object):
             "remove": self._remove,
             "fetch_whole": self._fetch_whole,
             "remove_whole": self._remove_whole,
+            "remove_tree": self._remove_tree,
             "adjust": self._adjust,
             "keep": self._keep,
             "tail": self._tail,
@@ -95,17 +102,47 @@ class Session(object):
         return self._root
 
     def _open(self, header: Dict[str, Any]) -> None:
-        """Open the root at an absolute path; `make` makes it and those above it."""
-        path = frames.bytes_of(header["path"])
-        if header.get("make"):
-            os.makedirs(path, exist_ok=True)
+        """Open the root at an absolute path; `make` makes it and those above it.
+
+        `confined` refuses a path that leads out of the configured root it names: something is going to be deleted there.
+        """
+        path = absolute_path(header["path"])
+        place = self.roots.open(path, bool(header.get("make")))
+        if header.get("confined") and not place.inside:
+            os.close(place.descriptor)
+            raise outside(path)
         if self._reader is not None:  # it reads below the root that was open
             self._reader.close()
             self._reader = None
         if self._root is not None:
             self._root.close()
-        self._root = open_root(path)
+        self._root, self._place = Root(place.descriptor), place
         self._channel.send(frames.END, {"path": frames.text_of(os.path.realpath(path))})
+
+    def _writable_root(self) -> Root:
+        """The root, unless its path leads through a symlink that another account may point elsewhere."""
+        root = self._opened()
+        if self._place is not None and self._place.foreign is not None:
+            raise self._place.foreign
+        return root
+
+    def _check_inside(self) -> None:
+        """Before anything is deleted. Raises `RefusedError`."""
+        self._check_lease()
+        self._check_place()
+
+    def _check_place(self) -> None:
+        if self._place is not None and not self._place.inside:
+            raise outside(b"")
+
+    def _identity(self, header: Dict[str, Any]) -> None:
+        del header
+        found = os.fstat(self._opened().descriptor)
+        self._channel.send(frames.END, {"device": found.st_dev, "inode": found.st_ino})
+
+    def _check_path(self, header: Dict[str, Any]) -> None:
+        self.roots.check(absolute_path(header["path"]))
+        self._channel.send(frames.END, {})
 
     def _lstat(self, header: Dict[str, Any]) -> None:
         path = frames.bytes_of(header["path"])
@@ -133,7 +170,7 @@ class Session(object):
 
     def _lock(self, header: Dict[str, Any]) -> None:
         """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
-        root = self._opened()
+        root = self._writable_root()
         # The folder went with the lock before this one, whoever held that.
         root.forget(own_names.FOLDER)
         call = str(header.get("call", ""))
@@ -236,6 +273,7 @@ class Session(object):
         root = self._opened()
         root.forget_all()
         token = header.get("token")
+        self._writable_root()
         lease = self._lease if token is None else Borrowed(root, str(token))
         if lease is None:
             raise LostLeaseError("the target is not locked")
@@ -372,7 +410,7 @@ class Session(object):
 
     def _remove(self, header: Dict[str, Any]) -> None:
         root = self._opened()
-        self._check_lease()
+        self._check_inside()
         problems = {}
         for position, item in enumerate(header["items"]):
             item["path"] = frames.bytes_of(item["path"])
@@ -380,6 +418,26 @@ class Session(object):
             if problem is not None:
                 problems[str(position)] = problem
         self._channel.send(frames.END, {"problems": problems})
+
+    def _remove_tree(self, header: Dict[str, Any]) -> None:
+        """Remove what an absolute path names, and all below it; absent is done. The folder above is opened as any root is."""
+        folder, name = os.path.split(absolute_path(header["path"]).rstrip(b"/"))
+        if not name:
+            raise OSError(errno.EINVAL, "refusing to remove /")
+        try:
+            place = self.roots.open(folder)
+        except FileNotFoundError:
+            self._channel.send(frames.END, {})
+            return
+        try:
+            if not place.inside:
+                raise outside(folder)
+            if place.foreign is not None:
+                raise place.foreign
+            remove_tree(place.descriptor, name)
+        finally:
+            os.close(place.descriptor)
+        self._channel.send(frames.END, {})
 
     def _vacant(self, header: Dict[str, Any]) -> None:
         """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
@@ -393,14 +451,14 @@ class Session(object):
     def _sweep(self, header: Dict[str, Any]) -> None:
         """Remove what is ours below the root, as far as the listing before showed it."""
         del header
-        self._check_lease()
+        self._check_inside()
         found = sweep(self._opened(), self._check_lease, self._partials, self._places)
         problems = [[frames.text_of(path), problem] for path, problem in found]
         self._channel.send(frames.END, {"problems": problems})
 
     def _vacate(self, header: Dict[str, Any]) -> None:
         """Remove the root itself, and give the lock back with it."""
-        self._check_lease()
+        self._check_inside()
         lease, self._lease = self._lease, None
         if lease is not None:
             remove_own(self._opened())
@@ -428,7 +486,8 @@ class Session(object):
         root = self._opened()
         self._check_lease()
         if self._backup is None:
-            self._backup = open_backup(root, frames.bytes_of(header["root"]), frames.bytes_of(header["into"]))
+            path, into = frames.bytes_of(header["root"]), absolute_path(header["into"])
+            self._backup = open_backup(root, path, into, self.roots)
         problems = {}
         folders = set()
         for position, item in enumerate(header["items"]):
@@ -471,7 +530,7 @@ class Session(object):
         if hashlib.sha256(body).hexdigest() != header["digest"]:
             raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
         path = frames.bytes_of(header["path"])
-        stored = store_whole(self._opened(), path, body, header["mtime_ns"], header["executable"])
+        stored = store_whole(self._writable_root(), path, body, header["mtime_ns"], header["executable"])
         self._channel.send(frames.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
@@ -484,6 +543,7 @@ class Session(object):
         """Remove one file if it still is what was listed, without a lock: a single unlink(2) needs none."""
         if header["kind"] != "f":
             raise LandingError("only files are removed without a lock")
+        self._check_place()
         self._opened().forget_all()  # another process may have replaced a folder since
         header["path"] = frames.bytes_of(header["path"])
         self._channel.send(frames.END, {"problem": remove_item(self._opened(), header)})

@@ -57,7 +57,7 @@ class _Newer:
         kind = record.get("kind")
         if kind == "failed":
             return True
-        if kind not in {"moved", "deleted", "linked"}:
+        if kind not in {"moved", "recorded", "deleted", "linked"}:
             return False
         key = _key(place, path_from_fields(record))
         if kind == "linked":
@@ -88,7 +88,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         if isinstance(record, dict):
-            if record.get("kind") in {"moved", "deleted", "linked"}:
+            if record.get("kind") in {"moved", "recorded", "deleted", "linked"}:
                 path_from_fields(record)
             return record
     except (ValueError, KeyError):

@@ -33,6 +33,7 @@ _RESULTS: dict[int, Result] = {
     Exit.DONE: Result.DONE,
     Exit.CHANGES: Result.DONE,
     Exit.INCOMPLETE: Result.INCOMPLETE,
+    Exit.NOT_VERIFIED: Result.INCOMPLETE,
     Exit.TRY_LATER: Result.LATER,
     Exit.REFUSED: Result.REFUSED,
     Exit.INTERRUPTED: Result.INTERRUPTED,

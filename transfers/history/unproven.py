@@ -53,7 +53,7 @@ def _fold(
     root = place.path.rstrip(b"/")
     for record in read_records(journal_of(operation.id)):
         kind = record.get("kind")
-        if kind not in {"moved", "deleted"}:
+        if kind not in {"moved", "recorded", "deleted"}:
             continue
         path = path_from_fields(record)
         key = (place.site, place.bucket, root + b"/" + path if root else path)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
-from hibali.locations import Location
+from hibali.locations import Location, guarded_roots
 from hibali.sites import Site
 from hibali.text import printable
-from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent.commands import expanded
 from transfers.agent.problems import RefusedError, problem_of
 from transfers.agent.removing import remove_item
+from transfers.agent.trusted import Roots, outside
 from transfers.agent.whole import fetch_whole, store_whole
 from transfers.bundle import local_command
-from transfers.connection import Connection, error_of
+from transfers.connection import Connection, error_from
 from transfers.entry import Entry, Proof
 from transfers.lines import Lines, no_lines
 from transfers.paged import entry_of
@@ -36,14 +38,24 @@ FACTS = Facts(
 )
 
 
-def connect(site: Site, *, look_at: bytes | None = None, tell: Listener = ignore) -> tuple[Connection, int]:
-    """An agent of this machine, and how many logins it took (none); `look_at` as Connection has it."""
+def connect(
+    site: Site,
+    *,
+    look_at: bytes | None = None,
+    roots: Sequence[str] | None = None,
+    tell: Listener = ignore,
+) -> tuple[Connection, int]:
+    """An agent of this machine, and how many logins it took (none); `look_at` and `roots` as Connection has them."""
     del tell
-    return Connection(local_command(sys.executable), site.name, here=True, look_at=look_at), 0
+    command = local_command(sys.executable)
+    known = guarded_roots(site) if roots is None else roots
+    return Connection(command, site.name, here=True, look_at=look_at, roots=known), 0
 
 
 class LocalStore(PosixStore):
     """A folder of this machine. Single small files are handled in this process: asking an agent takes longer than the file."""
+
+    roots = Roots()  # those of the site, below which no symlink of another account is followed
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See StoresWhole."""
@@ -56,7 +68,7 @@ class LocalStore(PosixStore):
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See StoresWhole."""
-        with self._below() as root:
+        with self._below(writes=True) as root:
             return store_whole(root, entry.path, content, entry.mtime_ns, is_executable(entry))
 
     def fetch_whole(self, entry: Entry) -> bytes:
@@ -68,30 +80,39 @@ class LocalStore(PosixStore):
 
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See StoresWhole."""
-        with self._below() as root:
+        with self._below(removes=True) as root:
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
 
     @contextmanager
-    def _below(self) -> Iterator[Root]:
+    def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
         """The folder, opened anew each time as another process may have replaced it; errors as an agent tells them."""
         try:
-            root = open_root(self.where)
+            place = self.roots.open(self.where)
+            root = Root(place.descriptor)
             try:
+                if removes and not place.inside:
+                    raise outside(self.where)
+                if place.foreign is not None and (writes or removes):
+                    raise place.foreign
                 yield root
             finally:
                 root.close()
         except (OSError, UnsafeNameError, RefusedError) as problem:
             code, message, _ = problem_of(problem)
-            raise error_of(str(code))(str(code), str(message), about=printable(self.where)) from None
+            raise error_from(str(code), str(message), printable(self.where)) from None
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     site = location.site
+    roots = () if location.typed_local else None  # a path without a site is below no configured root
 
     def reopen(look_at: bytes) -> tuple[Connection, Lines]:
-        return connect(site, look_at=look_at)[0], no_lines()
+        return connect(site, look_at=look_at, roots=roots)[0], no_lines()
 
-    connection, _ = connect(site, look_at=location.raw, tell=tell)
-    return LocalStore(connection, FACTS, lease=site.limits.lease_seconds, reopen=reopen)
+    connection, _ = connect(site, look_at=location.raw, roots=roots, tell=tell)
+    lease, confined = site.limits.lease_seconds, location.confined
+    store = LocalStore(connection, FACTS, lease=lease, reopen=reopen, confined=confined)
+    store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))
+    return store

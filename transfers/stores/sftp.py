@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.locations import Location
+from hibali.locations import Location, guarded_roots
 from hibali.login import Login
 from hibali.sites import Site
 from transfers.entry import Proof
 from transfers.sftp_channel import Channel
 from transfers.sftp_client import Client, expand
 from transfers.sftp_store import SftpStore
+from transfers.sftp_trusted import Guard
 from transfers.store import Facts
 
 _SECOND = 1_000_000_000
@@ -73,4 +74,6 @@ def store_over(client: Client, logins: int, location: Location) -> SftpStore:
         read_back=read_back,
         logins=logins,
         lease=location.site.limits.lease_seconds,
+        guard=Guard(client, guarded_roots(location.site)),
+        confined=location.confined,
     )

@@ -8,7 +8,7 @@ import threading
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.locations import Location
+from hibali.locations import Location, guarded_roots
 from hibali.login import Login
 from hibali.sites import Site
 from transfers.bundle import remote_command
@@ -51,22 +51,23 @@ def connect(
         raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
     host = settings.data_host if bulk else None
     login = Login(settings, site.limits, host=host, tell=tell, may_ask=not again, attempts=1 if again else 3)
-    return _start_agent(login, settings.python, site.name, look_at, again=again), login.logins
+    return _start_agent(login, site, look_at, again=again), login.logins
 
 
 def _start_agent(
-    login: Login, python: str, where: str, look_at: bytes | None = None, *, again: bool = False
+    login: Login, site: Site, look_at: bytes | None = None, *, again: bool = False
 ) -> Connection:
+    assert site.ssh is not None
     login.ensure()
-    argv = remote_command(python)
+    argv, roots = remote_command(site.ssh.python), guarded_roots(site)
     try:
-        connection = Connection(login.argv(argv), where, login, look_at=look_at)
+        connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
     except TryLaterError:
         if not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
-        connection = Connection(login.argv(argv), where, login, look_at=look_at)
+        connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
     login.answered()
     return connection
 
@@ -104,14 +105,12 @@ def _log_in_quietly(login: Login) -> None:
         login.ensure()
 
 
-def _over_any(
-    further: list[Login], python: str, where: str, look_at: bytes, problem: TryLaterError
-) -> Connection:
+def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLaterError) -> Connection:
     """An agent over one of these logins; raises `problem` where none of them came up."""
     for login in further:
         if login.shared:
             with contextlib.suppress(HibaliError):
-                return _start_agent(login, python, where, look_at)
+                return _start_agent(login, site, look_at)
     raise problem
 
 
@@ -128,6 +127,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
         lease=limits.lease_seconds,
         reopen=ways.open_again,
         patience=limits.reconnect_seconds,
+        confined=location.confined,
     )
 
 
@@ -149,7 +149,7 @@ class _Ways:
             connection, self._logins = connect(site, bulk=True, look_at=look_at, tell=self._tell)
         except TryLaterError as problem:
             # A further login may have taken the last connection that the site allows.
-            connection = _over_any(self._further[1:], settings.python, site.name, look_at, problem)
+            connection = _over_any(self._further[1:], site, look_at, problem)
         return connection, self._lines(connection)
 
     def open_again(self, look_at: bytes) -> tuple[Connection, Lines]:
@@ -168,7 +168,7 @@ class _Ways:
         assert settings is not None
 
         def open_line(number: int) -> Connection:
-            line = _start_agent(further[number % len(further)], settings.python, site.name)
+            line = _start_agent(further[number % len(further)], site)
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 line.close()
                 raise TryLaterError(

@@ -79,8 +79,10 @@ def command(common: Common, name: str, words: tuple[str, ...], **options: object
     begin in the current folder.
     """
     from runs.unattended.change import put_and_install
+    from runs.unattended.firings import schedule_folder
     from runs.unattended.installing import choose_installer, install
     from runs.unattended.schedules_file import load_schedules
+    from transfers.known_root import forget_roots
 
     by = options["by"]
     known = load_schedules(common.config)
@@ -103,6 +105,7 @@ def command(common: Common, name: str, words: tuple[str, ...], **options: object
     if by is None:
         schedule = replace(schedule, by=choose_installer())
     known = put_and_install(common.config, schedule)
+    forget_roots(schedule_folder(name))
     tell_change(common, known, schedule, "added" if before is None else "replaced")
     return None
 

@@ -20,9 +20,12 @@ def command(common: Common, name: str) -> int | None:
     Its log and the record of its runs stay; a run that is going goes on.
     """
     from runs.unattended.change import drop_and_install
+    from runs.unattended.firings import schedule_folder
     from runs.unattended.schedules_file import load_schedules
+    from transfers.known_root import forget_roots
 
     schedule = load_schedules(common.config).one(name)
     known = drop_and_install(common.config, name)
+    forget_roots(schedule_folder(name))
     tell_change(common, known, schedule, "removed")
     return None

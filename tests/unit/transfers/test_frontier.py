@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
 from transfers.agent import frontier as frontier_module
 from transfers.agent.begun import MARK_BYTES, Begun, Part, read_begun
-from transfers.agent.beneath import Root, open_root
+from transfers.agent.beneath import Root
 from transfers.agent.frontier import Frontier, MismatchError
 
 BLOCKS = 6
@@ -33,7 +34,7 @@ def digest(start: int, stop: int) -> str:
 def root(tmp_path: Path) -> Iterator[Root]:
     (tmp_path / ".hibali").mkdir(mode=0o700)
     (tmp_path / os.fsdecode(PARTIAL)).write_bytes(CONTENT)
-    found = open_root(os.fsencode(tmp_path))
+    found = open_root(tmp_path)
     yield found
     found.close()
 

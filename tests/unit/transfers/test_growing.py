@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from transfers.agent.beneath import Root, open_root
+from tests.support.agent_root import open_root
+from transfers.agent.beneath import Root
 from transfers.agent.growing import Growths, Tails
 from transfers.agent.lease import LostLeaseError
 
@@ -21,7 +22,7 @@ def nothing() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    opened = open_root(os.fsencode(tmp_path))
+    opened = open_root(tmp_path)
     yield opened
     opened.close()
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.services.session import REPOSITORY
-from transfers.agent.beneath import Root, open_root
+from tests.support.agent_root import open_root
+from transfers.agent.beneath import Root
 from transfers.agent.lease import Lease, LockedError, LostLeaseError, boot_identifier, process_start
 from transfers.agent.problems import RefusedError
 from transfers.agent.walk import Walk
@@ -25,9 +26,9 @@ from transfers.agent.walk import Walk
 HOLDER = """
 import os, sys, time
 sys.path.insert(0, sys.argv[2])
-from transfers.agent.beneath import open_root
+from tests.support.agent_root import open_root
 from transfers.agent.lease import Lease
-Lease(open_root(os.fsencode(sys.argv[1])), "the first push", "ada@login1 pid 7", 120)
+Lease(open_root(sys.argv[1]), "the first push", "ada@login1 pid 7", 120)
 print("held", flush=True)
 time.sleep(60)
 """
@@ -35,7 +36,7 @@ time.sleep(60)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    found = open_root(os.fsencode(tmp_path))
+    found = open_root(tmp_path)
     yield found
     found.close()
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agent_root import open_root
 from transfers.agent import names
-from transfers.agent.beneath import Root, open_root
+from transfers.agent.beneath import Root
 from transfers.agent.problems import problem_of
 from transfers.agent.records import FOLDER
 from transfers.agent.walk import Walk
@@ -23,7 +24,7 @@ BYTES_A_NAME = 60  # the name itself has 12; an object for each would take 400
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
     (tmp_path / "tree").mkdir()
-    found = open_root(os.fsencode(tmp_path / "tree"))
+    found = open_root(tmp_path / "tree")
     yield found
     found.close()
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agent_root import open_root
 from transfers.agent import whole
-from transfers.agent.beneath import Root, UnsafeNameError, open_root
+from transfers.agent.beneath import Root, UnsafeNameError
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
-    return open_root(os.fsencode(tmp_path))
+    return open_root(tmp_path)
 
 
 def store(root: Root, path: bytes, content: bytes = b"content", *, executable: bool = False) -> bool:

@@ -1,0 +1,288 @@
+"""Folders that other accounts can write: symlinks that they plant below a site's root lead hibali nowhere (S21)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import MakeTransfers
+from tests.end_to_end.run_tools import Bench
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import make_tree, read_tree, state_of
+
+NEIGHBOUR = 65533  # another account's uid
+ANYTHING = ("--delete", "--max-delete", "100%")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a symlink to another account")
+
+
+# The agent is the same at an ssh site as here.
+@pytest.fixture(params=["local", "sftp", pytest.param("ssh", marks=pytest.mark.heavy)])
+def shared(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+    """A site that holds files."""
+    there = transfers_to(request.param)
+    there.make({b"new": b"1"})
+    return there
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder outside of the root, with files of the user."""
+    return make_tree(tmp_path / "victim", {b"data/thesis": b"years of work", b"notes": b"2"})
+
+
+def plant(link: Path, target: Path, owner: int | None = NEIGHBOUR) -> Path:
+    """A symlink, of another account unless said."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    if owner is not None:
+        os.lchown(link, owner, owner)
+    return link
+
+
+def push_to(there: Transfers, place: str, *words: str) -> tuple[str, ...]:
+    return ("push", str(there.source), f"there:{place}", *words)
+
+
+@needs_root
+@pytest.mark.parametrize("command", ["push", "push --delete", "rm", "rm -r", "pull", "ls", "cat", "verify"])
+def test_a_symlink_of_another_account_below_the_root_is_not_followed(
+    shared: Transfers, victim: Path, tmp_path: Path, command: str
+) -> None:
+    plant(shared.place.at("team"), victim)  # type: ignore[attr-defined]
+    before = state_of(victim)
+    words = {
+        "push": push_to(shared, "team/data"),
+        "push --delete": push_to(shared, "team/data", *ANYTHING),
+        "rm": ("rm", "--yes", "there:team/notes"),
+        "rm -r": ("rm", "-r", "--yes", "there:team/data"),
+        "pull": ("pull", "there:team/data", str(tmp_path / "got")),
+        "ls": ("ls", "there:team/data"),
+        "cat": ("cat", "there:team/notes"),
+        "verify": ("verify", "there:team/data", str(shared.source)),
+    }[command]
+    answer = shared.hibali(*words, exit=8)
+    assert f"belongs to another account (uid {NEIGHBOUR})".encode() in answer.err, str(answer)
+    assert state_of(victim) == before
+    assert not (tmp_path / "got").exists()
+
+
+def test_push_and_pull_go_through_the_users_own_symlinks(
+    shared: Transfers, victim: Path, tmp_path: Path
+) -> None:
+    plant(shared.place.at("mine"), victim, owner=None)  # type: ignore[attr-defined]
+    assert counts(shared.hibali(*push_to(shared, "mine/data"), "--json", exit=0))["files_moved"] == 1
+    assert read_tree(victim / "data").keys() >= {b"thesis", b"new"}
+    shared.hibali("pull", "there:mine/data", tmp_path / "got", exit=0)
+    assert (tmp_path / "got" / "thesis").read_bytes() == b"years of work"
+    shared.hibali(*push_to(shared, "mine/fresh/folder"), exit=0)
+    assert (victim / "fresh" / "folder" / "new").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("command", ["push", "dry run", "rm", "rm -r"])
+def test_nothing_is_deleted_where_a_symlink_of_the_user_leads_out_of_the_root(
+    shared: Transfers, victim: Path, command: str
+) -> None:
+    plant(shared.place.at("mine"), victim, owner=None)  # type: ignore[attr-defined]
+    before = state_of(victim)
+    words = {
+        "push": push_to(shared, "mine/data", *ANYTHING),
+        "dry run": push_to(shared, "mine/data", *ANYTHING, "--dry-run"),
+        "rm": ("rm", "--yes", "there:mine/notes"),
+        "rm -r": ("rm", "-r", "--yes", "there:mine/data"),
+    }[command]
+    answer = shared.hibali(*words, "--json", exit=8)
+    assert answer.last["code"] == "leaves-root", str(answer)
+    assert str(victim) in answer.last["message"]
+    assert state_of(victim) == before
+
+
+def test_deletions_follow_the_users_symlinks_inside_the_root(shared: Transfers) -> None:
+    root: Path = shared.place.at("")  # type: ignore[attr-defined]
+    make_tree(root, {b"2026/data/old": b"1", b"2026/data/older": b"2"})
+    plant(root / "relative", Path("2026/../2026"), owner=None)
+    plant(root / "absolute", root / "2026", owner=None)
+    shared.hibali("rm", "--yes", "there:absolute/data/older", exit=0)
+    shared.hibali(*push_to(shared, "relative/data", *ANYTHING), exit=0)
+    assert read_tree(root / "2026" / "data").keys() >= {b"new"}
+    assert not (root / "2026" / "data" / "old").exists()
+
+
+@needs_root
+def test_what_would_be_replaced_is_not_kept_behind_a_symlink_of_another_account(
+    transfers_to: MakeTransfers, victim: Path
+) -> None:
+    shared = transfers_to("local")
+    shared.make({b"new": b"1"})
+    root: Path = shared.place.at("")  # type: ignore[attr-defined]
+    make_tree(root / "data", {b"new": b"old content"})
+    plant(root / "kept", victim)
+    before = state_of(victim)
+    answer = shared.push("--backup-dir", "there:kept/today", exit=8)
+    assert answer.last["code"] == "foreign-symlink", str(answer)
+    assert state_of(victim) == before
+    assert (root / "data" / "new").read_bytes() == b"old content"
+
+
+@needs_root
+def test_a_path_without_a_site_is_not_written_through_a_symlink_of_another_account(
+    transfers_to: MakeTransfers, victim: Path, tmp_path: Path
+) -> None:
+    shared = transfers_to("local")
+    shared.make({b"new": b"1"})
+    link = plant(tmp_path / "team", victim)
+    before = state_of(victim)
+    for words in (
+        ("sync", shared.source, link / "data", *ANYTHING),
+        ("sync", shared.source, link / "data"),
+        ("rm", "-r", "--yes", link / "data"),
+        ("rm", "--yes", link / "notes"),
+    ):
+        answer = shared.hibali(*words, "--json", exit=8)
+        assert answer.last["code"] == "foreign-symlink", str(answer)
+    assert state_of(victim) == before
+    shared.hibali("push", link / "data", "there:data", exit=0)  # what is named is read
+    assert shared.there() == {b"thesis": b"years of work"}
+
+
+@contextmanager
+def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
+    """As another account that may write above: swap `folder` for a symlink to `outside` and back; how often, is told."""
+    hidden = folder.with_name("hidden-by-the-neighbour")
+    stop = threading.Event()
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                folder.rename(hidden)
+                plant(folder, outside)
+                swaps += 1
+            with contextlib.suppress(OSError):
+                if folder.is_symlink():
+                    folder.unlink()
+                hidden.rename(folder)
+
+    neighbour = threading.Thread(target=swap)
+    neighbour.start()
+    try:
+        yield lambda: swaps
+    finally:
+        stop.set()
+        neighbour.join()
+
+
+@needs_root
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["local", "ssh"])
+def test_an_account_that_swaps_a_folder_of_the_path_for_a_symlink_gets_nothing_deleted_or_written(
+    transfers_to: MakeTransfers, victim: Path, word: str
+) -> None:
+    shared = transfers_to(word)
+    shared.make({b"new": b"1"})
+    root: Path = shared.place.at("")  # type: ignore[attr-defined]
+    before = state_of(victim)
+    codes = set()
+    make_tree(root / "team" / "data", {b"old": b"1"})
+    with swapping(root / "team", victim) as swaps:
+        for _ in range(6):
+            answer = shared.hibali(*push_to(shared, "team/data", *ANYTHING))
+            codes.add(answer.exit)
+            assert b"Traceback" not in answer.err
+            codes.add(shared.hibali("rm", "-r", "--yes", "there:team/data").exit)
+    assert codes <= {0, 3, 5, 6, 8}
+    assert swaps() > 20
+    assert state_of(victim) == before
+
+
+def scheduled(there: Transfers, *words: str, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it
+    """The command as the schedule `nightly` runs it."""
+    environment = dict(there.hibali.env)
+    there.hibali.env["HIBALI_SCHEDULE"] = "nightly/20260101-030000-00000000"
+    try:
+        return there.hibali(*words, "--json", exit=exit)
+    finally:
+        there.hibali.env.clear()
+        there.hibali.env.update(environment)
+
+
+def test_a_scheduled_transfer_refuses_another_folder_under_the_name_of_its_target(
+    local_there: Transfers, tmp_path: Path
+) -> None:
+    there = local_there
+    there.make({b"new": b"1"})
+    words = push_to(there, "data", *ANYTHING)
+    scheduled(there, *words, exit=0)
+    scheduled(there, *words, exit=0)
+    there.root.rename(tmp_path / "moved-away")
+    other = make_tree(there.root, {b"work": b"of somebody"})
+    before = state_of(other)
+    answer = scheduled(there, *words, exit=8)
+    assert (answer.last["code"], "schedule resume nightly" in answer.last["hint"]) == ("root-changed", True)
+    assert state_of(other) == before
+    other.rename(tmp_path / "other")
+    assert scheduled(there, *words, exit=8).last["code"] == "root-changed"  # gone, as when nothing is mounted
+    assert not there.root.exists()
+    there.hibali(*words, exit=0)  # a person may
+    added = ("--by", "print", "--no-check", "--cron", "@daily", "--", *words)
+    there.hibali("schedule", "add", "nightly", *added, exit=0)
+    scheduled(there, *words, exit=0)
+    there.root.rename(tmp_path / "once-more")
+    scheduled(there, *words, exit=8)
+    there.hibali("schedule", "resume", "nightly", exit=0)
+    scheduled(there, *words, exit=0)
+    assert there.there() == {b"new": b"1"}
+
+
+@needs_root
+def test_nothing_of_a_run_is_written_or_removed_behind_a_symlink_of_another_account(
+    hibali: Any, tmp_path: Path
+) -> None:
+    bench = Bench(hibali)
+    shared = tmp_path / "shared"
+    table = f'kind = "local"\nwork = "@team/hibali"\n[sites.here.roots]\nteam = "{shared}"\n'
+    bench.add_site("here", f'{table}[sites.here.container]\nname = "bare"\n[sites.here.limits]\npoll = "1s"')
+    done = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    hibali("runs", "collect", done, "got", exit=0)
+    elsewhere = tmp_path / "elsewhere"
+    (shared / "hibali").rename(elsewhere)
+    link = plant(shared / "hibali", elsewhere)
+    before = state_of(elsewhere)
+    for words in (
+        ("runs", "clean", "--site", "here"),
+        ("runs", "collect", done, "again"),
+        ("runs", "adopt", "here"),
+        ("sites", "cache", "evict", "here"),
+        (*bench.line(bench.answers(code=3)),),
+    ):
+        answer = hibali(*words, "--json", exit=8)
+        assert answer.last["code"] == "foreign-symlink", str(answer)
+    assert state_of(elsewhere) == before
+    os.lchown(link, os.geteuid(), -1)  # the work folder is where the user said
+    assert hibali("runs", "clean", "--site", "here", "--json", exit=0).lines[0]["fate"] == "removed"
+
+
+@needs_root
+def test_a_run_in_a_folder_of_another_account_is_not_taken_up(hibali: Any, tmp_path: Path) -> None:
+    bench = Bench(hibali)
+    work = bench.add_local_site()
+    run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
+    state = tmp_path / "another-state"
+    state.mkdir(mode=0o700)
+    ledger = {"HIBALI_STATE": str(state)}
+    folder = work / "runs" / run_id
+    for owner, mode in ((NEIGHBOUR, 0o755), (os.geteuid(), 0o770)):
+        os.chown(folder, owner, -1)
+        folder.chmod(mode)
+        [stray] = hibali("runs", "adopt", "here", "--yes", "--json", env=ledger, exit=0).lines[:-1]
+        assert (stray["fate"], "another account" in stray["because"]) == ("left", True)
+    os.chown(work / "runs", NEIGHBOUR, -1)
+    assert hibali("runs", "adopt", "here", "--json", env=ledger, exit=8).last["code"] == "not-private"

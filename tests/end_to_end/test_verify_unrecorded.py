@@ -1,0 +1,138 @@
+"""Files whose digests are not on record: `verify` names them and does not look like success, and later calls record them."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.schemas import check_lines
+from tests.support.small_filesystem import small_filesystem
+from tests.support.transfers import Transfers, counts, path_of
+from tests.support.trees import many_files
+
+TREE = many_files(12, 300, folders=2)
+
+
+def unverified(answer: object) -> set[bytes]:
+    lines = answer.lines  # type: ignore[attr-defined]
+    return {path_of(line) for line in lines if line["kind"] == "unverified"}
+
+
+def forget_all(there: Transfers) -> None:
+    """As if another machine, or another program, had brought the files."""
+    for journal in (there.hibali.home.state / "operations").glob("*.jsonl"):
+        journal.unlink()
+
+
+def test_files_without_a_digest_on_record_are_named_and_the_exit_is_11(there: Transfers) -> None:
+    there.make(TREE)
+    there.push()
+    there.place.plant("data", {b"theirs": b"1", b"sub/theirs": b"2"})
+    answer = there.verify(exit=11)
+    check_lines(answer.out)
+    assert unverified(answer) == {b"theirs", b"sub/theirs"}
+    receipt = answer.last
+    assert (receipt["files"], receipt["files_kept"], receipt["files_unrecorded"]) == (14, 12, 2)
+    assert (receipt["files_failed"], receipt["proof_tree"], receipt["exit"]) == (0, "none", 11)
+    people = there.hibali("verify", "there:data", exit=11)
+    assert b"sub/theirs: no digest is on record for it" in people.err
+    assert b"2 of 14 files have no digest on record" in people.err
+    there.verify("there:data", "--exclude", "theirs")
+
+
+def test_a_difference_counts_more_than_what_is_not_on_record(local_there: Transfers) -> None:
+    there = local_there
+    there.make(TREE)
+    there.push()
+    there.place.plant("data", {b"theirs": b"1"})
+    there.place.corrupt("data", min(TREE))
+    assert there.verify(exit=6).last["files_unrecorded"] == 1
+    assert there.verify("there:data", "--exact", exit=6).last["files_unrecorded"] == 0
+
+
+def test_what_was_asked_for_and_done_is_success(local_there: Transfers) -> None:
+    """A sample leaves out what it was asked to leave out; a file without a record was to be verified, and was not."""
+    there = local_there
+    there.make(TREE)
+    there.push()
+    assert there.verify("there:data", "--sample", "3").last["files_unchecked"] == 9
+    there.verify("there:data", "--sample", "3", "--resume")
+    there.verify(there.source, "there:data", "--sample", "3")
+    there.place.plant("data", {b"theirs": b"1"})
+    assert unverified(there.verify("there:data", "--sample", "3", exit=11)) == {b"theirs"}
+
+
+def test_checksum_records_what_it_found_to_be_the_same(there: Transfers) -> None:
+    there.make(TREE)
+    there.push()
+    forget_all(there)
+    answer = there.push("--checksum", "--verbose")
+    check_lines(answer.out)
+    assert {path_of(line) for line in answer.lines if line["kind"] == "recorded"} == set(TREE)
+    counted = counts(answer)
+    assert (counted["files_moved"], counted["files_kept"]) == (0, 12)
+    assert there.verify().last["files_kept"] == 12
+    before = sum(1 for _ in (there.hibali.home.state / "operations").glob("*.jsonl"))
+    there.push("--checksum")
+    journals = sorted((there.hibali.home.state / "operations").glob("*.jsonl"))
+    assert len(journals) == before + 1
+    assert b'"recorded"' not in journals[-1].read_bytes()  # it is on record already
+
+
+def test_a_full_ledger_is_told_by_the_next_call_which_records_what_is_missing(
+    folder_there: Transfers,
+) -> None:
+    there = folder_there
+    tree = many_files(1500, 10, folders=3)
+    there.make(tree)
+    state = there.hibali.home.state
+    with small_filesystem(state, "size=300k,mode=0700"):
+        stopped = there.push(exit=6)
+        assert stopped.last["code"] == "ledger-unwritable", str(stopped)
+        landed = there.there()
+        assert landed
+        subprocess.run(["mount", "-o", "remount,size=64m", state], check=True)
+        assert there.verify(exit=11).last["files_unrecorded"] > 0
+        answer = there.push()
+        assert counts(answer)["files_kept"] == len(landed)
+        [note] = [
+            line["message"]
+            for line in answer.lines
+            if line["kind"] == "noted" and "record" in line["message"]
+        ]
+        assert "was cut off" in note
+        assert "recorded now" in note
+        assert there.verify().last["files_kept"] == len(tree)
+        assert not any("cut off" in line.get("message", "") for line in there.push().lines)
+
+
+def test_a_record_that_was_cut_off_is_mended_by_hashing_and_moves_nothing(local_there: Transfers) -> None:
+    there = local_there
+    there.make(TREE)
+    there.push()
+    [journal] = (there.hibali.home.state / "operations").glob("*.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:8]) + b'{"kind":"mov')
+    there.place.plant("data", {b"theirs": b"1"})
+    assert there.verify(exit=11).last["files_unrecorded"] > 1
+    answer = there.push()
+    assert (counts(answer)["files_moved"], counts(answer)["files_kept"]) == (0, 12)
+    assert unverified(there.verify(exit=11)) == {b"theirs"}
+
+
+@pytest.mark.parametrize("operation", ["plan", "dry run"])
+def test_nothing_is_hashed_or_recorded_by_a_dry_run(local_there: Transfers, operation: str) -> None:
+    there = local_there
+    there.make(TREE)
+    there.push()
+    [journal] = (there.hibali.home.state / "operations").glob("*.jsonl")
+    cut = b"".join(journal.read_bytes().splitlines(keepends=True)[:5])
+    journal.write_bytes(cut)
+    words = (
+        ("plan", there.source, "there:data")
+        if operation == "plan"
+        else ("push", there.source, "there:data", "-n")
+    )
+    there.hibali(*words, exit=0)
+    assert journal.read_bytes() == cut

@@ -1,0 +1,112 @@
+"""Paths are opened without following symlinks of other accounts, and it is known whether they leave their root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from transfers.agent.problems import RefusedError
+from transfers.agent.trusted import Place, Roots
+
+NEIGHBOUR = 65533
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a symlink to another account")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a folder in it, and a folder beside it."""
+    (tmp_path / "root" / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "beside").mkdir()
+    return tmp_path / "root"
+
+
+def opened(roots: Roots, path: Path, *, make: bool = False) -> tuple[Place, str]:
+    """How it was reached, and what was opened."""
+    place = roots.open(os.fsencode(path), make)
+    try:
+        return place, str(Path(f"/proc/self/fd/{place.descriptor}").readlink())
+    finally:
+        os.close(place.descriptor)
+
+
+@pytest.mark.parametrize(
+    ("target", "leads_to", "inside"),
+    [
+        ("data/deep", "root/data/deep", True),
+        ("../root/./data//deep/../deep", "root/data/deep", True),
+        ("{root}/data/deep", "root/data/deep", True),
+        ("other", "root/data/deep", True),
+        ("..", "", False),
+        ("../beside", "beside", False),
+        ("{root}/../beside", "beside", False),
+        ("/", "/", False),
+    ],
+)
+def test_symlinks_of_ones_own_are_followed_and_it_is_known_where_they_lead(
+    root: Path, target: str, leads_to: str, inside: bool
+) -> None:
+    (root / "other").symlink_to("data/deep")
+    (root / "link").symlink_to(target.format(root=root))
+    place, path = opened(Roots([os.fsencode(root)]), root / "link")
+    assert (path, place.inside, place.foreign) == (os.path.normpath(root.parent / leads_to), inside, None)
+
+
+def test_a_root_may_be_a_symlink_and_be_entered_again_by_its_real_path(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").symlink_to(root)
+    (root / "back").symlink_to(root / "data")
+    roots = Roots([os.fsencode(tmp_path / "scratch")])
+    place, path = opened(roots, tmp_path / "scratch" / "back")
+    assert (path, place.inside) == (str(root / "data"), True)
+
+
+def test_the_innermost_root_that_a_path_names_is_the_one_not_to_be_left(root: Path, tmp_path: Path) -> None:
+    (root / "work").symlink_to(tmp_path / "beside")
+    inner = os.fsencode(root / "work")
+    assert opened(Roots([os.fsencode(root)]), root / "work")[0].inside is False
+    assert opened(Roots([os.fsencode(root), inner]), root / "work")[0].inside is True
+
+
+@needs_root
+def test_a_symlink_of_another_account_is_refused_below_a_root_and_told_elsewhere(
+    root: Path, tmp_path: Path
+) -> None:
+    link = root / "link"
+    link.symlink_to("data")
+    os.lchown(link, NEIGHBOUR, -1)
+    for roots in ([root], [root, link], [tmp_path, link / "deep"]):
+        with pytest.raises(RefusedError, match=f"uid {NEIGHBOUR}"):
+            opened(Roots(map(os.fsencode, roots)), link / "deep")
+    for roots in ([], [link]):  # what is configured is trusted
+        place, path = opened(Roots(map(os.fsencode, roots)), link / "deep")
+        assert path == str(root / "data" / "deep")
+        assert (place.foreign is None) == bool(roots)
+        assert place.inside
+
+
+def test_missing_folders_are_made_as_named_and_not_where_a_symlink_leads(root: Path) -> None:
+    roots = Roots([os.fsencode(root / "not" / "yet")])
+    assert opened(roots, root / "not" / "yet" / "there", make=True)[1] == str(root / "not/yet/there")
+    (root / "dangling").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        opened(Roots([os.fsencode(root)]), root / "dangling" / "sub", make=True)
+    assert not (root / "nowhere").exists()
+
+
+def test_what_cannot_be_opened_says_why(root: Path) -> None:
+    roots = Roots([os.fsencode(root)])
+    (root / "file").write_bytes(b"1")
+    (root / "loop").symlink_to("loop")
+    os.mkfifo(root / "pipe")
+    for name, error in (
+        ("file", NotADirectoryError),
+        ("pipe", NotADirectoryError),
+        ("gone", FileNotFoundError),
+    ):
+        with pytest.raises(error) as caught:
+            opened(roots, root / name)
+        assert caught.value.filename == os.fsencode(root / name)
+    with pytest.raises(OSError, match="Too many levels"):
+        opened(roots, root / "loop")
