@@ -15,6 +15,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.locations import Location
 from transfers.adopting import Written
 from transfers.agent import frames
+from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.connection import Connection
 from transfers.direct_landing import DirectLanding
@@ -45,6 +46,8 @@ Reopen = Callable[[bytes], tuple[Connection, Lines]]
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
 _Paths = list[bytes]  # inside the class `list` is a method
+_Identities = list[Identity]
+_Found = list[Identity | None]
 
 _Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
@@ -138,6 +141,20 @@ class PosixStore:
             raise self._connection.broken("resolved other paths than those that were asked about")
         return found
 
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [self._identity]
+
+    def identify(self, paths: Sequence[bytes]) -> _Found:
+        """See Identifies."""
+        asked = [frames.text_of(path) for path in paths]
+        answer = self._connection.ask("identify", paths=asked)
+        with self._connection.understanding():
+            found = answer.header["identities"]
+            if len(found) != len(asked):
+                raise ValueError
+            return [None if one is None else check_identity(one) for one in found]
+
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
         now = time.monotonic()
@@ -153,6 +170,7 @@ class PosixStore:
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else frames.bytes_of(packed)
+            self._identity = check_identity(answer.header["identity"])
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:
