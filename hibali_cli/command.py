@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from hibali_cli.completion import add_completions
 from hibali_cli.interruption import limit_time
-from hibali_cli.options import add_common_options, add_help_option, take_common
+from hibali_cli.options import add_common_options, add_help_option, check_outputs, take_common
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
     0: "Done.",
@@ -113,6 +113,7 @@ def command(
     def decorate(function: Callable[..., int | None]) -> HibaliCommand:
         def run(**values: Any) -> int | None:
             common = take_common(values)
+            check_outputs(common, click.get_current_context().command.params, values)
             with limit_time(common.max_seconds):
                 return function(common, **values)
 

@@ -40,7 +40,7 @@ def command(
     is 8. A plan that was cut or edited is refused. The same line again does the rest of a plan that was
     interrupted.
     """
-    from hibali.locations import read_location
+    from hibali.locations import read_location, read_target
     from transfers.plan_reader import read_plan
     from transfers.request import Request
 
@@ -49,10 +49,11 @@ def command(
     with closing(saved.planned):
         header = saved.header
         source, target = (
-            read_location(os.fsdecode(place.text), settings) for place in (header.source, header.target)
+            read_location(os.fsdecode(place.text), settings, literal=True)
+            for place in (header.source, header.target)
         )
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
-        backup = None if backup_dir is None else read_location(backup_dir, settings)
+        backup = None if backup_dir is None else read_target(backup_dir, settings)
         saving = saving_of(push_to, no_save=no_save)
         request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)
