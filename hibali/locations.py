@@ -1,9 +1,10 @@
-"""SITE:PATH as the user writes it, and what it means at that site; no globs, no variables."""
+"""Read SITE:PATH as the user writes it; globs and variables are not expanded."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hibali.nearest import nearest
 from hibali.settings import Settings, require_built
 from hibali.sites import Site, local_site
 
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HERE = local_site()
 
@@ -62,18 +64,20 @@ class Location:
         return replace(self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False)
 
 
-def read_location(text: str, settings: Settings) -> Location:
-    """What a word of the command line means, seen from the current folder.
+def read_location(text: str, settings: Settings, *, literal: bool = False) -> Location:
+    """What a word of the command line means, seen from the current folder; `literal` as `parse_location` has it.
 
-    Raises `UsageError` for an unknown site or root, a path that climbs, `~user`, or a site of a kind
-    that is not built.
+    Raises `UsageError` for an unknown site or root, a variable, a path that climbs, `~user`, the name of a site without a colon where no
+    file has it, or a site of a kind that is not built.
     """
     typed = os.fsencode(text).decode("utf-8", "surrogateescape")
-    found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()))
+    found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
         settings.site(typed.partition(":")[0])  # says what may have been meant
         raise UsageError("unknown-site", "no site of this name is configured", about=typed)
     require_built(found.site)
+    if found.typed_local and not os.path.lexists(found.raw):
+        check_no_site_name(typed, settings)
     if found.typed_local and b".." in found.raw.split(b"/"):
         # the last name stays as it was typed, were it that of a symlink
         above, _, name = found.raw.rpartition(b"/")
@@ -84,24 +88,105 @@ def read_location(text: str, settings: Settings) -> Location:
     return found
 
 
-def parse_location(text: str, sites: Mapping[str, Site], folder: bytes) -> Location | None:
+def read_target(text: str, settings: Settings) -> Location:
+    """The same for a place that is going to be changed: a site's name without a colon is refused, also where a file has it."""
+    check_no_site_name(text, settings)
+    return read_location(text, settings)
+
+
+def check_no_site_name(text: str, settings: Settings) -> None:
+    """Raise `UsageError` for a local path that is a configured site's name: most likely its colon was forgotten."""
+    name = text.rstrip("/")
+    if name in settings.sites:
+        raise UsageError(
+            "site-without-colon",
+            f"{name} is a site: {name}:",
+            about=text,
+            hint=f"At the site: {name}:PATH. A file or folder of that name: ./{text}",
+        )
+
+
+def check_local_file(text: str, settings: Settings) -> None:
+    """Raise `UsageError` for a file to be written here that was named like a site or a place there, or with a variable."""
+    check_no_site_name(text, settings)
+    name, colon, path = text.partition(":")
+    if colon and name in settings.sites:
+        raise UsageError(
+            "not-a-local-file",
+            f"this is a place at the site {name}, and only a file of this machine can be written",
+            about=text,
+            hint=f"Write a local file and send it: hibali push FILE {shlex.quote(f'{name}:{path}')}. A local file of that name: ./{text}",
+        )
+    _refuse_local_home(text)
+    _refuse_variables(text, "", text)
+
+
+def parse_location(
+    text: str, sites: Mapping[str, Site], folder: bytes, *, literal: bool = False
+) -> Location | None:
     """The rules of `read_location` as a pure function; None for a site that is not in `sites`.
 
-    A colon before the first slash ends a site's name. Local paths are taken from `folder`, and keep a `..`.
+    A colon before the first slash ends a site's name. Local paths are taken from `folder`, and keep a `..`. In a `literal` text,
+    which hibali itself wrote down before, `$` and a local `~` are characters like others.
     """
     if not text or "\0" in text:
         _refuse(text, "a location is a path or SITE:PATH")
     if ":" not in text.partition("/")[0]:
+        if not literal:
+            _refuse_local_home(text)
+            _refuse_variables(text, "", text)
         return _local(text, folder)
     name, _, path = text.partition(":")
     site = sites.get(name)
     if site is None:
         return None
+    if not literal:
+        _refuse_variables(text, name, path)
     if site.kind in {"s3", "url"}:
         return _at_object_store(text, site, path)
     resolved = _resolve(text, site, path)
     slash = not path or _ends_as_folder(path)
     return Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
+
+
+def _refuse_variables(text: str, site: str, path: str) -> None:
+    """Raise `UsageError` for `$NAME` or `${NAME}` in a path; behind a component `.` they are names like others."""
+    for part in path.split("/"):
+        if part == ".":
+            return
+        if _VARIABLE.search(part):
+            way = (
+                f"make it a root (sites.{site}.roots) and write {site}:@ROOT/..."
+                if site
+                else "leave out the quotes"
+            )
+            raise UsageError(
+                "variable-in-path",
+                f"variables in a path are not expanded: {part}",
+                about=text,
+                hint=f"To have it expanded, {way}. For a name with a dollar sign: {_literally(site, path)}",
+            )
+
+
+def _refuse_local_home(text: str) -> None:
+    if text == "~" or text.startswith("~/"):
+        raise UsageError(
+            "variable-in-path",
+            "your shell did not expand ~, as in quotes or behind an equals sign",
+            about=text,
+            hint=f"Write the path in full. For a folder whose name is ~: ./{text}",
+        )
+
+
+def _literally(site: str, path: str) -> str:
+    """The same path so that a dollar sign in it means itself."""
+    start = f"{site}:" if site else ""
+    if path.startswith("/"):
+        return f"{start}/.{path}"
+    root, _, rest = path.partition("/")
+    if root == "~" or (root.startswith("@") and not _VARIABLE.search(root)):
+        return f"{start}{root}/./{rest}"
+    return f"{start}./{path}"
 
 
 def work_path(site: Site) -> str:

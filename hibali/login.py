@@ -302,6 +302,12 @@ class Login:
         """What ssh would offer to this host, in its order."""
         return self._configured(*more).get("ciphers", "")
 
+    @property
+    def account(self) -> str:
+        """Whom one logs in as and where: the same for all names of a host in ssh's own configuration."""
+        told = self._configured()
+        return f"{told.get('user', '')}@{told.get('hostname', self.host).lower()}:{told.get('port', '')}"
+
     def _configured(self, *more: str) -> dict[str, str]:
         """The last value of each setting for this host; empty where this ssh cannot tell (ssh(1), -G)."""
         with _ASKING:  # several logins begin at once, and one answer is good for all
@@ -337,6 +343,12 @@ def login_name(settings: SshSettings, host: str) -> str:
 def login_refusals(settings: SshSettings, host: str) -> Refusals:
     """What is remembered of logins there."""
     return Refusals("logins", login_name(settings, host), about=host)
+
+
+def address_of(settings: SshSettings) -> tuple[str, str]:
+    """The host and port that logins of a site go to, as ssh's own configuration has them."""
+    told = _configured(settings.command, settings.host)
+    return told.get("hostname", settings.host).lower(), told.get("port", "")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
 from hibali.ledger import write_atomic
-from hibali.locations import read_location
+from hibali.locations import read_location, read_target
 from hibali.text import printable
 from hibali_cli.bundle_record import show_comparison
 from hibali_cli.catalogue import open_catalogue
@@ -223,7 +223,7 @@ def _collect(
 ) -> tuple[Receipt, list[Compared]]:
     """Pull what the run left, verified, and compare its digests with the recorded ones."""
     site = run_site(common, run.site)
-    target = read_location(asked.target or f"./{run.id}", common.settings())
+    target = read_target(asked.target or f"./{run.id}", common.settings())
     receipt = collect(run, site, target, Book(), tell)
     return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
 

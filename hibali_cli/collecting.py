@@ -19,11 +19,11 @@ def collect_outputs(
     common: Common, book: Book, run: Run, folder: str, tell: Listener, saving: Saving
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
-    from hibali.locations import read_location
+    from hibali.locations import read_target
     from hibali_cli.run_site import ask_usage, run_site
     from runs.collect import collect
 
-    target = read_location(folder, common.settings())
+    target = read_target(folder, common.settings())
     ask_usage(common, book, run, tell)
     return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
 
@@ -93,10 +93,10 @@ def _collect_kept(
 ) -> Receipt:
     """From where they were collected before."""
     from hibali.errors import NotFoundError
-    from hibali.locations import read_location
+    from hibali.locations import read_target
     from runs.kept import bring_kept, find_kept
 
     kept = find_kept(run, book)
     if kept is None:
         raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", about=run.id)
-    return bring_kept(kept, read_location(folder, common.settings()), saving, tell)
+    return bring_kept(kept, read_target(folder, common.settings()), saving, tell)

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from hibali_cli.completion import RUNS, add_completions, kinds_of
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
-from hibali_cli.options import add_common_options, add_help_option, take_common
+from hibali_cli.options import add_common_options, add_help_option, check_outputs, take_common
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
     0: "Done.",
@@ -117,6 +117,7 @@ def command(
         def run(**values: Any) -> int | None:
             complete_ids(made.params, values)
             common = take_common(values)
+            check_outputs(common, click.get_current_context().command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
             with limit_time(common.max_seconds), hint_if_interrupted(hint):
                 return function(common, **values)

@@ -10,14 +10,22 @@ import click
 from hibali.errors import Exit, HibaliError, UsageError
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, Terminated, hint_of
-from hibali_cli.output import PIPE_CLOSED, coloured, json_line, write_aside
+from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside
 
 
 def render_failure(failure: BaseException, *, json: bool) -> int:
     """Tell people on stderr, with `json` end stdout with the error record; returns the exit code.
 
+    A group without a command shows its help on stdout: nothing failed, but nothing was done either, so the exit code is 2.
     Nobody sees a traceback: that of a bug goes to a file in the state folder, which is named.
     """
+    if isinstance(failure, click.exceptions.NoArgsIsHelpError):
+        try:
+            _show_help(failure)
+        except HibaliError as closed:  # stdout takes nothing
+            failure = closed
+        else:
+            return int(Exit.USAGE)
     error, code = _as_error(failure)
     tell_people(error)
     if json:
@@ -48,17 +56,23 @@ def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
     about = context.command_path if isinstance(context, click.Context) else ""
     hint = f"{about or 'hibali'} --help"
-    if isinstance(failure, click.exceptions.NoArgsIsHelpError):
-        if context is not None and context.parent is None:
-            from hibali_cli.first_words import first_words
-
-            return UsageError(
-                "usage", "\n".join(["a command is missing; type first", *first_words()]), hint=hint
-            )
-        return UsageError(
-            "usage", f"a command is missing\n{failure.format_message()}", about=about, hint=hint
-        )
     return UsageError("usage", failure.format_message(), about=about, hint=hint)
+
+
+def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
+    """The help of a group; of hibali itself what to type first on this machine."""
+    if failure.ctx.parent is None:
+        from hibali_cli.first_words import first_words
+
+        lines = [
+            "What to type first:",
+            *(f"  {line}" for line in first_words()),
+            "All commands: hibali --help",
+        ]
+        for line in lines:
+            Output().line(line)
+    else:
+        Output().text(f"{failure.format_message()}\n")
 
 
 def _bug(failure: BaseException) -> HibaliError:

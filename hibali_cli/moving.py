@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from hibali_cli.saving import SAVING, saving_of
 from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
+    from hibali.locations import Location
+    from hibali.settings import Settings
     from transfers.receipt import Receipt
     from transfers.request import Request
     from transfers.rules import Rules
@@ -200,7 +203,7 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
     """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
-    from hibali.locations import read_location
+    from hibali.locations import read_location, read_target
     from transfers.globus.patience import Patience
     from transfers.globus.way import with_local_collection
     from transfers.request import Request
@@ -215,12 +218,15 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         Patience(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
+    ends = read_location(source, settings), read_target(target, settings)
+    if operation in {"push", "pull"}:
+        _check_direction(operation, *ends, settings)
     return Request(
         operation,
-        with_local_collection(read_location(source, settings), settings),
-        with_local_collection(read_location(target, settings), settings),
+        with_local_collection(ends[0], settings),
+        with_local_collection(ends[1], settings),
         rules_of(options),
-        backup=None if backup is None else read_location(backup, settings),
+        backup=None if backup is None else read_target(backup, settings),
         rate=rate or 0,
         pack_bytes=pack_bytes,
         recorded=recorded,
@@ -229,6 +235,24 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         via=via,
         patience=patience,
     )
+
+
+def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
+    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
+    from hibali.errors import UsageError
+
+    found = source.typed_local, target.typed_local
+    if found == {"push": (True, False), "pull": (False, True)}[operation]:
+        return
+    place = source if operation == "pull" else target
+    name, _, rest = place.text.partition("/")
+    if found == (True, True) and name in settings.sites:
+        meant = f"{name} is a site: {name}:{rest}"
+    else:
+        word = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        meant = f"Did you mean: {shlex.join(['hibali', word, source.text, target.text])}"
+    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
+    raise UsageError("wrong-direction", f"{operation} goes from {way}", about=place.text, hint=meant)
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:

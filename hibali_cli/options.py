@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,33 @@ class Common:
         from hibali.settings import load_sites
 
         return load_sites(self.config)
+
+
+class OutputFile(click.types.StringParamType):
+    """A file or folder of this machine that a command writes."""
+
+
+class OutputPlace(click.types.StringParamType):
+    """Where a command puts files, of this machine or SITE:PATH."""
+
+
+OUTPUT_FILE, OUTPUT_PLACE = OutputFile(), OutputPlace()
+
+
+def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where an output was given the name of a site, before anything else is done."""
+    for parameter in parameters:
+        given = values.get(parameter.name or "")
+        if not given:
+            continue
+        if isinstance(parameter.type, OutputFile):
+            from hibali.locations import check_local_file
+
+            check_local_file(given, common.settings())
+        elif isinstance(parameter.type, OutputPlace):
+            from hibali.locations import check_no_site_name
+
+            check_no_site_name(given, common.settings())
 
 
 def duration_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from hibali.errors import Exit, RefusedError
-from hibali.locations import read_location
+from hibali.locations import read_target
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
@@ -26,7 +26,7 @@ def take_away(
 ) -> int:
     """Remove what is named, or only show it; returns the exit code."""
     settings = common.settings()
-    location = read_location(text, settings)
+    location = read_target(text, settings)
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
     request = Request(location, recursive, limit, tuple(settings.sites.values()))
 

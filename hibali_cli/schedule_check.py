@@ -115,7 +115,6 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
         checks: Iterable[Callable[[], None]] = (
             lambda: _check_person(command),
             lambda: _check_names(command, settings),
-            lambda: _check_direction(command, settings),
             lambda: _check_options(common, command),
             lambda: _check_files(command),
         )
@@ -255,27 +254,6 @@ def _one_of(command: Command, names: Iterable[str]) -> Iterator[tuple[str, str]]
     for name in names:
         for value in command.values(name):
             yield name, str(value)
-
-
-def _check_direction(command: Command, settings: Settings) -> None:
-    """Raise `UsageError` for a push that does not go from here to a site, and a pull that does not come from one."""
-    local, far = {"push": ("local", "target"), "pull": ("local", "source")}.get(command.name, ("", ""))
-    if not local:
-        return
-    [here], [there] = command.values(local), command.values(far)
-    if not read_location(here, settings).typed_local or read_location(there, settings).typed_local:
-        line = "hibali push LOCAL SITE:PATH" if command.name == "push" else "hibali pull SITE:PATH LOCAL"
-        hint = f"{there} is a site: {there}:" if there in settings.sites else f"As in: {line}"
-        raise UsageError(
-            "wrong-direction",
-            f"{command.name} goes {'from this machine to a site' if command.name == 'push' else 'from a site to this machine'}",
-            about=f"{command.name} {' '.join(str(command.context.params[each]) for each in _order(command.name))}",
-            hint=hint,
-        )
-
-
-def _order(name: str) -> tuple[str, str]:
-    return ("local", "target") if name == "push" else ("source", "local")
 
 
 def _check_options(common: Common, command: Command) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
-from hibali.locations import Location, read_location
+from hibali.locations import Location, read_target
 from hibali_cli.chaining import Order
 from hibali_cli.choosing import Asked, is_choice
 from hibali_cli.collecting import Into, saving_in, tell_collected
@@ -170,7 +170,7 @@ def _finish(
     collector = None
     folder = into.folder or into.dataset
     if folder is not None:
-        target = read_location(folder, common.settings())
+        target = read_target(folder, common.settings())
         collector = TaskCollector(book, request.site, target, tell, Saving(save=not into.no_save))
 
     def changed(now: Run) -> None:
@@ -223,7 +223,7 @@ def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str |
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell, going_on=True)
-        target = read_location(into.dataset or into.folder or f"./{run.id}", common.settings())
+        target = read_target(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
         if into.dataset is not None and run.state is State.SUCCEEDED:

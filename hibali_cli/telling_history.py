@@ -183,7 +183,7 @@ def parse_typed(text: str, sites: Any) -> Place | None:
     from hibali.errors import HibaliError
 
     try:
-        location = parse_location(text, sites, b"/") if ":" in text.partition("/")[0] else None
+        location = parse_location(text, sites, b"/", literal=True) if ":" in text.partition("/")[0] else None
     except HibaliError:
         return None
     return None if location is None else Place(location.site.name, location.bucket, location.raw)

@@ -100,6 +100,6 @@ class SiteShelf:
 
 
 def _here(file: Path) -> Location:
-    found = parse_location(os.fsdecode(file), {}, b"/")
+    found = parse_location(os.fsdecode(file), {}, b"/", literal=True)
     assert found is not None, "an absolute path names no site"
     return found

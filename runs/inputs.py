@@ -83,7 +83,8 @@ def locate_files(
             else:
                 found += _take(each, reference, settings, site, several=several(each), look=identify)
             continue
-        place = read_location((known or {}).get(each.text, each.text), settings)
+        recorded = (known or {}).get(each.text)
+        place = read_location(recorded or each.text, settings, literal=recorded is not None)
         named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))

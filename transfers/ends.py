@@ -12,6 +12,7 @@ from hibali.ledger import now, scheduled_by
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.adopting import Adopter
+from transfers.agent.identity import Identity
 from transfers.backup import check_backup
 from transfers.call import Call
 from transfers.chosen import ChosenStore
@@ -20,13 +21,23 @@ from transfers.direct import agent_store, check_direct, open_way
 from transfers.entry import Kind, Proof
 from transfers.fidelity import check_fidelity, take_attributes
 from transfers.globus.carrying import globus_between, open_globus
+from transfers.globus.paths import identity_at
 from transfers.guarded import check_guarded
 from transfers.journal_lines import origin_line, place_line
 from transfers.known_root import KnownRoots, KnowsRoot
 from transfers.mover import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover
+from transfers.overlap import (
+    Identifies,
+    check_another_file,
+    check_apart,
+    check_backup_apart,
+    check_real_file,
+    identities_of,
+)
 from transfers.packs.seeing import Seeing, refuse_packed
 from transfers.packs.target import open_target
+from transfers.packs.view import PackedStore
 from transfers.places import open_store
 from transfers.plan import unholdable
 from transfers.plan_file import Header, Place, typed_anywhere
@@ -43,6 +54,7 @@ from transfers.unproven import UnprovenSide
 
 # plain files, as both ends see them
 _BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
+_MACHINES = frozenset({"local", "ssh"})  # kinds of sites with folders of a machine
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
@@ -140,6 +152,7 @@ class Ends(Call):
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
         self._check_facts()
+        self._check_apart()
         check_guarded(self._request.target, where, self._tell_others)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
@@ -147,6 +160,7 @@ class Ends(Call):
             take_attributes(self._stores, self._target, ends)
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
+            self._check_backup_apart(self._request.backup)
         self._look_for_globus()
         if self._journal is not None:
             self._journal.append(origin_line(self._request.source, self._origin()))
@@ -194,6 +208,37 @@ class Ends(Call):
                 "nothing says that what the source lists is all it has, so nothing is deleted by it",
                 about=self._request.source.text,
                 hint="Leave out --delete.",
+            )
+
+    def _check_apart(self) -> None:
+        """Raise `RefusedError` where both ends overlap. Files that were chosen by name are read one by one, whatever is around them."""
+        if self._request.chosen is not None:
+            return
+        target = self._request.target
+        ours, theirs = self._identities(self._stores[0]), self._identities(self._target)
+        if not isinstance(self._source, SingleSource):
+            check_apart(ours, theirs, target)
+        elif not isinstance(self._source.store, PackedStore):
+            name, folds = self._source.shown, self._target.facts.folds_case
+            above = self._identities(self._source.store)
+            check_another_file((above, self._source.name), (theirs, name), target, folds=folds)
+            check_real_file(ours, (theirs, name), target)
+
+    def _identities(self, store: Store) -> list[Identity]:
+        """What is worth comparing: a folder of a machine is never one of a service, but for a collection that shows it."""
+        sites = self._request.source.site, self._request.target.site
+        site = sites[store is self._target]
+        found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
+        if (sites[0].kind in _MACHINES) is (sites[1].kind in _MACHINES):
+            found += identities_of(store)
+        return found
+
+    def _check_backup_apart(self, backup: Location) -> None:
+        """Raise `RefusedError` where what is kept would come into the target or the source, whatever names lead there."""
+        if isinstance(self._target, Identifies):
+            folders = [one for one in self._target.identify([backup.raw]) if one is not None]
+            check_backup_apart(
+                folders, [*self._identities(self._target), *self._identities(self._stores[0])], backup
             )
 
     def _direct_ends(self) -> tuple[PosixStore, PosixStore]:

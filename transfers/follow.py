@@ -13,7 +13,6 @@ from hibali.retry import pause
 from transfers.entry import Entry, Kind
 from transfers.finished import Following
 from transfers.growing import Growable
-from transfers.guarded import lies
 from transfers.mover import Side
 from transfers.receipt import Receipt
 from transfers.request import Request
@@ -87,7 +86,6 @@ class Follow(Rounds):
     def run(self) -> Receipt:
         """The whole call."""
         self.open_ends()
-        self._check_apart()
         facts = self._target.facts
         existed = self._target.stat() is not None
         lock = None
@@ -103,18 +101,6 @@ class Follow(Rounds):
         if lock is not None:
             lock.release()
         return self.end(None)
-
-    def _check_apart(self) -> None:
-        """What is followed into itself never ends."""
-        local = self._request.target.site.kind == "local"
-        source, target = (os.path.realpath(store.where) for store in (self._stores[0], self._target))
-        if local and not isinstance(self._source, SingleSource) and lies(target, source) == "in":
-            raise UsageError(
-                "target-in-source",
-                "the target lies in the folder that is followed",
-                about=self._request.target.text,
-                hint="Name a target outside of it.",
-            )
 
     def _watching(self, *, exists: bool) -> Watch:
         side: Side = self._target

@@ -16,14 +16,14 @@ _FILE = "roots.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RootIdentity:
     """A folder as the filesystem knows it; `device` means something only until the host boots again."""
 
     boot: str
     device: int
     inode: int
 
-    def is_other(self, now: Identity) -> bool:
+    def is_other(self, now: RootIdentity) -> bool:
         """Whether another folder has its name now. Device numbers of network filesystems differ from boot to boot."""
         return self.inode != now.inode or (self.boot == now.boot and self.device != now.device)
 
@@ -32,7 +32,7 @@ class Identity:
 class KnowsRoot(Protocol):
     """A store that can tell which folder its root is."""
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> RootIdentity | None:
         """The root that is open; None where there is none."""
 
 
@@ -70,10 +70,10 @@ class KnownRoots:
         record = {"schema": 1, "roots": roots}
         write_atomic(self._path, json.dumps(record, indent=1).encode("ascii") + b"\n")
 
-    def _read(self) -> dict[str, Identity]:
+    def _read(self) -> dict[str, RootIdentity]:
         try:
             record = json.loads(self._path.read_bytes())
-            return {key: Identity(**each) for key, each in record["roots"].items()}
+            return {key: RootIdentity(**each) for key, each in record["roots"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):

@@ -17,6 +17,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.adopting import Written
 from transfers.agent import frames
+from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.connection import Connection
 from transfers.direct_landing import DirectLanding
@@ -24,7 +25,7 @@ from transfers.entry import Entry, Proof
 from transfers.gridftp_landing import Carriage, GridftpLanding
 from transfers.growing import Growing
 from transfers.holding import Holding
-from transfers.known_root import Identity
+from transfers.known_root import RootIdentity
 from transfers.landing import LandingStream
 from transfers.lines import Lines, no_lines
 from transfers.paged import PagedListing, entries_of
@@ -48,6 +49,8 @@ Reopen = Callable[[bytes], tuple[Connection, Lines]]
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
 _Paths = list[bytes]  # inside the class `list` is a method
+_Identities = list[Identity]
+_Found = list[Identity | None]
 
 _Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
@@ -133,7 +136,7 @@ class PosixStore:
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> RootIdentity | None:
         """See KnowsRoot."""
         try:
             self._open()
@@ -142,7 +145,7 @@ class PosixStore:
         answer = self._connection.ask("identity")
         with self._connection.understanding():
             device, inode = int(answer.header["device"]), int(answer.header["inode"])
-        return Identity(str(self._connection.greeting.get("boot")), device, inode)
+        return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
 
     def check_trusted(self) -> None:
         """See Guarded."""
@@ -157,6 +160,20 @@ class PosixStore:
         if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
             raise self._connection.broken("resolved other paths than those that were asked about")
         return found
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [self._identity]
+
+    def identify(self, paths: Sequence[bytes]) -> _Found:
+        """See Identifies."""
+        asked = [frames.text_of(path) for path in paths]
+        answer = self._connection.ask("identify", paths=asked)
+        with self._connection.understanding():
+            found = answer.header["identities"]
+            if len(found) != len(asked):
+                raise ValueError
+            return [None if one is None else check_identity(one) for one in found]
 
     def _look(self) -> tuple[Entry | None, Space]:
         """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
@@ -176,6 +193,7 @@ class PosixStore:
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else frames.bytes_of(packed)
+            self._identity = check_identity(answer.header["identity"])
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def _open(self, *, make: bool = False) -> None:

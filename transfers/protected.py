@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator
 
 from hibali.errors import RefusedError
 from hibali.folders import state_folder
 from hibali.locations import Location, work_path
+from hibali.login import address_of
 from hibali.sites import Site
-from transfers.contents import Resolves
-from transfers.guarded import lies
+from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
+from transfers.overlap import (
+    AMAZON,
+    Identifies,
+    host_name,
+    identities_of,
+    identity_of_bucket,
+    identity_of_url,
+)
 from transfers.store import Store
 
 
@@ -33,44 +42,84 @@ def _is_whole(location: Location) -> bool:
     return location.path == "/" or "/" not in location.path  # `~` or `$NAME`
 
 
-def check_unprotected(location: Location, above: Store, sites: Iterable[Site]) -> None:
+def check_unprotected(
+    location: Location, above: Store, sites: Iterable[Site], *, link: bool = False
+) -> Identity | None:
     """Raise `RefusedError` where a place that must stay is here or below: a root, a work folder, the home folder, our own state.
 
-    `above` is the folder that holds the place. Both sides are compared without symlinks.
+    `above` is the folder that holds the place, which is a `link` or anything else. Places are compared by device and inode, mounts
+    and services (transfers.agent.identity), so other names of a root make no difference. Returns the place's identity at a machine.
     """
-    if not isinstance(above, Resolves):
-        return  # keys mean what they say
-    kept = list(_kept(location.site, sites))
-    asked: list[bytes] = []
+    if not isinstance(above, Identifies):
+        for place in (child(one, location.name) for one in identities_of(above)):
+            for service, words in _service_roots(sites):
+                if relation(service, place) in {SAME, INSIDE}:
+                    raise _refused(location, f"{words} is here or below")
+        return None
+    (folder,) = identities_of(above)
+    kept = list(_kept(location.site, sites, here=folder["machine"] == this_machine()))
+    asked = [above.where.rstrip(b"/") + b"/" + location.name]
     for path, _ in kept:
         raw = path.encode("utf-8", "surrogateescape")
-        asked += [raw, raw.rpartition(b"/")[0] or b"/"]
-    folder, *found = above.resolved(asked)
-    here = folder.rstrip(b"/") + b"/" + location.name
-    for position, (_, words) in enumerate(kept):
-        place, holds = found[position * 2 : position * 2 + 2]
-        # a root that is a symlink stands under its own name, too
-        named = holds.rstrip(b"/") + b"/" + asked[position * 2].rpartition(b"/")[2]
-        if place and (lies(place, here) == "in" or (holds and named == here)):
+        # a root that is a symlink has a name of its own, which stays, too
+        asked += [raw, raw.rpartition(b"/")[0] or b"/" if b"/" in raw else raw]
+    here, *found = above.identify(asked)
+    for position, (path, words) in enumerate(kept):
+        root, holds = found[position * 2 : position * 2 + 2]
+        named = path.encode("utf-8", "surrogateescape").rpartition(b"/")[2] == location.name
+        if link:
+            stays = named and _is(holds, folder, {SAME})
+        else:
+            stays = _is(root, here, {SAME, INSIDE}) or _is(holds, here, {SAME, INSIDE})
+        if stays:
             raise _refused(location, f"{words} is here or below")
+    return here
 
 
-def _kept(site: Site, sites: Iterable[Site]) -> Iterator[tuple[str, str]]:
+def _is(one: Identity | None, other: Identity | None, relations: set[str]) -> bool:
+    return one is not None and other is not None and relation(one, other) in relations
+
+
+def _service_roots(sites: Iterable[Site]) -> Iterator[tuple[Identity, str]]:
+    for site in sites:
+        words = f"the root of {site.name}"
+        if site.s3 is not None and site.s3.bucket:
+            url = AMAZON if site.s3.endpoint == "aws" else site.s3.endpoint
+            yield identity_of_bucket(url, site.s3.bucket, site.s3.prefix.encode()), words
+        elif site.kind == "url" and site.url:
+            yield identity_of_url(site.url, b""), words
+
+
+def _kept(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[str, str]]:
+    """Paths as in config.toml, and what they are; `here` tells that `site` is this machine."""
     yield "~", "the home folder"
-    for other in [site, *(one for one in sites if one.name != site.name and _is_same_machine(one, site))]:
-        for name, path in other.roots.items():
-            yield path, f"the root @{name} of {other.name}"
-        yield work_path(other), f"the work folder of {other.name}"
-    if site.kind == "local":
+    if here:
         yield str(state_folder()), "hibali's own state"
+    # a site of the same name may have been left out of `site`, which stands for local paths then
+    for other in [site, *sites]:
+        if other.kind not in {"local", "ssh"}:
+            continue
+        same = _is_same_machine(other, site) or (here and _is_here(other))
+        for name, path in other.roots.items():
+            # Two hosts may share a filesystem; then a root has the same path at both.
+            if same or (path.startswith("/") and other.kind == site.kind):
+                yield path, f"the root @{name} of {other.name}"
+        if same:
+            yield work_path(other), f"the work folder of {other.name}"
 
 
 def _is_same_machine(one: Site, other: Site) -> bool:
-    if one.kind != other.kind:
-        return False
-    return one.kind == "local" or (
-        one.ssh is not None and other.ssh is not None and one.ssh.host == other.ssh.host
-    )
+    if one.ssh is None or other.ssh is None:
+        return one.kind == other.kind
+    return one.ssh.host == other.ssh.host or address_of(one.ssh) == address_of(other.ssh)
+
+
+def _is_here(site: Site) -> bool:
+    """Whether a site is this machine, as far as its host's name tells."""
+    if site.ssh is None:
+        return site.kind == "local"
+    name = host_name(address_of(site.ssh)[0])
+    return name in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
 def _refused(location: Location, words: str) -> RefusedError:

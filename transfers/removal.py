@@ -13,6 +13,7 @@ from hibali.ledger import Journal, new_identifier
 from hibali.locations import Location, check_writable
 from hibali.sites import Site
 from hibali.text import printable
+from transfers.agent import frames
 from transfers.entry import Entry, Kind
 from transfers.guarded import check_guarded
 from transfers.journal_lines import end_journal, journal_line, open_journal, place_line
@@ -135,7 +136,7 @@ class _Removal:
             raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
-        check_unprotected(location, above, self._request.sites)
+        identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
         check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self._tell_others)
         if found.kind is not Kind.FOLDER:
             return found
@@ -144,6 +145,9 @@ class _Removal:
                 "is-a-folder", "this is a folder", about=location.text, hint="With all in it: --recursive"
             )
         top = above.stat()
+        mounts = [] if identity is None else identity["places"][1:]
+        if mounts:
+            raise self._another(frames.bytes_of(mounts[0][2]))
         if top is not None and top.device != found.device:
             raise self._another(b"")
         self._open(location)

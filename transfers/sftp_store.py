@@ -8,6 +8,7 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.text import printable
 from transfers import sftp_wire as wire
+from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.sftp_adjusting import adjust_all
@@ -37,6 +38,8 @@ _BATCH = 256
 
 _Entries = list[Entry]  # inside the class `list` is a method
 _Paths = list[bytes]
+_Identities = list[Identity]
+_Found = list[Identity | None]
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
@@ -76,6 +79,7 @@ class SftpStore:
         self._orphans: list[bytes] = []
         self._places: list[bytes] = []
         self._tidy = False  # all orphans are known, and nothing else can be left
+        self._seen: tuple[str, bytes] | None = None  # the machine and its table of mounts
 
     def _stand_at(self, path: bytes) -> None:
         self._beneath = Beneath(self._client, path)
@@ -159,11 +163,40 @@ class SftpStore:
         """See Resolves."""
         return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
 
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [one for one in self.identify([self.where]) if one is not None]
+
+    def identify(self, paths: Sequence[bytes]) -> _Found:
+        """See Identifies: by the far table of mounts where the server shows it, else by the account and its paths."""
+        if self._seen is None:
+            boot, mounts = self._client.small_files([BOOT, MOUNTS], LONGEST)
+            known = bool(boot.strip() and mounts)
+            self._seen = (
+                (boot.strip().decode("ascii", "replace"), mounts) if known else (self._account(), b"")
+            )
+        machine, mounts = self._seen
+        table = read_mounts(mounts)
+        real = (
+            None if path.startswith(b"$") else self._resolve(expand(self._client, path)) for path in paths
+        )
+        return [None if path is None else described(machine, places_of(path, table)) for path in real]
+
+    def _account(self) -> str:
+        login = self._client.channel.login
+        return login.account if login is not None else ""
+
     def _resolve(self, path: bytes) -> bytes:
-        try:
-            return self._client.real_path(path)
-        except (NotFoundError, IncompleteError):  # some servers resolve only what is there
-            return path
+        """Without symlinks, as far as anything is there; some servers resolve no more than that."""
+        above, missing = path, b""
+        while True:
+            try:
+                return _joined(self._client.real_path(above), missing)
+            except (NotFoundError, IncompleteError):
+                above, _, name = above.rstrip(b"/").rpartition(b"/")
+                missing = _joined(name, missing)
+            if not above:
+                return path
 
     def _open_folder(self) -> bool:
         """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
@@ -415,3 +448,7 @@ class _Held:
             self._store.unlock()
         except HibaliError:
             return
+
+
+def _joined(path: bytes, name: bytes) -> bytes:
+    return path.rstrip(b"/") + b"/" + name if name else path

@@ -51,7 +51,7 @@ def command(
     can write to is refused, unless FROM and TO, the ends of the plan, are named on the line.
     """
     from hibali.errors import UsageError
-    from hibali.locations import read_location
+    from hibali.locations import read_location, read_target
     from transfers.plan_reader import read_plan
     from transfers.plan_trust import check_trust
     from transfers.request import Request
@@ -64,13 +64,14 @@ def command(
     with closing(saved.planned):
         header = saved.header
         source, target = (
-            read_location(os.fsdecode(place.text), settings) for place in (header.source, header.target)
+            read_location(os.fsdecode(place.text), settings, literal=True)
+            for place in (header.source, header.target)
         )
         doubts = check_trust(saved, (source, target), named, Path(file))
         if doubts:
             common.output.warn(f"{file}: {doubts}. Carried out because both of its ends were named.")
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
-        backup = None if backup_dir is None else read_location(backup_dir, settings)
+        backup = None if backup_dir is None else read_target(backup_dir, settings)
         saving = saving_of(push_to, no_save=no_save)
         request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)

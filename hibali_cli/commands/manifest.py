@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import command as as_command
 from hibali_cli.moving import FILTERS
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -21,10 +21,18 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("location", metavar="LOCATION")
-@click.option("-o", "--output", "output", metavar="FILE", help="Write FILE, whole or not at all, not stdout.")
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write FILE, whole or not at all, not stdout.",
+)
 @click.option(
     "--bagit",
     metavar="FOLDER",
+    type=OUTPUT_FILE,
     help="Write the tag files of a BagIt bag into FOLDER; LOCATION is its `data`.",
 )
 @click.option(

@@ -18,7 +18,7 @@ def command(common: Common, location: str) -> int | None:
 
     An object store has no folders: nothing is made there, that is said, and the exit is 0.
     """
-    from hibali.locations import read_location
+    from hibali.locations import read_target
     from hibali_cli.looking import make_folder
 
-    return make_folder(common, read_location(location, common.settings()))
+    return make_folder(common, read_target(location, common.settings()))

@@ -9,7 +9,7 @@ import click
 
 from hibali_cli.command import command as as_command
 from hibali_cli.moving import add_planning_options, rules_of, show_plan, take_recorded
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -23,7 +23,11 @@ from hibali_cli.options import Common
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write the plan to FILE (JSON lines) and print a summary."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write the plan to FILE (JSON lines) and print a summary.",
 )
 @click.option("--detailed-exit-code", is_flag=True, help="Exit 10 when there are changes.")
 @add_planning_options
@@ -41,7 +45,7 @@ def command(
     Without -o every action is printed, as --dry-run does. The options are those of `sync`, and they are kept in
     the plan: what --delete and --max-delete allowed here is what `apply` may do.
     """
-    from hibali.locations import read_location
+    from hibali.locations import read_location, read_target
     from hibali_cli.plan_summary import show_summary
     from hibali_cli.progress import listening
     from transfers.request import Request
@@ -50,7 +54,7 @@ def command(
 
     settings = common.settings()
     recorded = take_recorded(options)
-    ends = read_location(source, settings), read_location(target, settings)
+    ends = read_location(source, settings), read_target(target, settings)
     request = Request("plan", *ends, rules_of(options), recorded=recorded)
 
     def show(found: Survey) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -16,7 +16,9 @@ from hibali_cli.options import Common
         ("hibali report -o /var/www/hibali/", "Write index.html there, as a schedule may do each morning."),
     ],
 )
-@click.option("-o", "--output", metavar="DIR|FILE", help="Write one HTML page, whole or not at all.")
+@click.option(
+    "-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, whole or not at all."
+)
 @click.option(
     "--days",
     type=click.IntRange(2, 366),

@@ -20,7 +20,7 @@ from hibali_cli.command import command as as_command
 from hibali_cli.job_options import add_job_options, wanted_of, with_proxy, with_wishes
 from hibali_cli.launching import read_request, require_consent, run_one, show_request
 from hibali_cli.notifying import notify_option
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
 if TYPE_CHECKING:
     from runs.fast import Marks
@@ -123,14 +123,24 @@ if TYPE_CHECKING:
     default=None,
     help="Give the job a proxy for GSI of its own, or none whatever the site says.",
 )
-@click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
+@click.option(
+    "--collect",
+    "folder",
+    metavar="DIR",
+    type=OUTPUT_PLACE,
+    help="With --wait, pull the outputs into DIR afterwards.",
+)
 @click.option(
     "--dataset",
     metavar="DIR",
+    type=OUTPUT_FILE,
     help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
 )
 @click.option(
-    "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs."
+    "--table",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs.",
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
 @add_chain_options

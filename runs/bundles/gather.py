@@ -78,7 +78,7 @@ def inputs_of_run(
         )
     found = []
     for each, known in zip(asked, recorded, strict=True):
-        place = read_location(str(known["location"]), settings)
+        place = read_location(str(known["location"]), settings, literal=True)
         given = _take(replace(each, name=str(known["name"])), place, tell)
         check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_far)
         found.append(given)

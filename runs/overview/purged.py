@@ -47,7 +47,7 @@ def _is_below(operation: Operation, site: Site, known: Mapping[str, Site]) -> bo
     if operation.place is None or operation.place.site != site.name or operation.operation == "verify":
         return False
     try:
-        typed = parse_location(operation.target, known, b"/")
+        typed = parse_location(operation.target, known, b"/", literal=True)
     except HibaliError:
         return False
     root = site.roots.get(site.purge.root, "").rstrip("/")

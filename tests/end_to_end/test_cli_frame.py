@@ -127,8 +127,6 @@ def test_python_m_is_the_same_program(run: Run) -> None:
         ["sites", "list", "--nope"],
         ["sites", "show"],
         ["sites", "list", "--max-time", "soon"],
-        ["sites"],
-        [],
     ],
 )
 def test_wrong_usage_is_2_and_names_help(run: Run, words: list[str]) -> None:
@@ -137,6 +135,25 @@ def test_wrong_usage_is_2_and_names_help(run: Run, words: list[str]) -> None:
     assert done.stdout == ""
     assert "--help" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+GROUPS = [
+    context.command_path.split()[1:]
+    for context in COMMANDS
+    if isinstance(context.command, click.Group) and not context.command.invoke_without_command
+]
+
+
+@pytest.mark.parametrize("words", GROUPS, ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_on_stdout_and_is_2(run: Run, words: list[str]) -> None:
+    done = run(HIBALI, *words)
+    assert (done.returncode, done.stderr) == (2, "")
+    if words:
+        assert done.stdout == run(HIBALI, *words, "--help").stdout
+        assert done.stdout.startswith(f"Usage: hibali {' '.join(words)} ")
+    else:
+        assert "hibali init" in done.stdout
+        assert "hibali --help" in done.stdout
 
 
 def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:

@@ -18,11 +18,11 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
 
 def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
     first = hibali(exit=2)
-    assert b"hibali init" in first.err
+    assert b"hibali init" in first.out
     hibali("init", "--yes", exit=0)
     later = hibali(exit=2)
-    assert b"hibali doctor here" in later.err
-    assert b"hibali init" not in later.err
+    assert b"hibali doctor here" in later.out
+    assert b"hibali init" not in later.out
 
 
 def test_wrong_words_are_answered_with_what_may_have_been_meant(hibali: Any) -> None:

@@ -286,8 +286,8 @@ def test_what_must_not_begin_changes_nothing(local_there: Transfers) -> None:
     assert not there.root.exists()
     for words in (["--delete"], ["--checksum"], ["-n"], ["--backup-dir", "there:kept"]):
         assert there.push("--follow", *words, exit=2).last["kind"] == "error"
-    inside = there.hibali("push", "--follow", "there:", "there:data", "--json", exit=2)
-    assert inside.last["code"] == "target-in-source"
+    inside = there.hibali("push", "--follow", there.place.at(""), "there:data", "--json", exit=8)
+    assert inside.last["code"] == "overlap"
     assert there.push("--append", "*.log", exit=2).last["code"] == "usage"
     assert there.push("--follow", "--done-marker", "a/b", exit=2).last["code"] == "bad-marker"
 

@@ -43,7 +43,7 @@ def test_an_unknown_site_is_2_and_never_a_local_file(local_there: Transfers) -> 
     error = stopped(there, 2, "push", there.source, "thare:data")
     assert "there" in error["hint"]
     assert not (there.hibali.home.folder / "thare:data").exists()
-    there.hibali("push", there.source, "./thare:data", exit=0)
+    there.hibali("sync", there.source, "./thare:data", exit=0)
     assert (there.hibali.home.folder / "thare:data/a").exists()
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.places import BucketPlace, FolderPlace
-from tests.support.small_filesystem import small_filesystem
+from tests.support.places import BucketPlace, DavPlace, FolderPlace, add_site, make_place
+from tests.support.small_filesystem import mounted, small_filesystem
 from tests.support.terminal import Terminal
 from tests.support.transfers import Transfers, actions, counts, failed
 from tests.support.trees import HOSTILE_NAMES, Folder, Link, many_files
@@ -147,6 +147,86 @@ def test_places_that_matter_stay(local_there: Transfers) -> None:
     refused(there, "own-name", "-r", "-y", "there:data/.hibali")
     assert there.there() == {b"root/file": b"1", b"kept/file": b"2", b"free": b"3"}
     assert (home.home / "mine").exists()
+
+
+def test_no_name_of_a_configured_root_removes_it(
+    local_there: Transfers, request: pytest.FixtureRequest
+) -> None:
+    there = local_there
+    assert isinstance(there.place, FolderPlace)
+    there.place.plant("data", {b"deep/root/file": b"1", b"other/file": b"2", b"free/file": b"3"})
+    root, home = there.root / "deep/root", there.hibali.home
+    table = '[sites.{}]\nkind = "{}"\ndefault_root = "r"\n[sites.{}.roots]\nr = "{}"\n'
+    # the name that hibali itself gives to this machine
+    text = home.config.read_text() + table.format("here", "local", "here", root)
+    far = make_place("ssh", there.folder, request.getfixturevalue)
+    assert isinstance(far, FolderPlace)
+    far.root = there.root / "other"
+    home.config.write_text(text)
+    add_site(home.config, "far", far)
+    (there.folder / "link").symlink_to(there.root / "deep")
+    with mounted(root, there.folder / "bound"), mounted(there.root, there.folder / "all"):
+        for place in (
+            root,
+            there.root / "deep",
+            there.root,
+            f"{there.root}/other/../deep/root",
+            there.folder / "link/root",
+            there.folder / "bound",
+            there.folder / "all/deep",
+            "there:data/deep",
+            there.root / "other",
+            f"far:{root}",
+            f"far:{there.folder}/all/deep",
+        ):
+            refused(there, "protected-place", "-r", "-y", place)
+        for folder, place in (
+            (there.root, "deep/root"),
+            (root, "."),
+            (root, "../root"),
+            (root / "..", "root/"),
+        ):
+            answer = there.hibali("rm", "-r", "-y", place, "--json", exit=8, cwd=folder)
+            assert answer.last["code"] == "protected-place", str(answer)
+    assert there.there() == {b"deep/root/file": b"1", b"other/file": b"2", b"free/file": b"3"}
+    with mounted(root, there.root / "free/mounted"):
+        refused(there, "protected-place", "-r", "-y", there.root / "free")
+    with mounted(root / "..", there.root / "free/mounted"):
+        refused(there, "protected-place", "-r", "-y", there.root / "free")
+    there.place.plant("data", {b"else/file": b"4"})
+    with mounted(there.root / "else", there.root / "free/mounted"):
+        refused(there, "another-filesystem", "-r", "-y", there.root / "free")
+    # a link to a root goes as a link, and what is in a root is removed as ever
+    there.hibali("rm", there.folder / "link", exit=0)
+    there.hibali("rm", root / "file", exit=0)
+    there.hibali("rm", "-r", "-y", there.root / "free", exit=0)
+
+
+@pytest.mark.parametrize("word", ["s3", "webdav", pytest.param("sftp", marks=pytest.mark.heavy)])
+def test_the_root_of_another_site_at_the_same_service_stays(
+    transfers_to: MakeTransfers, word: str, request: pytest.FixtureRequest
+) -> None:
+    there = transfers_to(word)
+    there.place.plant("data", {b"inner/root/file": b"1", b"free/file": b"2"})
+    config = there.hibali.home.config
+    if isinstance(there.place, BucketPlace):
+        table = there.place.table().replace("{name}", "again").replace("127.0.0.1", "localhost")
+        config.write_text(f'{config.read_text()}[sites.again]\n{table}prefix = "data/inner/root/"\n')
+    elif isinstance(there.place, DavPlace):
+        url = f"{there.place.url}/data/inner/root"
+        table = there.place.table().replace("{name}", "again").replace(there.place.url, url)
+        config.write_text(f"{config.read_text()}[sites.again]\n{table.replace('127.0.0.1', 'localhost')}\n")
+    else:
+        other = make_place("local", there.folder, request.getfixturevalue)
+        assert isinstance(other, FolderPlace)
+        other.root = there.root / "inner/root"
+        add_site(config, "again", other)
+    before = there.there()
+    for place in ("there:data/inner/root", "there:data/inner", "there:data"):
+        answer = there.hibali("rm", "-r", "-y", place, "--json", exit=8)
+        assert answer.last["code"] == "protected-place", str(answer)
+    assert there.there() == before
+    there.hibali("rm", "-r", "-y", "there:data/free", exit=0)
 
 
 def test_a_bucket_stays(bucket_there: Transfers) -> None:

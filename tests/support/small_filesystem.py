@@ -1,4 +1,4 @@
-"""A filesystem with little room, mounted over a folder."""
+"""A filesystem with little room, mounted over a folder, and folders that are seen at another place, too."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def small_filesystem(folder: Path, options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def mounted(source: Path, point: Path) -> Iterator[None]:
+    """`source` is seen at `point`, too."""
+    point.mkdir(parents=True, exist_ok=True)
+    words = ["mount", "--bind", str(source), str(point)]
+    if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root may make a bind mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)

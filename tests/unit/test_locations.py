@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import RefusedError, UsageError
-from hibali.locations import Location, check_writable, parse_location, read_location, work_path
+from hibali.locations import Location, check_writable, parse_location, read_location, read_target, work_path
 from hibali.settings import Settings
 from hibali.sites import S3Settings, Site, SshSettings
 
@@ -50,7 +50,12 @@ def parse(text: str) -> Location:
         ("juwels:./@scratch/a", "/p/x/@scratch/a"),
         ("juwels:./~root/a", "/p/x/~root/a"),
         ("juwels:a//b/./c/../d/", "/p/x/a/b/d"),
-        ("juwels:$HOME/*", "/p/x/$HOME/*"),
+        ("juwels:*", "/p/x/*"),
+        ("juwels:./$HOME/*", "/p/x/$HOME/*"),
+        ("juwels:/./$HOME", "/$HOME"),
+        ("juwels:@scratch/./$HOME", "$SCRATCH/x/$HOME"),
+        ("juwels:cost$", "/p/x/cost$"),
+        ("juwels:a$1", "/p/x/a$1"),
         ("juwels:a:b", "/p/x/a:b"),
         ("bare-site:a", "~/a"),
         ("bare-site:", "~"),
@@ -58,13 +63,48 @@ def parse(text: str) -> Location:
         ("./a:b", "/cwd/a:b"),
         ("a/b:c", "/cwd/a/b:c"),
         ("/a:b", "/a:b"),
-        ("~/a", "/cwd/~/a"),
+        ("./~/a", "/cwd/~/a"),
+        ("a~", "/cwd/a~"),
+        ("./$HOME/a", "/cwd/$HOME/a"),
+        ("./a/$HOME", "/cwd/a/$HOME"),
+        ("/./tmp/${x}", "/tmp/${x}"),
         (".", "/cwd"),
         ("/", "/"),
     ],
 )
 def test_paths_resolve_as_the_contract_says(text: str, path: str) -> None:
     assert parse(text).path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ("$HOME", "./$HOME"),
+        ("$HOME/a", "./$HOME/a"),
+        ("a/${X}/b", "./a/${X}/b"),
+        ("/tmp/$X", "/./tmp/$X"),
+        ("../$X", "./../$X"),
+        ("run_$ID", "./run_$ID"),
+        ("~", "./~"),
+        ("~/a", "./~/a"),
+        ("juwels:$NOVAR/x", "juwels:./$NOVAR/x"),
+        ("juwels:/p/$X", "juwels:/./p/$X"),
+        ("juwels:@scratch/$X", "juwels:@scratch/./$X"),
+        ("juwels:~/$X", "juwels:~/./$X"),
+        ("juwels:~$X", "juwels:./~$X"),
+        ("bucket:a/${X}", "bucket:./a/${X}"),
+        ("store:b/$X", "store:./b/$X"),
+    ],
+)
+def test_variables_are_refused_with_the_words_for_a_name_that_looks_like_one(text: str, again: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert caught.value.code == "variable-in-path"
+    assert caught.value.hint.endswith(again)
+    if text != "juwels:~$X":  # nobody's home has that name
+        literal = parse_location(text, SITES, b"/cwd", literal=True)
+        assert literal is not None
+        assert os.path.normpath(parse(again).path) == os.path.normpath(literal.path)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +214,26 @@ def test_children_are_named_below() -> None:
     assert parse("/").child(b"f").path == "/f"
 
 
+def test_the_name_of_a_site_without_its_colon_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(tmp_path / "config.toml", SITES)
+    for read in (read_location, read_target):
+        for text in ("juwels", "juwels/"):
+            with pytest.raises(UsageError) as caught:
+                read(text, settings)
+            assert caught.value.code == "site-without-colon"
+            assert caught.value.message == "juwels is a site: juwels:"
+            assert f"./{text}" in caught.value.hint
+        assert read("./juwels", settings).path == str(tmp_path / "juwels")
+        assert read("juwels/x", settings).path == str(tmp_path / "juwels/x")
+    (tmp_path / "juwels").mkdir()
+    assert read_location("juwels", settings).path == str(tmp_path / "juwels")
+    with pytest.raises(UsageError):
+        read_target("juwels", settings)
+
+
 def test_kinds_not_built_yet_answer_when_used(tmp_path: Path) -> None:
     sites = {"web": Site("web", "url", url="smb://example.org")}
     with pytest.raises(UsageError) as caught:
@@ -214,6 +274,6 @@ def test_keys_stay_below_the_prefix(path: str) -> None:
 
 @given(st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name))
 def test_bytes_survive(name: bytes) -> None:
-    text = "juwels:/d/" + name.decode("utf-8", "surrogateescape")
+    text = "juwels:/d/./" + name.decode("utf-8", "surrogateescape")
     if not {b"", b".", b".."} & set(name.split(b"/")):
         assert parse(text).raw == b"/d/" + name

@@ -16,6 +16,7 @@ from transfers.agent import frames, own_names, quota
 from transfers.agent.attributes import are_kept
 from transfers.agent.beneath import record_of
 from transfers.agent.folding import folds_case
+from transfers.agent.identity import identify, this_machine
 from transfers.agent.records import pack_record
 from transfers.agent.several import absolute_path, get_all, put_all, sync_folder
 
@@ -96,7 +97,21 @@ def _look(header: Dict[str, Any]) -> Answer:
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
-    return {**place, **found, "room": room, "packed": _packed_at(_path(place))}, record
+    identity = identify(_path(place), this_machine())
+    return {**place, **found, "room": room, "packed": _packed_at(_path(place)), "identity": identity}, record
+
+
+def _identify(header: Dict[str, Any]) -> Answer:
+    """Which folders paths are, written as for `expand`; None for one with a variable that is not set."""
+    found = []  # type: List[Optional[Dict[str, Any]]]
+    for path in header["paths"]:
+        try:
+            place, _ = _expand({"path": path})
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append(identify(_path(place), this_machine()))
+    return {"identities": found}, b""
 
 
 def _packed_at(path: bytes) -> Optional[str]:
@@ -342,6 +357,7 @@ def _which(header: Dict[str, Any]) -> Answer:
 COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "expand": _expand,
     "resolve": _resolve,
+    "identify": _identify,
     "stat": _stat,
     "is_private": _is_private,
     "make_folder": _make_folder,

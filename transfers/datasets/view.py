@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from hibali.events import Listener
 from hibali.locations import Location
+from transfers.agent.identity import Identity
 from transfers.datasets.annexed import POINTER, POINTER_BYTES
 from transfers.datasets.changes import Changes
 from transfers.datasets.contents import Contents, is_reserved
 from transfers.datasets.reading import NOT_HERE, ContentReading, Opener
 from transfers.datasets.repository import RESERVED, Place, find_place
 from transfers.entry import Entry, Kind
+from transfers.overlap import identities_of
 from transfers.receipt import Receipt
 from transfers.request import Saving
 from transfers.store import (
@@ -33,6 +35,8 @@ from transfers.store import (
 )
 
 _SHORTEST_POINTER = 20
+
+_Identities = list[Identity]  # inside the class `list` is a method
 
 
 def see_dataset(
@@ -94,6 +98,10 @@ class DatasetStore:
     def limited_by(self) -> str | None:
         """See Store."""
         return self.store.limited_by
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return identities_of(self.store)
 
     def receive(self, saving: Saving) -> None:
         """It is a target: what is not here is missing. Raises what keeps it from being saved (Changes.check)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hibali.sites import Site
+from transfers.agent.identity import Identity
+from transfers.overlap import identity_of_keys
 
 LINE_ENDS = (b"\n", b"\r")  # no path of a submission may have one
 
@@ -24,6 +26,19 @@ def path_in_collection(site: Site, path: str) -> str | None:
             rest = path[len(base) :].strip("/")
             return f"{within.rstrip('/')}/{rest}" if rest else within
     return None
+
+
+def identity_of_collection(collection: str, path: str) -> Identity:
+    """See transfers.overlap; `path` is in the collection."""
+    return identity_of_keys(f"globus {collection.lower()}", path.encode("utf-8", "surrogateescape"))
+
+
+def identity_at(site: Site, where: bytes) -> list[Identity]:
+    """The same for `where` of a site's own filesystem, where the site has a collection that shows it."""
+    if site.globus is None:
+        return []
+    path = path_in_collection(site, where.decode("utf-8", "surrogateescape"))
+    return [] if path is None else [identity_of_collection(site.globus.collection, path)]
 
 
 def below(root: str, path: bytes) -> str:

@@ -13,11 +13,12 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.sites import Site
 from hibali.text import printable
+from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
 from transfers.globus.asking import Globus
 from transfers.globus.bodies import label_of
 from transfers.globus.listing import entry_of, list_below
-from transfers.globus.paths import LINE_ENDS, below, path_in_collection
+from transfers.globus.paths import LINE_ENDS, below, identity_of_collection, path_in_collection
 from transfers.globus.removing import Removing
 from transfers.store import Facts, Item, Landed, Payload, Problem, Space, Unit, unsafe_component
 from transfers.stores.s3_bulk import Got
@@ -27,6 +28,7 @@ from transfers.stores.url_login import Login
 from transfers.stores.url_web import Web
 
 _AT_ONCE = 8
+_Identities = list[Identity]  # inside the class `list` is a method
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
@@ -77,6 +79,10 @@ class GlobusStore:
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(reading.bytes for reading in self._read)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_collection(self._collection, self.root)]
 
     def _path(self, path: bytes) -> str:
         """In the collection; raises `RefusedError` for one that could climb, or that Globus cannot be told (S1)."""

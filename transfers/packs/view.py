@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
+from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
 from transfers.only_read import OnlyRead
+from transfers.overlap import identities_of
 from transfers.packing import group_units
 from transfers.packs.index import place_of
 from transfers.packs.place import HashesRanges, PackedPlace, Range
@@ -24,6 +26,8 @@ from transfers.store import (
     Store,
     Unit,
 )
+
+_Identities = list[Identity]  # inside the class `list` is a method
 
 
 class PackedStore(OnlyRead):
@@ -58,6 +62,10 @@ class PackedStore(OnlyRead):
     def limited_by(self) -> str | None:
         """See Store."""
         return self.place.store.limited_by
+
+    def identities(self) -> _Identities:
+        """See Identified: the place with all its packs, because what is in a pack has no folder of its own."""
+        return identities_of(self.place.store)
 
     def parent(self) -> PackedStore:
         """A view of the folder that holds this one's file; what goes over the wire is counted here."""

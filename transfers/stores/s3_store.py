@@ -12,10 +12,12 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.copying import Origin
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.kept_lease import NoLock
+from transfers.overlap import identity_of_bucket
 from transfers.plan import unholdable
 from transfers.store import (
     Facts,
@@ -49,6 +51,7 @@ from transfers.stores.s3_uploads import Uploads
 from transfers.stores.s3_writing import Writing
 
 _Paths = list[bytes]
+_Identities = list[Identity]
 _Troubles = list[tuple[bytes, Problem]]
 _Streams = list[Reading | Writing]
 
@@ -109,6 +112,10 @@ class S3Store:
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(stream.bytes for stream in self._streams)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
         """What the server honours, tried where nobody knows yet."""

@@ -9,7 +9,9 @@ from typing import Any, NoReturn, cast
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
+from transfers.overlap import identity_of_url
 from transfers.store import (
     Facts,
     Item,
@@ -47,6 +49,7 @@ _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
 _Stack = list[Iterator[Entry]]
 _Readings = list[Reading]
+_Identities = list[Identity]
 
 
 class UrlStore:
@@ -68,6 +71,10 @@ class UrlStore:
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(reading.bytes for reading in self._readings)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_url(self._web.base, self.where)]
 
     def _path(self, path: bytes) -> bytes:
         """Below the site's URL; raises `RefusedError` for one that could climb or is ambiguous (S1)."""

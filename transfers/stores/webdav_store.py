@@ -10,9 +10,11 @@ from hibali.errors import NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Proof
 from transfers.kept_lease import KeptLease, NoLock
+from transfers.overlap import identity_of_url
 from transfers.plan import unholdable
 from transfers.store import (
     Facts,
@@ -39,6 +41,7 @@ from transfers.stores.webdav_writing import Writing
 
 _Streams = list[Reading | Writing]
 _Paths = list[bytes]
+_Identities = list[Identity]
 _Troubles = list[tuple[bytes, Problem]]
 
 
@@ -85,6 +88,10 @@ class DavStore:
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(stream.bytes for stream in self._streams)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
         """What the server honours, tried where nobody knows yet; the root stands."""

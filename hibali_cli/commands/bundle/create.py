@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -22,7 +22,13 @@ from hibali_cli.options import Common
 )
 @click.argument("what", metavar="RUN_ID|INVOCATION.json")
 @click.option(
-    "-o", "--output", "output", required=True, metavar="FILE", help="Write FILE, whole or not at all."
+    "-o",
+    "--output",
+    "output",
+    required=True,
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write FILE, whole or not at all.",
 )
 @click.option("--pipeline", metavar="NAME[@VERSION]", help="The pipeline of INVOCATION.json.")
 @click.option(

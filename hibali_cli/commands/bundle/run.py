@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_PLACE, Common
 
 
 @as_command(
@@ -21,7 +21,14 @@ from hibali_cli.options import Common
 )
 @click.argument("file", metavar="FILE")
 @click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
-@click.option("-o", "--output", "target", metavar="DIR", help="Collect the outputs into DIR (default: ./ID).")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="DIR",
+    type=OUTPUT_PLACE,
+    help="Collect the outputs into DIR (default: ./ID).",
+)
 @click.option(
     "--input",
     "places",

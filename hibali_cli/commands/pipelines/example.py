@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -30,6 +30,7 @@ from hibali_cli.options import Common
     "-o",
     "--output",
     metavar="FILE",
+    type=OUTPUT_FILE,
     help="Write it to FILE; what stands there is only replaced after --ask has asked.",
 )
 def command(common: Common, pipeline: str, *, complete: bool, ask: bool, output: str | None) -> int | None:

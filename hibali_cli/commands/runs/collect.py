@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
 
 @as_command(
@@ -24,14 +24,18 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("run_id", metavar="ID")
-@click.argument("folder", metavar="[DIR]", required=False)
+@click.argument("folder", metavar="[DIR]", type=OUTPUT_PLACE, required=False)
 @click.option(
     "--dataset",
     metavar="DIR",
+    type=OUTPUT_FILE,
     help="Collect into DIR in a DataLad dataset, and save with a record that `datalad rerun` repeats.",
 )
 @click.option(
-    "--table", metavar="FILE", help="A .csv, .jsonl or .parquet file of a sweep's tasks and outputs."
+    "--table",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="A .csv, .jsonl or .parquet file of a sweep's tasks and outputs.",
 )
 @click.option("--no-save", is_flag=True, help="Leave what comes into a dataset uncommitted.")
 def command(

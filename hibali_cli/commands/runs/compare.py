@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -23,7 +23,11 @@ from hibali_cli.options import Common
     help="For outputs that differ: COMMAND A B ends with 0 where they are alike enough.",
 )
 @click.option(
-    "--dir", "folder", metavar="DIR", help="With --by, bring what is not here into DIR and keep it."
+    "--dir",
+    "folder",
+    metavar="DIR",
+    type=OUTPUT_FILE,
+    help="With --by, bring what is not here into DIR and keep it.",
 )
 def command(common: Common, a: str, b: str, *, by: str | None, folder: str | None) -> int | None:
     """Compare what two runs left, by digest: exit 0 where all of it is the same, 6 where it is not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -16,7 +16,14 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--ro-crate", "crate", required=True, metavar="DIR|FILE.zip", help="Write an RO-Crate there.")
+@click.option(
+    "--ro-crate",
+    "crate",
+    required=True,
+    metavar="DIR|FILE.zip",
+    type=OUTPUT_FILE,
+    help="Write an RO-Crate there.",
+)
 def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | None:
     """Describe runs that have ended as an RO-Crate: pipeline, answers, digests of inputs and outputs, times.
 

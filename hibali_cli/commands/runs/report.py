@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 
 @as_command(
@@ -22,6 +22,7 @@ from hibali_cli.options import Common
     "output",
     required=True,
     metavar="FILE.html",
+    type=OUTPUT_FILE,
     help="Write FILE.html, whole or not at all.",
 )
 @click.option("--update", is_flag=True, help="Ask each site with runs under way, once.")

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.collecting import Into, check_collecting
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
 
 @as_command(
@@ -29,9 +29,18 @@ from hibali_cli.options import Common
     is_flag=True,
     help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
 )
-@click.option("--collect", "folder", metavar="DIR", help="With --wait, pull the outputs into DIR afterwards.")
 @click.option(
-    "--table", metavar="FILE", help="With --wait, a .csv, .jsonl or .parquet file of a sweep's tasks."
+    "--collect",
+    "folder",
+    metavar="DIR",
+    type=OUTPUT_PLACE,
+    help="With --wait, pull the outputs into DIR afterwards.",
+)
+@click.option(
+    "--table",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="With --wait, a .csv, .jsonl or .parquet file of a sweep's tasks.",
 )
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_FILE, Common
 
 _EXAMPLES = [
     ("hibali schedule metrics", "See the metrics as they are now."),
@@ -19,7 +19,12 @@ _EXAMPLES = [
 
 
 @as_command("metrics", examples=_EXAMPLES)
-@click.option("--file", metavar="FILE", help="Write them there now, and again after each run of a schedule.")
+@click.option(
+    "--file",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write them there now, and again after each run of a schedule.",
+)
 @click.option("--off", is_flag=True, help="Write them nowhere any more; the file stays.")
 def command(common: Common, *, file: str | None, off: bool) -> int | None:
     """Write OpenMetrics about schedules: last success, duration, bytes, files, failures, proof, and what expires."""

@@ -21,7 +21,7 @@ def command(common: Common) -> int | None:
         (site.name, site.kind, how_reached(site), site.scheduler.name if site.scheduler else None)
         for site in sites
     ]
-    common.output.table(["name", "kind", "at", "scheduler"], rows)
+    common.output.table(["name", "type", "at", "scheduler"], rows)
     if not sites:
         common.output.say(f"No sites yet in {settings.path}: hibali sites add NAME --ssh HOST")
     return None

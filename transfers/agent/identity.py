@@ -1,0 +1,204 @@
+"""Tell whether two paths are one folder, or one is inside the other, whatever names and mounts lead there.
+
+A folder is described by the device and inode of each folder on the way to it, and by its place on its filesystem as
+/proc/self/mountinfo has it (proc_pid_mountinfo(5)), which is the same for all bind mounts of it.
+"""
+
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from transfers.agent import frames
+from transfers.agent.lease import boot_identifier
+
+SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"
+BOOT = b"/proc/sys/kernel/random/boot_id"
+MOUNTS = b"/proc/self/mountinfo"
+LONGEST = 4 * 1024 * 1024  # bytes of mountinfo
+
+_MOST_MOUNTS = 1000  # of one folder; where more are mounted, only these are compared
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, the folder of it that is mounted
+Place = Tuple[
+    str, bytes, bytes
+]  # device, path on that filesystem, mount point relative to the folder ("" for itself)
+Identity = Dict[str, Any]
+
+
+def this_machine() -> str:
+    """What is the same for all that runs on one machine until it boots again."""
+    return boot_identifier() or os.uname().nodename
+
+
+def identify(path: bytes, machine: str) -> Identity:
+    """Describe the folder or file at an absolute path, or where it would be; it need not exist.
+
+    `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and each name on the way as far as they exist, `exists`
+    says whether that is all of them. `places` has the place of the folder itself, then of all that is mounted below it.
+    """
+    real = os.path.realpath(path)
+    folders, exists = _folders(real)
+    try:
+        with open(MOUNTS, "rb") as stream:
+            mounts = read_mounts(stream.read(LONGEST))
+    except OSError:
+        mounts = []
+    return described(machine, places_of(real, mounts), folders, exists)
+
+
+def described(
+    machine: str,
+    places: List[Place],
+    folders: Optional[List[List[int]]] = None,
+    exists: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
+) -> Identity:
+    """An identity that can travel as JSON; two of them are only compared by places where `machine` is the same."""
+    told = [[device, frames.text_of(at), frames.text_of(below)] for device, at, below in places]
+    return {"machine": machine, "places": told, "folders": folders or [], "exists": exists}
+
+
+def child(identity: Identity, name: bytes) -> Identity:
+    """The identity of a name in a folder, as far as its place tells."""
+    return described(
+        identity["machine"], [(device, _joined(at, name), b"") for device, at, _ in _places(identity)[:1]]
+    )
+
+
+def check_identity(identity: Identity) -> Identity:
+    """Return an identity that came from elsewhere; raises ValueError, TypeError or KeyError for one of another shape."""
+    for _, at, _ in _places(identity):
+        if not at.startswith(b"/"):
+            raise ValueError("not an absolute path")
+    for folder in identity["folders"]:
+        if len(folder) != 6 or not all(isinstance(value, int) for value in folder):
+            raise ValueError("not a folder")
+    return described(
+        str(identity["machine"]), _places(identity), list(identity["folders"]), bool(identity["exists"])
+    )
+
+
+def _places(identity: Identity) -> List[Place]:
+    return [
+        (str(device), frames.bytes_of(at), frames.bytes_of(below)) for device, at, below in identity["places"]
+    ]
+
+
+def _folders(real: bytes) -> Tuple[List[List[int]], bool]:
+    found = []  # type: List[List[int]]
+    at = b"/"
+    for name in [b""] + [name for name in real.split(b"/") if name]:
+        at = os.path.join(at, name) if name else at
+        try:
+            status = os.lstat(at)
+        except OSError:
+            return found, False
+        found.append(
+            [
+                status.st_dev,
+                status.st_ino,
+                status.st_ctime_ns,
+                status.st_uid,
+                status.st_gid,
+                status.st_mode,
+            ]
+        )
+    return found, True
+
+
+def read_mounts(content: bytes) -> List[Mount]:
+    """What is mounted, in order: a later mount hides an earlier one at the same mount point."""
+    found = []
+    for line in content.split(b"\n"):
+        words = line.split(b" ")
+        if len(words) > 5 and words[3].startswith(b"/") and words[4].startswith(b"/"):
+            device = words[2].decode("ascii", "replace")
+            found.append((_unescaped(words[4]), device, _unescaped(words[3])))
+    return found
+
+
+def _unescaped(word: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found.group(1), 8) & 255]), word)
+
+
+def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
+    """Where a folder is on its filesystem, and all that is mounted below it."""
+    itself = None  # type: Optional[Mount]
+    below = []  # type: List[Place]
+    for mount in mounts:
+        point = mount[0]
+        if _is_in(real, point):
+            itself = itself if itself and len(itself[0]) > len(point) else mount
+        elif _is_in(point, real):
+            below.append((mount[1], mount[2], point[len(real.rstrip(b"/")) :].strip(b"/")))
+    if itself is None:
+        # Without a table of mounts a path is all there is to compare, and there are no mount namespaces either.
+        return [("path", real, b"")]
+    point, device, root = itself
+    return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below[:_MOST_MOUNTS]]
+
+
+def _joined(root: bytes, rest: bytes) -> bytes:
+    rest = rest.strip(b"/")
+    return root.rstrip(b"/") + b"/" + rest if rest else root
+
+
+def _is_in(path: bytes, folder: bytes) -> bool:
+    return (path.rstrip(b"/") + b"/").startswith(folder.rstrip(b"/") + b"/")
+
+
+def relation(one: Identity, other: Identity) -> Optional[str]:
+    """How `one` is to `other`: the SAME folder, INSIDE of it, AROUND it, or None where they have nothing in common.
+
+    SHARED: neither, but one folder is mounted in both, and not under the same name.
+    """
+    return _by_folders(one, other) or _by_places(one, other)
+
+
+def _by_folders(one: Identity, other: Identity) -> Optional[str]:
+    # Device numbers are a machine's own. Two machines that share a filesystem see the same inode and change time there.
+    known = bool(one["machine"]) and one["machine"] == other["machine"]
+    first, last = (0, 2) if known else (1, 6)
+    ones = [tuple(folder[first:last]) for folder in one["folders"]]
+    others = [tuple(folder[first:last]) for folder in other["folders"]]
+    inside = bool(others) and other["exists"] and others[-1] in ones
+    around = bool(ones) and one["exists"] and ones[-1] in others
+    return _named(inside, around)
+
+
+def _by_places(one: Identity, other: Identity) -> Optional[str]:
+    ones, others = _places(one), _places(other)
+    if not one["machine"] or one["machine"] != other["machine"] or not ones or not others:
+        return None
+    inside = any(device == ones[0][0] and _is_in(ones[0][1], at) for device, at, _ in others)
+    around = any(device == others[0][0] and _is_in(others[0][1], at) for device, at, _ in ones)
+    if inside and around and ones[0][:2] != others[0][:2]:
+        inside = _is_in(ones[0][1], others[0][1])
+        around = not inside
+    return _named(inside, around) or (SHARED if _share(ones, others) else None)
+
+
+def _share(ones: List[Place], others: List[Place]) -> bool:
+    """Whether some folder is in both, and not under the same name, where it would only be compared with itself."""
+    there = {}  # type: Dict[str, List[Tuple[bytes, bytes]]]
+    for device, at, below in others:
+        there.setdefault(device, []).append((at, below))
+    return any(
+        _differ(at, below, at_there, below_there)
+        for device, at, below in ones
+        for at_there, below_there in there.get(device, [])
+    )
+
+
+def _differ(at: bytes, below: bytes, at_there: bytes, below_there: bytes) -> bool:
+    if _is_in(at, at_there):
+        return below != _joined(below_there, at[len(at_there.rstrip(b"/")) :]).strip(b"/")
+    if _is_in(at_there, at):
+        return below_there != _joined(below, at_there[len(at.rstrip(b"/")) :]).strip(b"/")
+    return False
+
+
+def _named(inside: bool, around: bool) -> Optional[str]:  # noqa: FBT001  # both are the answer
+    if inside and around:
+        return SAME
+    return INSIDE if inside else AROUND if around else None
