@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -12,6 +12,7 @@ from hibali.strict_json import read_json_file
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
+from hibali_cli.records import moment
 from hibali_cli.run_site import opener, run_site, update_runs
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
@@ -102,12 +103,12 @@ def _parts_of_invocation(
     catalogue = Catalogue()
     pipeline = catalogue.find(reference)
     invocation = check_invocation(pipeline, read_json_file(answers))
-    changed = datetime.fromtimestamp(answers.stat().st_mtime, UTC)
+    changed = moment(answers.stat().st_mtime_ns) or moment(time.time_ns()) or ""
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
         inputs=inputs_of_invocation(invocation, common.settings(), tell),
-        published=f"{changed:%Y-%m-%dT%H:%M:%SZ}",
+        published=f"{changed[:19]}Z",
         agent=getpass.getuser(),
         include=taking.include,
         **_beside(catalogue, pipeline, taking),

@@ -61,8 +61,8 @@ def _start_agent(
     argv = remote_command(python)
     try:
         connection = Connection(login.argv(argv), where, login, look_at=look_at)
-    except TryLaterError:
-        if not login.shared or (again and login.logins):
+    except TryLaterError as problem:
+        if not problem.transient or not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()
