@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -11,6 +11,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
+from hibali_cli.records import moment
 from hibali_cli.run_site import opener, run_site, update_runs
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation, read_invocation
@@ -101,12 +102,12 @@ def _parts_of_invocation(
     catalogue = Catalogue()
     pipeline = catalogue.find(reference)
     invocation = read_invocation(pipeline, answers)
-    changed = datetime.fromtimestamp(answers.stat().st_mtime, UTC)
+    changed = moment(answers.stat().st_mtime_ns) or moment(time.time_ns()) or ""
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
         inputs=inputs_of_invocation(invocation, common.settings(), tell),
-        published=f"{changed:%Y-%m-%dT%H:%M:%SZ}",
+        published=f"{changed[:19]}Z",
         agent=getpass.getuser(),
         include=taking.include,
         **_beside(catalogue, pipeline, taking),

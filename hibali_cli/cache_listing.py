@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError, UsageError
@@ -18,6 +17,7 @@ from hibali.text import path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
+from hibali_cli.records import moment
 from runs.book import Book
 from runs.cache_book import CacheBook
 from runs.cache_evict import Evicted, Fate, choose_entries, evict
@@ -175,4 +175,7 @@ def _read_keep(text: str | None) -> dict[str, Any]:
 
 
 def _moment(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = moment(nanoseconds or 1)
+    return (
+        f"{found[:19]}Z" if found else ("9999-12-31T23:59:59Z" if nanoseconds > 0 else "0001-01-01T00:00:00Z")
+    )

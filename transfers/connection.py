@@ -24,11 +24,13 @@ from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
 from transfers.agent.lease import seconds_of
+from transfers.agent.problems import FAILED
 from transfers.arena import arena, take_room
 from transfers.bundle import opening
 
 _CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
 _START_SECONDS = 90.0
+_SIGNALLED = 128  # a shell adds the number of the signal that ended a program to this
 
 
 class Connection:
@@ -57,11 +59,13 @@ class Connection:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.lost = False  # it ended without a goodbye
+        self._greeted = False
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest that was seen
         self._posted: list[str] = []
         try:
             self.greeting = self._start(look_at, roots)
+            self._greeted = True
             if memory is not None:
                 self.post("share", descriptor=memory.descriptor, size=memory.size)
         except BaseException:
@@ -225,6 +229,8 @@ class Connection:
         if code == "locked":
             return _locked(header, self.where)
         message = printable(str(header.get("message", "")))
+        if code == FAILED:
+            return agent_failed(message, about)
         if code == "overtaken":
             hint = "The same line again looks at what is there now, and goes on."
             return TryLaterError(code, message, about=about, hint=hint, transient=False)
@@ -244,7 +250,8 @@ class Connection:
         errors = self._process.errors
         if self._login is not None and code == 255:
             return self._login.explain(errors)
-        text = printable(errors.decode("utf-8", "replace").strip())[-300:]
+        said = errors.decode("utf-8", "replace").strip()
+        text = printable(said)[-300:]
         if code == 127 or ("not found" in text and "python" in text):
             return NotFoundError(
                 "no-python",
@@ -252,8 +259,23 @@ class Connection:
                 about=self.where,
                 hint="Set `python` of the site to a Python 3.6 or later.",
             )
+        if 0 < code < _SIGNALLED:
+            return self._failed(said, code)
         return TryLaterError(
             "connection-lost", f"the agent ended: {text or f'status {code}'}", about=self.where
+        )
+
+    def _failed(self, said: str, status: int) -> HibaliError:
+        """The error for an agent that ended by itself with a status: logging in again would only repeat it."""
+        reason = printable(said.splitlines()[-1])[-300:] if said else f"status {status}"
+        if self._greeted:
+            return agent_failed(reason, self.where)
+        return TryLaterError(
+            "agent-not-started",
+            f"hibali's agent cannot start: {reason}",
+            about=self.where,
+            hint="Log in there and run `python3 -V`; set `python` of the site to a Python 3.6 or later that works.",
+            transient=False,
         )
 
     def _beat(self) -> None:
@@ -278,6 +300,16 @@ _HINTS = {
     "foreign-symlink": "If you trust where it leads, name that path instead.",
     "leaves-root": "To delete there, name that path instead, or configure it as a root of the site.",
 }
+
+
+def agent_failed(reason: str, where: str) -> HibaliError:
+    """The error for an exception in the agent, which is a bug of hibali: never tried again, the same would happen."""
+    return HibaliError(
+        FAILED,
+        f"hibali's agent stopped because of a bug: {reason}",
+        about=where,
+        hint="Please report this line, with the version: hibali --version",
+    )
 
 
 def _locked(header: dict[str, Any], where: str) -> TryLaterError:

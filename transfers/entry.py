@@ -7,6 +7,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _BLOCK = 4096  # a hole is at least so large
+MOST_NS = (
+    2**63 * 10**9
+)  # no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
 
 
 class Kind(StrEnum):

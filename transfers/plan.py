@@ -18,6 +18,14 @@ _PLAIN_PATH = (99, 800)  # the longest component and path of these, in bytes
 _ANOTHER_NAME = "another name of the same file"
 IN_THE_WAY = "folder-in-the-way"  # of a file that comes
 _SECOND = 1_000_000_000
+# The ends of what filesystems and protocols hold, from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
+# from 1980 (FAT); and unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS with bigtime. WebDAV's are those of
+# webdav_known.py.
+_EARLIEST_NS = frozenset(seconds * _SECOND for seconds in (-30_610_224_000, -(2**31), 0, 86_401, 315_532_800))
+_LATEST_NS = frozenset(
+    seconds * _SECOND
+    for seconds in (2**31 - 1, 2**32 - 1, 4_354_819_199, 0x3_7FFF_FFFF, 16_299_260_424, 253_402_300_799)
+)
 _MICROSECOND = 1_000
 
 
@@ -324,7 +332,10 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
         return Action(Verb.REPLACE, ours, "execute bit differs", theirs)
     if rules.checksum:
         return Action(Verb.COMPARE, ours, "the digests decide", theirs)
-    epoch = ours.mtime_ns == theirs.mtime_ns and source_facts.mtimes and target_facts.mtimes
+    both_keep = source_facts.mtimes and target_facts.mtimes
+    epoch = (
+        both_keep and not (ours.mtime_ns and theirs.mtime_ns) and same_time(ours.mtime_ns, theirs.mtime_ns)
+    )
     if (ours.mtime_ns and theirs.mtime_ns) or epoch:
         if same_time(ours.mtime_ns, theirs.mtime_ns):
             return kept(ours, theirs, "same size and time", rules, source_facts, target_facts)
@@ -348,13 +359,23 @@ def kept(
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:
-    """Whether two times are one as far as the coarser filesystem can tell (whole seconds on Lustre, microseconds on some)."""
-    if first_ns == second_ns:
+    """Whether two times are one as far as the coarser filesystem can tell (whole seconds on Lustre, microseconds on some).
+
+    A filesystem that cannot hold a time keeps the nearest one that it can.
+    """
+    if first_ns == second_ns or _is_nearest(first_ns, second_ns) or _is_nearest(second_ns, first_ns):
         return True
     for unit in (_SECOND, _MICROSECOND):
         if (first_ns % unit == 0 or second_ns % unit == 0) and first_ns // unit == second_ns // unit:
             return True
     return False
+
+
+def _is_nearest(kept_ns: int, wanted_ns: int) -> bool:
+    """Whether the first is what a filesystem keeps in place of the second, because that is beyond what it can hold."""
+    return (kept_ns in _EARLIEST_NS and wanted_ns < kept_ns) or (
+        kept_ns in _LATEST_NS and wanted_ns > kept_ns
+    )
 
 
 def unholdable(path: bytes, facts: Facts) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hibali.text import path_fields
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import MOST_NS, Entry, Kind, Proof
 from transfers.plan import Action, Verb
 from transfers.rules import DeleteLimit, Rules, read_delete_limit
 from transfers.store import is_own_name, is_partial_name, unsafe_component
@@ -84,6 +84,14 @@ def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
     """A whole number from `least` up to what 64 bits hold."""
     value = record.get(key)
     if type(value) is not int or not least <= value <= _MOST:
+        raise WrongLineError(f"{key} is not a whole number in its range")
+    return value
+
+
+def _time(record: Mapping[str, Any], key: str) -> int:
+    """A time in nanoseconds, 0 where there is none; far from 1970 they take more than 64 bits."""
+    value = record.get(key, 0)
+    if type(value) is not int or not -MOST_NS < value < MOST_NS:
         raise WrongLineError(f"{key} is not a whole number in its range")
     return value
 
@@ -247,10 +255,10 @@ def _entry(record: Any, path: bytes) -> Entry:
         safe_name(record) if "path" in record else path,
         Kind(str(word)),
         size=number(record, "size"),
-        mtime_ns=number(record, "mtime_ns", -_MOST) if "mtime_ns" in record else 0,
+        mtime_ns=_time(record, "mtime_ns"),
         mode=-1 if mode is None else int(mode, 8),
         inode=_inode(record),
-        ctime_ns=number(record, "ctime_ns", -_MOST) if "ctime_ns" in record else 0,
+        ctime_ns=_time(record, "ctime_ns"),
         link=name(record, "link") if "link" in record else b"",
         etag=text(record, "etag") if "etag" in record else None,
         attributes=_attributes(record),

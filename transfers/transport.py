@@ -24,7 +24,9 @@ Opened = TypeVar("Opened")
 
 # How an agent fails that was never started: by a server that gives only SFTP, by a wrapper that refuses in words
 # on its standard output and exits 0, or for want of python3. A lost or refused login is neither.
-_NOT_STARTED = frozenset({"no-python", "connection-lost", "no-answer", "chatter", "protocol"})
+_NOT_STARTED = frozenset(
+    {"no-python", "agent-not-started", "connection-lost", "no-answer", "chatter", "protocol"}
+)
 
 
 def open_either(

@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 from transfers.agent import frames
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.landing import Committer, Outcome, Staged, keep_attributes, keep_mode
+from transfers.agent.landing import Committer, Outcome, Staged, keep_attributes, keep_mode, keep_time
 from transfers.agent.large import open_partial, partial_path
 from transfers.agent.problems import Problem, RefusedError, problem_of
 from transfers.agent.removing import purge
@@ -103,7 +103,7 @@ class Adopting(object):
                 )
             keep_attributes(descriptor, item)
             keep_mode(descriptor, item)
-            os.utime(descriptor, ns=(item["mtime_ns"], item["mtime_ns"]))
+            keep_time(descriptor, item["mtime_ns"])
         except BaseException:
             os.close(descriptor)
             raise

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.problems import ChangedError, problem_of
+from transfers.agent.landing import keep_time
+from transfers.agent.problems import ChangedError, RefusedError, problem_of
 from transfers.agent.sparse import write_piece
 
 _CHUNK = 1024 * 1024
@@ -119,7 +120,7 @@ class Growths(object):
             self._append(header, body)
         except PrefixError as problem:
             return {"problem": [problem.code, str(problem), False]}
-        except (OSError, UnsafeNameError, ChangedError) as problem:
+        except (OSError, UnsafeNameError, ChangedError, RefusedError) as problem:
             return {"problem": problem_of(problem)}
         return {"problem": None}
 
@@ -142,7 +143,7 @@ class Growths(object):
                     os.ftruncate(descriptor, start)
                 raise
             if header["last"]:
-                os.utime(descriptor, ns=(header["mtime_ns"], header["mtime_ns"]))
+                keep_time(descriptor, header["mtime_ns"])
                 os.fsync(descriptor)
             if made or header["last"]:
                 os.fsync(self._root.parent(path))

@@ -181,7 +181,7 @@ class _PartialFile(object):
             os.ftruncate(self._descriptor, self.offset)
         keep_attributes(self._descriptor, self._item)
         keep_mode(self._descriptor, self._item)
-        os.utime(self._descriptor, ns=(self._item["mtime_ns"], self._item["mtime_ns"]))
+        keep_time(self._descriptor, self._item["mtime_ns"])
         staged = Staged(self._item, self._name, self._descriptor, found)
         self._descriptor = -1
         os.close(self._parent)
@@ -221,6 +221,20 @@ def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
         return
     execute = (old >> 2) & 0o111 if item["mode"] >= 0 and item["mode"] & 0o100 else 0
     os.fchmod(descriptor, (old & 0o666) | execute)
+
+
+def keep_time(descriptor: int, mtime_ns: int) -> None:
+    """The time of the last change. Linux keeps the nearest that a filesystem can hold; others refuse, which is a `RefusedError`."""
+    try:
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    except (OverflowError, OSError) as problem:
+        if isinstance(problem, OSError) and problem.errno not in (
+            errno.EINVAL,
+            errno.ERANGE,
+            errno.EOVERFLOW,
+        ):
+            raise
+        raise RefusedError("time-not-held", "the filesystem cannot hold its modification time") from None
 
 
 def remove_partial(parent: int, name: bytes) -> None:

@@ -9,7 +9,7 @@ from transfers.agent import frames, own_names
 from transfers.agent.begun import Begun, Part
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.frontier import Frontier, MismatchError
-from transfers.agent.landing import Outcome, Staged, first_mode, keep_attributes, keep_mode
+from transfers.agent.landing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
 from transfers.agent.problems import LandingError, RefusedError, problem_of
 from transfers.agent.sparse import write_at
 
@@ -169,7 +169,7 @@ class LargeFiles(object):
                 raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
             keep_attributes(large.descriptor, large.item)
             keep_mode(large.descriptor, large.item)
-            os.utime(large.descriptor, ns=(large.item["mtime_ns"], large.item["mtime_ns"]))
+            keep_time(large.descriptor, large.item["mtime_ns"])
         except MismatchError as problem:
             if problem.good:
                 self._begun.cut(large.part, problem.good)

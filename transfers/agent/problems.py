@@ -28,6 +28,9 @@ _CODES = {
 }
 
 
+FAILED = "agent-failed"  # a bug: an exception that nothing expected
+
+
 class RefusedError(Exception):
     """Something there is not as it must be, and nothing was changed; `code` is a stable word."""
 
@@ -47,6 +50,17 @@ class LandingError(Exception):
 def code_of(number: int) -> str:
     """A stable word for an errno(3)."""
     return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
+
+
+def failure_of(problem: BaseException) -> str:
+    """What is known of a bug: the exception, and the line of ours that raised it."""
+    step = problem.__traceback__
+    place = ""
+    while step is not None:
+        code = step.tb_frame.f_code
+        place = "{}:{} in {}".format(os.path.basename(code.co_filename), step.tb_lineno, code.co_name)
+        step = step.tb_next
+    return "{}: {} ({})".format(type(problem).__name__, str(problem)[:200], place)
 
 
 def problem_of(problem: Exception) -> Problem:

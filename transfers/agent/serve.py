@@ -1,5 +1,6 @@
 """The agent's main loop: it answers and never asks, and ends with its client."""
 
+import errno
 import os
 import pwd
 import resource
@@ -12,7 +13,14 @@ from transfers.agent.beneath import UnsafeNameError
 from transfers.agent.channel import Channel
 from transfers.agent.commands import COMMANDS, expanded
 from transfers.agent.lease import LockedError, LostLeaseError, this_process
-from transfers.agent.problems import ChangedError, LandingError, RefusedError, code_of
+from transfers.agent.problems import (
+    FAILED,
+    ChangedError,
+    LandingError,
+    RefusedError,
+    code_of,
+    failure_of,
+)
 from transfers.agent.session import Session
 from transfers.agent.trusted import Roots
 
@@ -143,3 +151,7 @@ def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
         channel.send(
             frames.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
         )
+    except MemoryError:
+        channel.send(frames.ERROR, {"code": code_of(errno.ENOMEM), "message": os.strerror(errno.ENOMEM)})
+    except Exception as problem:  # noqa: BLE001  # told, so that the client does not take it for a lost line
+        channel.send(frames.ERROR, {"code": FAILED, "message": failure_of(problem)})

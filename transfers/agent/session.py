@@ -16,7 +16,7 @@ from transfers.agent.former import GONE, end_formers
 from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
 from transfers.agent.pages import Pages
 from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
-from transfers.agent.records import pack_record
+from transfers.agent.records import RecordError, pack_record
 from transfers.agent.removing import purge, remove_item, remove_tree
 from transfers.agent.several import absolute_path
 from transfers.agent.sync import sync_folders
@@ -157,7 +157,11 @@ class Session(object):
         )
         packed = Pages()
         for record in walk:
-            packed.add(record)
+            try:
+                packed.add(record)
+            except RecordError as problem:
+                walk.count -= 1
+                walk.problems.append((record.path, problem_of(problem)))
             if len(packed.block) >= _BLOCK:
                 self._channel.send(frames.REPLY, {"pages": packed.take()}, packed.block)
                 packed.clear()

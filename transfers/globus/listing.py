@@ -85,7 +85,7 @@ def _time_of(text: str) -> int:
     """Nanoseconds since 1970 for `2026-11-23 01:00:00+00:00`; 0 for what is none."""
     try:
         when = datetime.fromisoformat(text)
-    except ValueError:
+        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return int(aware.timestamp()) * 1_000_000_000
+    except (ValueError, OverflowError):  # the first and last day of the calendar in another time zone
         return 0
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return int(aware.timestamp()) * 1_000_000_000

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hibali.errors import HibaliError, IncompleteError
 from hibali.strict_json import line_of_json, read_json
 from hibali.text import path_fields, path_from_fields
-from transfers.entry import Entry, Kind
+from transfers.entry import MOST_NS, Entry, Kind
 from transfers.store import unsafe_component
 
 FOLDER = b".hibali/packs"  # the indexes lie here; a place that has this is a packed one
@@ -204,7 +204,7 @@ class IndexReader:
         mtime_ns, mode = line["mtime_ns"], line["mode"]
         if (
             type(mtime_ns) is not int
-            or abs(mtime_ns) >= _MOST
+            or abs(mtime_ns) >= MOST_NS
             or type(mode) is not int
             or not -1 <= mode < 0o10000
         ):

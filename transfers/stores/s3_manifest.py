@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hibali.strict_json import line_of_json
 from hibali.text import path_fields, path_from_fields
+from transfers.entry import MOST_NS
 
 NAME = b".hibali/manifest.jsonl"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -16,11 +17,13 @@ _MODE = re.compile(r"[0-7]{1,4}")
 # A line as `record_of` writes it of nearly every file; any other is read as JSON.
 _PLAIN_LINE = re.compile(
     rb'^\{"key":"([ !#-\[\]-~]{1,4096})","ETag":"([ !#-\[\]-~]{0,256})","size":([0-9]{1,18}),"sha256":"([0-9a-f]{64})",'
-    rb'"mtime_ns":(-?[1-9][0-9]{0,18}),"mode":"([0-7]{1,4})"\}\n',
+    rb'"mtime_ns":(-?[1-9][0-9]{0,27}),"mode":"([0-7]{1,4})"\}\n',
     re.MULTILINE,
 )
 LINE_LIMIT = 16 * 1024
 _NS = 1_000_000_000
+_STAMP = re.compile(r"-?[0-9]{1,28}")  # as far from 1970 as a filesystem can tell (MOST_NS)
+_SECONDS = re.compile(r"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
 
 
 class Known(NamedTuple):
@@ -72,6 +75,8 @@ def known_of(record: Any) -> Known:
     sha256, mtime_ns, mode = record.get("sha256"), record.get("mtime_ns", 0), record.get("mode")
     if not isinstance(etag, str) or type(size) is not int or type(mtime_ns) is not int:
         raise TypeError("ETag, size or mtime_ns")
+    if abs(mtime_ns) >= MOST_NS:
+        raise ValueError("mtime_ns")
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise ValueError("sha256")
     if mode is not None and not _MODE.fullmatch(mode):
@@ -111,10 +116,12 @@ def from_metadata(headers: Mapping[str, str], etag: str, size: int) -> Known:
     sha256 = headers.get("x-amz-meta-sha256", "")
     mode = headers.get("x-amz-meta-mode", "")
     stamp = headers.get("x-amz-meta-mtime-ns", "")
-    mtime_ns = int(stamp) if re.fullmatch(r"-?[0-9]{1,20}", stamp) else 0
-    seconds = re.fullmatch(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?", headers.get("x-amz-meta-mtime", ""))
+    mtime_ns = int(stamp) if _STAMP.fullmatch(stamp) else 0
+    seconds = _SECONDS.fullmatch(headers.get("x-amz-meta-mtime", ""))
     if not mtime_ns and seconds:
-        mtime_ns = int(seconds.group(1)) * _NS + int((seconds.group(2) or "").ljust(9, "0"))
+        mtime_ns = int(seconds[2]) * _NS + int((seconds[3] or "").ljust(9, "0"))
+        mtime_ns = -mtime_ns if seconds[1] else mtime_ns
+    mtime_ns = mtime_ns if abs(mtime_ns) < MOST_NS else 0
     return Known(
         etag,
         size,

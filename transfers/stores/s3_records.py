@@ -229,5 +229,5 @@ def time_of(modified: str) -> int:
     """LastModified of a listing in nanoseconds since the epoch; 0 where it is no ISO 8601 time."""
     try:
         return round(datetime.fromisoformat(modified).timestamp() * 1000) * 1_000_000
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0

@@ -62,8 +62,8 @@ def _start_agent(
     argv, roots = remote_command(site.ssh.python), guarded_roots(site)
     try:
         connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
-    except TryLaterError:
-        if not login.shared or (again and login.logins):
+    except TryLaterError as problem:
+        if not problem.transient or not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
         login.ensure()

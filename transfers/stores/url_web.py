@@ -260,5 +260,5 @@ def _response_class(about: str) -> Any:
 def _time_of(stamp: str) -> int:
     try:
         return int(parsedate_to_datetime(stamp).timestamp()) * 1_000_000_000
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0

@@ -12,7 +12,12 @@ from transfers.entry import Entry, Kind
 from transfers.stores.webdav_xml import KNOWN, Told
 
 _SECOND = 1_000_000_000
-_WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,20}) (-1|\d{1,4}) (\S{1,500})")
+_FIRST_SECOND, _LAST_SECOND = (
+    -30_610_224_000,
+    253_402_300_799,
+)  # of the years 1000 and 9999: what an HTTP date says
+_FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
+_WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
 class Found(NamedTuple):
@@ -76,6 +81,11 @@ def time_of(modified: str) -> int:
     return 0
 
 
+def header_seconds(mtime_ns: int) -> int:
+    """A time in the whole seconds of `X-OC-Mtime`; the nearest one that servers accept."""
+    return min(max(mtime_ns // _SECOND, _FIRST_IN_HEADER), _LAST_SECOND)
+
+
 def date_of(mtime_ns: int) -> str:
-    """The same the other way round, in whole seconds."""
-    return formatdate(mtime_ns // _SECOND, usegmt=True)
+    """The same the other way round, in whole seconds; the nearest one where an HTTP date cannot say it."""
+    return formatdate(min(max(mtime_ns // _SECOND, _FIRST_SECOND), _LAST_SECOND), usegmt=True)

@@ -12,7 +12,7 @@ from transfers.entry import Entry, Kind
 from transfers.kept_lease import KeptLease, NoLock
 from transfers.store import Item, Problem
 from transfers.stores.webdav_files import Files
-from transfers.stores.webdav_known import Found, date_of, known_word
+from transfers.stores.webdav_known import Found, date_of, header_seconds, known_word
 from transfers.stores.webdav_own import below
 from transfers.stores.webdav_probe import MODIFIED, TIME_HEADER, Honours
 from transfers.stores.webdav_removing import Removing
@@ -58,7 +58,7 @@ class Place:
         """What goes with a PUT."""
         if self.honours.times != "header":
             return {}
-        return {TIME_HEADER: str(entry.mtime_ns // 1_000_000_000)}
+        return {TIME_HEADER: str(header_seconds(entry.mtime_ns))}
 
     def make_folders(self, path: bytes) -> None:
         """The folders above a path below the root, made where they are missing; raises for a file among them."""

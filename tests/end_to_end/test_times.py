@@ -1,0 +1,155 @@
+"""Times of files beyond what 64 bits of nanoseconds hold: they arrive, or one file is named; everything else goes on.
+
+Also what becomes of an agent that stops because of a bug: it is told at once, and no login is repeated for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.session import REPOSITORY
+from tests.support.places import add_site
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import File, Tree, read_tree
+from transfers.agent.records import FILE, Record, pack_record, unpack_records
+
+SECOND = 1_000_000_000
+FAR = {
+    b"after 2262": 9_223_372_100 * SECOND,
+    b"before 1970": -1 * SECOND,
+    b"before 1902": -9_223_372_100 * SECOND,
+    b"after 2106": 4_294_967_301 * SECOND + 5,
+    b"sub/after 9999": 253_402_300_800 * SECOND,
+    b"sub/as far as time goes": (2**63 - 1) * SECOND,
+}
+TREE: Tree = {
+    b"plain": b"0",
+    **{name: File(b"%d" % number, mtime_ns=when) for number, (name, when) in enumerate(FAR.items())},
+}
+CONTENTS = {name: leaf.content if isinstance(leaf, File) else leaf for name, leaf in TREE.items()}
+WORDS = [
+    "local",
+    "ssh",
+    "sftp",
+    *(pytest.param(word, marks=pytest.mark.heavy) for word in ("s3", "webdav")),
+]
+
+
+def times_of(folder: Path) -> dict[bytes, int]:
+    """What this filesystem made of them: it keeps the nearest time that it can hold."""
+    return {name: (folder / name.decode()).stat().st_mtime_ns for name in FAR}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_files_of_any_time_arrive_once_and_come_back(
+    transfers_to: Callable[..., Transfers], tmp_path: Path, word: str
+) -> None:
+    there = transfers_to(word)
+    there.make(TREE)
+    assert counts(there.push())["files_moved"] == len(TREE)
+    assert counts(there.push())["files_moved"] == 0
+    there.pull(tmp_path / "back")
+    assert read_tree(tmp_path / "back") == CONTENTS
+    assert counts(there.pull(tmp_path / "back"))["files_moved"] == 0
+    if word in {"local", "ssh", "s3"}:
+        assert times_of(tmp_path / "back") == times_of(there.source)
+    there.verify()
+    for command in (["ls", "-l", "there:data"], ["du", "there:data"], ["manifest", "there:data"]):
+        there.hibali(*command, exit=0)
+
+
+@pytest.mark.parametrize("more", [[], ["--pack"]])
+def test_a_saved_plan_and_packs_hold_any_time(
+    local_there: Transfers, tmp_path: Path, more: list[str]
+) -> None:
+    there = local_there
+    there.make(TREE)
+    if more:
+        there.push(*more)
+    else:
+        there.hibali("plan", "-o", tmp_path / "plan", there.source, "there:data", exit=0)
+        there.hibali("apply", tmp_path / "plan", exit=0)
+    assert counts(there.push(*more))["files_moved"] == 0
+    there.pull(tmp_path / "back")
+    assert times_of(tmp_path / "back") == times_of(there.source)
+    there.hibali("history", exit=0)
+
+
+def test_a_listing_holds_any_time_beside_others() -> None:
+    records = [
+        Record(b"a", FILE, 5, when, 0o644, 2**64 - 1, 2**64 - 1, 1, touched, b"", 0, 512, b"x")
+        for when in (0, -1, 2**63 - 1, 2**63, -(2**63) - 1, (2**63 - 1) * SECOND, -(2**63) * SECOND)
+        for touched in (1, 2**63)
+    ]
+    assert list(unpack_records(b"".join(map(pack_record, records)))) == records
+
+
+@pytest.fixture
+def broken(transfers_to: Callable[..., Transfers], tmp_path: Path) -> Callable[[str], Transfers]:
+    """Call it with what the agent does in place of listing: an ssh site that would be logged in to for long."""
+
+    def make(instead: str) -> Transfers:
+        there = transfers_to("ssh")
+        python = tmp_path / "python"
+        python.write_text(
+            f"#!{sys.executable}\nimport os, sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
+            "import transfers.agent.walk\n"
+            f"def instead(self):\n    {instead}\ntransfers.agent.walk.Walk.__iter__ = instead\n"
+            "with open(os.path.dirname(sys.argv[0]) + '/started', 'a') as stream:\n    stream.write('.')\n"
+            "exec(sys.argv[-1])\n"
+        )
+        python.chmod(0o755)
+        config = there.hibali.home.config
+        config.write_text(
+            config.read_text()
+            .replace('reconnect = "0s"', 'reconnect = "10m"')
+            .replace("[sites.there.ssh]\n", f'[sites.there.ssh]\npython = "{python}"\n')
+        )
+        return there
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ("raise RuntimeError('nobody thought of this')", "RuntimeError: nobody thought of this"),
+        ("os.write(2, b'x\\nSystemError: gone\\n'); os._exit(1)", "SystemError: gone"),
+    ],
+)
+def test_an_agent_that_stops_because_of_a_bug_is_not_started_again(
+    broken: Callable[[str], Transfers], tmp_path: Path, instead: str, said: str
+) -> None:
+    there = broken(instead)
+    there.make({b"a": b"1"})
+    began = time.monotonic()
+    answer: Any = there.hibali("pull", "there:", tmp_path / "back", "--json", exit=1)
+    assert time.monotonic() - began < 60  # ten minutes, if it were taken for a lost line
+    assert answer.last["code"] == "agent-failed"
+    assert said in answer.last["message"]
+    assert b"Traceback" not in answer.err
+    assert (tmp_path / "started").read_text() == "."
+
+
+def test_a_python_that_cannot_start_is_named_with_its_reason(
+    transfers_to: Callable[..., Transfers], tmp_path: Path
+) -> None:
+    there = transfers_to("ssh")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho started >>${0%/*}/started\necho 'no module named zlib' >&2\nexit 1\n")
+    python.chmod(0o755)
+    add_site(there.hibali.home.config, "other", there.place)
+    config = there.hibali.home.config
+    config.write_text(
+        config.read_text().replace("[sites.other.ssh]\n", f'[sites.other.ssh]\npython = "{python}"\n')
+    )
+    answer = there.hibali("ls", "other:", "--json", exit=5)
+    assert answer.last["code"] == "agent-not-started"
+    assert "no module named zlib" in answer.last["message"]
+    assert (tmp_path / "started").read_text() == "started\n"
