@@ -47,6 +47,13 @@ class Ends(Call):
         super().__init__(request, tell, stack, dry=dry)
         self._seeing = Seeing(self._open_plain)
         self._dataset: DatasetStore | None = None  # the target, where it is in one
+        self._placed = False  # the journal knows where it all is
+
+    def _forget(self) -> None:
+        """Be as before anything was opened."""
+        super()._forget()
+        self._seeing = Seeing(self._open_plain)
+        self._dataset = None
 
     def _open_plain(self, location: Location) -> Store:
         """As it is, but for what git-annex makes of a file."""
@@ -120,7 +127,8 @@ class Ends(Call):
         if self._request.backup is not None:
             check_backup(self._request.backup, self._request.target, self._target.facts)
         self._look_for_globus()
-        if self._journal is not None:
+        if self._journal is not None and not self._placed:
+            self._placed = True
             self._journal.append(origin_line(self._request.source, self._origin()))
             self._journal.append(place_line(self._request.target, self._target.where))
 

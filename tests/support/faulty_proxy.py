@@ -220,6 +220,7 @@ class LosingProxy(LongProxy):
         self.rate = rate
         self.down = False  # nobody gets through, and `tried` counts who would
         self.tried = 0
+        self.passed = 0  # bytes, either way
         self._others: dict[socket.socket, tuple[socket.socket, list[int]]] = {}
         super().__init__(port, seconds)
 
@@ -238,6 +239,7 @@ class LosingProxy(LongProxy):
 
     def carry(self, source: socket.socket, content: bytes) -> bytes:
         other, left = self._others[source]
+        self.passed += len(content)
         left[0] -= len(content)
         time.sleep(len(content) / self.rate)
         if left[0] > 0:

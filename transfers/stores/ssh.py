@@ -65,10 +65,25 @@ def _start_agent(
         if not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
-        login.ensure()
-        connection = Connection(login.argv(argv), where, login, look_at=look_at)
+        try:
+            login.ensure()
+            connection = Connection(login.argv(argv), where, login, look_at=look_at)
+        except TryLaterError as problem:
+            raise lost_after_login(problem) from None
     login.answered()
     return connection
+
+
+def lost_after_login(problem: TryLaterError) -> TryLaterError:
+    """The error of a connection that ended although the login was accepted: the host was reached, and may come back."""
+    if problem.code != "unreachable":
+        return problem
+    return TryLaterError(
+        "connection-lost",
+        f"the connection was lost just after the login: {problem.message}",
+        about=problem.about,
+        hint=problem.hint,
+    )
 
 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:
