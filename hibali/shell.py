@@ -229,7 +229,9 @@ class Errand:
             os.killpg(self._process.pid, number)
 
 
-_running: dict[int, subprocess.Popen[bytes]] = {}  # by their number; what reads and writes it is atomic in CPython
+_running: dict[
+    int, subprocess.Popen[bytes]
+] = {}  # by their number; what reads and writes it is atomic in CPython
 
 
 @cache

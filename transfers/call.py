@@ -60,7 +60,13 @@ class Call:
     def _done(self) -> object:
         """Differs whenever the call got on."""
         receipt = self.receipt
-        return receipt.files_moved, receipt.files_linked, receipt.files_deleted, receipt.files_adjusted, len(self._answered)
+        return (
+            receipt.files_moved,
+            receipt.files_linked,
+            receipt.files_deleted,
+            receipt.files_adjusted,
+            len(self._answered),
+        )
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""

@@ -26,6 +26,7 @@ TREE = {
 # Single requests to web servers and object stores are tried again for about ten seconds, whatever `reconnect` says.
 AWAY_SECONDS = {"ssh": 3.0, "sftp": 3.0}
 LONGER = 16.0
+HALF = 4_000_000
 Through = Callable[..., tuple[Transfers, LosingProxy]]
 
 
@@ -94,10 +95,14 @@ def test_a_connection_lost_before_anything_moved_comes_back(through: Through, ca
     there.place.plant("data", {b"extra": b"stays"})
     wrapper, first = there.folder / "python3", there.folder / "first"
     words = " ".join(f"'{word}'" for word in strace.kill_at(CALLS[call], number))
-    wrapper.write_text(f'#!/bin/sh\nmkdir {first} 2>/dev/null && exec {words} python3 "$@"\nexec python3 "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\nmkdir {first} 2>/dev/null && exec {words} python3 "$@"\nexec python3 "$@"\n'
+    )
     wrapper.chmod(0o755)
     config = there.hibali.home.config
-    config.write_text(config.read_text().replace("[sites.there.ssh]\n", f'[sites.there.ssh]\npython = "{wrapper}"\n'))
+    config.write_text(
+        config.read_text().replace("[sites.there.ssh]\n", f'[sites.there.ssh]\npython = "{wrapper}"\n')
+    )
     answer = there.push()
     assert first.exists()
     assert answer.last["reconnects"] == 1
@@ -113,7 +118,7 @@ def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str
     there, proxy = through(word)
     there.make(TREE)
     process = there.hibali.start("push", there.source, "there:data", "--json")
-    wait_for(lambda: len(there.landed()) > 5 or process.poll() is not None)
+    wait_for(lambda: proxy.passed > HALF or process.poll() is not None)
     _lose_for_a_while(proxy, AWAY_SECONDS.get(word, LONGER))
     assert process.wait(100) == 0, (there.hibali.home.folder / "0.err").read_text()
     assert there.there() == TREE
@@ -122,13 +127,15 @@ def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str
     assert counts(there.push())["files_moved"] == 0
 
 
-@pytest.mark.parametrize("word", ["sftp", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("s3", "webdav", "url"))])
+@pytest.mark.parametrize(
+    "word", ["sftp", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("s3", "webdav", "url"))]
+)
 def test_a_pull_comes_back_to_a_server_that_was_away(through: Through, tmp_path: Path, word: str) -> None:
     there, proxy = through(word)
     there.place.plant("data", TREE)
     back = tmp_path / "back"
     process = there.hibali.start("pull", "there:data", back, "--json")
-    wait_for(lambda: len(read_tree(back)) > 5 or process.poll() is not None)
+    wait_for(lambda: proxy.passed > HALF or process.poll() is not None)
     _lose_for_a_while(proxy, AWAY_SECONDS.get(word, LONGER))
     assert process.wait(100) == 0, (there.hibali.home.folder / "0.err").read_text()
     assert read_tree(back) == TREE

@@ -138,7 +138,9 @@ def bench(hibali: Any) -> Bench:
 
 @pytest.mark.parametrize("words", [("wait",), ("watch",), ("--wait",)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
-def test_waiting_for_a_run_ends_and_the_run_goes_on(bench: Bench, words: tuple[str, ...], number: int) -> None:
+def test_waiting_for_a_run_ends_and_the_run_goes_on(
+    bench: Bench, words: tuple[str, ...], number: int
+) -> None:
     line = bench.line(bench.answers(sleep=4))
     run_id = bench.hibali(*line, exit=0).out.decode().strip()
     process = bench.hibali.start(*((*line, *words) if words == ("--wait",) else ("runs", *words, run_id)))

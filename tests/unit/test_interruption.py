@@ -57,7 +57,9 @@ def _ended(program: str, number: signal.Signals) -> int:
             process.kill()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
+)
 def test_signals_that_keep_coming_do_not_lock_it_up(number: signal.Signals, code: int) -> None:
     assert _ended(STUBBORN, number) == code
 
