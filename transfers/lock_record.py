@@ -11,7 +11,6 @@ from hibali.errors import TryLaterError
 from hibali.text import printable
 from transfers.agent.lease import is_gone, seconds_of, this_process
 
-
 _let_go: set[str] = set()  # the tokens of locks that this process took and holds no more
 
 

@@ -172,7 +172,7 @@ def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_special_remote_of_git_annex_ends(local_there: Transfers, tmp_path: Path, number: int) -> None:
+def test_the_special_remote_of_git_annex_ends(local_there: Transfers, number: int) -> None:
     there = local_there
     conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
     try:

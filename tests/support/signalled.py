@@ -47,7 +47,7 @@ def signal_after(process: subprocess.Popen[bytes], seconds: float, *numbers: int
 
 def check_end(hibali: Any, process: subprocess.Popen[bytes], end: End, number: int) -> None:
     """It ended in time by the signal, or by itself at that very moment, and without a traceback."""
-    position = next(at for at, one in enumerate(hibali._running) if one is process)  # noqa: SLF001
+    position = next(at for at, one in enumerate(hibali._running) if one is process)
     said = (hibali.home.folder / f"{position}.err").read_bytes()
     assert not _TRACE.search(said), said.decode(errors="replace")
     assert end.code in ENDS[signal.Signals(number)] | {0}, (end, said.decode(errors="replace"))
