@@ -47,11 +47,9 @@ def through(transfers_to: Any) -> Iterator[Through]:
         if word in {"ssh", "sftp"}:
             more = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={server.host}"]\n'
             text = re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + more, text)
-            text = text.replace('reconnect = "0s"', f'reconnect = "{reconnect}"')
         else:
             text = text.replace(f":{port}", f":{proxy.port}")
-            text = re.sub(r"\[sites\.there\.limits\]\n.*\n", "", text)
-            text += f'[sites.there.limits]\nreconnect = "{reconnect}"\n'
+        text = text.replace('reconnect = "0s"', f'reconnect = "{reconnect}"')
         config.write_text(text)
         return there, proxy
 
