@@ -56,6 +56,7 @@ class _Interruption:
     """What is known of it; written by the handlers as single assignments."""
 
     number = 0  # the first signal that came; those behind it change nothing
+    out_of_time = False
     ended = False  # the command has ended, and what is left is to print how
     code: int | None = None  # the exit code, once it is printed
 
@@ -80,8 +81,10 @@ def listen_for_interruption(render: Render | None = None) -> None:
 
 
 def interruption() -> KeyboardInterrupt | None:
-    """The exception of the signal that came, whatever the unwinding has made of it since."""
-    return _EXCEPTIONS[_state.number]() if _state.number else None
+    """The exception of the signal that came, or of the end of the time, whatever the unwinding has made of it since."""
+    if _state.number:
+        return _EXCEPTIONS[_state.number]()
+    return OutOfTime() if _state.out_of_time else None
 
 
 def end_interruptions() -> None:
@@ -126,6 +129,7 @@ def _pass_over(problem: sys.UnraisableHookArgs) -> None:
 def _end_time(number: int, frame: FrameType | None) -> None:
     del number, frame
     if not (_state.ended or _state.number):
+        _state.out_of_time = True
         raise OutOfTime
 
 

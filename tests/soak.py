@@ -456,13 +456,14 @@ def main(words: list[str]) -> int:
         stores = [store for store in asked.stores if _starts(session, store)]
         print(f"seed {asked.seed}; stores {' '.join(stores)}; {folder}", flush=True)
         soak = Soak(asked, stores)
-        for number in range(1 if asked.only is not None else asked.jobs):
-            workers.append(Worker(session, folder / str(number), stores, asked.seed))
+        numbers = range(1 if asked.only is not None else asked.jobs)
+        workers.extend(Worker(session, folder / str(number), stores, asked.seed) for number in numbers)
         threads = [threading.Thread(target=soak.work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        with contextlib.suppress(KeyboardInterrupt):  # the figures so far
+            for thread in threads:
+                thread.join()
         print(f"\n{soak.table()}\nseed {asked.seed}")
         if not soak.violations:
             shutil.rmtree(folder, ignore_errors=True)

@@ -16,23 +16,24 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.support.annex_conversation import Conversation
-from tests.support.half_way import settle
+from tests.support.half_way import settle, signal_half_way
 from tests.support.signalled import ENDS, LIMIT_SECONDS, NUMBERS, check_end, signal_after
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 from tests.support.waiting import wait_for
+from transfers.agent.lease import process_start
 
 TREE = {**many_files(400, 4000, folders=9), b"large": random.Random(8).randbytes(12_000_000)}  # noqa: S311
 FEW = {**many_files(60, 4000, folders=3), b"large": TREE[b"large"]}
 SLOWLY = ("--bwlimit", "3M")
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", [*NUMBERS[::2], pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
 def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, number: int) -> None:
     """The thread that sends waits for its turn just then."""
     there = local_there
-    there.make(TREE)
-    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "500K")
+    there.make(FEW)
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
     wait_for(lambda: bool(there.landed()) or process.poll() is not None)
     end = signal_after(process, 0, number)
     check_end(there.hibali, process, end, number)
@@ -40,15 +41,15 @@ def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, num
     assert (last["code"], last["exit"]) == ("interrupted", end.code)
     settle(there)
     there.push()
-    assert there.there() == TREE
+    assert there.there() == FEW
     there.nothing_of_ours_there()
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.02])
+@pytest.mark.parametrize("gap", [0.02, pytest.param(0.0, marks=pytest.mark.heavy)])
 def test_two_terminations_in_a_row_end_it_as_one_does(local_there: Transfers, gap: float) -> None:
     there = local_there
     there.make(TREE)
-    for turn in range(4):
+    for turn in range(3):
         process = there.hibali.start("push", there.source, f"there:data{turn}", "--json", *SLOWLY)
         end = signal_after(process, 0.35 + turn * 0.1, signal.SIGTERM, signal.SIGTERM, gap=gap)
         check_end(there.hibali, process, end, signal.SIGTERM)
@@ -136,7 +137,7 @@ def bench(hibali: Any) -> Bench:
     return made
 
 
-@pytest.mark.parametrize("words", [("wait",), ("watch",), ("--wait",)])
+@pytest.mark.parametrize("words", [("--wait",), ("watch",), pytest.param(("wait",), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
 def test_waiting_for_a_run_ends_and_the_run_goes_on(
     bench: Bench, words: tuple[str, ...], number: int
@@ -153,11 +154,10 @@ def test_waiting_for_a_run_ends_and_the_run_goes_on(
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
 def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> None:
     there = local_there
-    there.make(TREE)
-    config = there.hibali.home.config
+    there.make(FEW)
     there.hibali(
         *("schedule", "add", "nightly", "--cron", "0 2 * * *", "--"),
-        *("push", str(there.source), "there:data", "--bwlimit", "500K"),
+        *("push", str(there.source), "there:data", "--bwlimit", "1M"),
         exit=0,
     )
     process = there.hibali.start("schedule", "run", "nightly")
@@ -165,10 +165,9 @@ def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> 
     end = signal_after(process, 0, number)
     assert end.code != 0
     check_end(there.hibali, process, end, number)
-    assert config.exists()
     settle(there)
     there.push()
-    assert there.there() == TREE
+    assert there.there() == FEW
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -183,6 +182,24 @@ def test_the_special_remote_of_git_annex_ends(local_there: Transfers, number: in
         assert time.monotonic() - began <= LIMIT_SECONDS
     finally:
         conversation.kill()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_agent_at_a_site_ends_and_the_call_comes_back(transfers_to: Any, number: int) -> None:
+    there = transfers_to("ssh")
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('reconnect = "0s"', 'reconnect = "1m"'))
+    there.make(TREE)
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "2M")
+    holder = signal_half_way(there.root, number)
+    began = time.monotonic()
+    wait_for(lambda: not process_start(holder))
+    assert time.monotonic() - began <= LIMIT_SECONDS
+    assert process.wait(60) == 0
+    assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
+    assert there.there() == TREE
+    there.nothing_of_ours_there()
 
 
 # At any moment: the same seed sends the same signals at the same times.

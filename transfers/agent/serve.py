@@ -3,6 +3,7 @@
 import os
 import pwd
 import resource
+import signal
 import sys
 import time
 from typing import Any, Dict
@@ -18,6 +19,7 @@ from transfers.agent.session import Session
 
 def main(nonce: str) -> None:
     """Serve one client on standard input and output until it says goodbye, goes away or falls silent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other signal: the next call expects such an end
     _raise_file_limit()
     channel = Channel()
     session = Session(channel)
