@@ -240,7 +240,7 @@ def _watch_for_interruption() -> None:
 
     def kill_all() -> None:
         for process in list(_running.values()):
-            _kill(process)
+            _send_kill(process)  # whoever started it waits for it, if anybody still does
 
     after_interruption(_PATIENCE_SECONDS, kill_all)
 
@@ -292,14 +292,19 @@ def _widen(*pipes: BinaryIO) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    _send_kill(process)
+    process.wait()
+
+
+def _send_kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to it and to its group, where it leads one."""
+    if process.returncode is not None:  # its number may be another's by now
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if process.returncode is not None:  # its number may be another's by now
-            return
         if os.getpgid(process.pid) == process.pid:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    process.wait()
 
 
 def _content(stream: BinaryIO) -> bytes:
