@@ -4,13 +4,14 @@
 PYTHON_HERE = .venv/bin/python
 BIN = .venv/bin
 
-.PHONY: help demo globus-smoke test test-all check docs bench lock dist sbom environment clean
+.PHONY: help demo globus-smoke test test-all soak check docs bench lock dist sbom environment clean
 
 help:
 	@echo "make demo      push, run, collect and verify real input in two local sites (.demo/)"
 	@echo "make globus-smoke  with an account at Globus: log in, copy, verify, remove (CLIENT_ID= SOURCE= TARGET=; docs/globus.md)"
 	@echo "make test      all tests but the heavy ones, on real servers; as root it installs their Debian packages"
 	@echo "make test-all  every test"
+	@echo "make soak      an hour of kills and signals at random moments (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
 	@echo "make check     style, types, layers, the far agent's Python version, generated files"
 	@echo "make docs      write completions/ and man/ again from the commands, and the documentation's pages to build/docs/html"
 	@echo "make bench     measure speed side by side with the peers (CASES=, REPEATS=, SCALE=)"
@@ -29,6 +30,11 @@ test:
 
 test-all:
 	@UNTIL=$(UNTIL) sh tests/run.sh $(if $(ONLY),-m $(ONLY))
+
+soak: environment
+	@$(PYTHON_HERE) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(KILLS),--kills $(KILLS)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(OPERATIONS),--operations $(OPERATIONS)) $(if $(STORES),--stores $(STORES))
 
 check: environment
 	$(BIN)/ruff check .

@@ -61,16 +61,20 @@ class Login:
         number: int = 0,
         may_ask: bool = True,
         attempts: int = 3,
+        since: float | None = None,
     ) -> None:
         """`number` tells several logins to one host apart; only the first one may ask a person for anything, or be tried again.
 
         `attempts` is how often the first one is tried at a time. The others go to the address that the first one went to, and none is tried again once one was refused.
+        A first one forgets refusals of further logins from before `since` (seconds since the epoch; now, unless given): the
+        call's own further logins may have been refused before the first one begins.
         """
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
         self._tell = tell
         self._attempts = attempts
+        self._since = time.time() if since is None else since
         self.logins = 0
         self._name = login_name(settings, self.host)
         # one try to come back is counted by whoever tries; further logins have their own way to give up
@@ -240,10 +244,23 @@ class Login:
         return shell.run(words, timeout=15).exit_code == 0
 
     def _log_in_first(self) -> None:
-        for what in ("refused", "address"):
-            self._beside(what).unlink(missing_ok=True)
-        said = self._log_in()
+        self._forget_further_refusal()
+        self._beside("address").unlink(missing_ok=True)
+        said = self._log_in("-o", "LogLevel=VERBOSE")  # the first of a kind of option counts
         write_address(self._beside("address"), address_told(said))
+
+    def _forget_further_refusal(self) -> None:
+        """Let further logins be tried again, unless one of this very call was refused a moment ago."""
+        refused = self._beside("refused")
+        with contextlib.suppress(FileNotFoundError):
+            if not self._since <= refused.stat().st_mtime <= time.time():
+                refused.unlink(missing_ok=True)
+
+    def _note_further_refusal(self) -> None:
+        """By our own clock: that of the filesystem may be some milliseconds behind."""
+        refused, now = self._beside("refused"), time.time()
+        refused.touch(mode=0o600)
+        os.utime(refused, (now, now))
 
     def _log_in_further(self) -> None:
         """To where the first one went. Until one was accepted they go one by one: a row of refusals is how one is banned."""
@@ -262,7 +279,7 @@ class Login:
                 self._log_in(*(only_to(address) if address else []))
             except AccessError:
                 accepted.unlink(missing_ok=True)
-                refused.touch(mode=0o600)
+                self._note_further_refusal()
                 raise
             accepted.touch(mode=0o600)
 

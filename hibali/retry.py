@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
+import select
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Retried, ignore
 
 Result = TypeVar("Result")
-
-_interrupted = threading.Event()
 
 
 def with_retries(
@@ -59,6 +61,7 @@ def with_retries(
             lambda problem: isinstance(problem, HibaliError) and problem.transient
         ),
         before_sleep=before_pause,
+        sleep=pause,
         reraise=True,
     )
     return retrying(again)
@@ -103,6 +106,7 @@ def try_again(
         stop=lambda _: ended,
         retry=tenacity.retry_if_exception(lambda found: isinstance(found, HibaliError) and found.transient),
         before_sleep=before_pause,
+        sleep=pause,
         reraise=True,
     )
     return retrying(again)
@@ -131,21 +135,40 @@ def when_free(
 
 
 def pause(seconds: float) -> None:
-    """Wait, because somebody else needs time."""
-    if seconds > 0:
-        time.sleep(seconds)
+    """Wait, because another program needs time. Raises `TryLaterError` at once where the command was told to end."""
+    if seconds > 0 and _interrupted_within(seconds):
+        raise TryLaterError("interrupted", "interrupted", transient=False)
+
+
+@cache
+def _interruption() -> tuple[int, int]:
+    """Both ends of a pipe that is never read: once a byte is in it, every thread that polls it wakes up.
+
+    Unlike `threading.Event` it has no lock that the interrupted thread may hold just then.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    return reading, writing
+
+
+def _interrupted_within(seconds: float | None) -> bool:
+    """Wait for so long, None for ever, and return early with True once the command is told to end."""
+    poll = select.poll()
+    poll.register(_interruption()[0], select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def interrupt_waits() -> None:
-    """Whoever waits for a `Pace` goes on at once, in any thread: the command is being ended. Safe in a signal handler."""
-    _interrupted.set()
+    """End every `pause` and every wait of a `Pace`, in all threads: the command is told to end. It only writes to a pipe."""
+    with contextlib.suppress(BlockingIOError):  # a full pipe says the same
+        os.write(_interruption()[1], b".")
 
 
 def after_interruption(seconds: float, act: Callable[[], None]) -> None:
-    """Call `act` from a thread of its own so long after the command was told to end, if that happens and takes so long."""
+    """Call `act` in a thread of its own `seconds` after the command was told to end, if it still runs then."""
 
     def watch() -> None:
-        _interrupted.wait()
+        _interrupted_within(None)
         time.sleep(seconds)
         act()
 
@@ -170,7 +193,8 @@ class Pace:
         self._began = self._began or now
         self._held += wait
         self._lasted = now + wait - self._began
-        _interrupted.wait(wait)
+        if wait:
+            _interrupted_within(wait)
         self._due = max(self._due, now) + size / self._rate
 
     @property

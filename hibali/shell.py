@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -148,8 +147,6 @@ class Process:
         self._killed = False
         self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
         self._thread.start()
-        _talked_to.add(self)
-        _watch_for_interruption()
 
     def _keep_errors(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
@@ -178,7 +175,8 @@ class Process:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
             _kill(self._process)
-        if not self._killed:  # else ssh's master may still hold its standard error
+        if not (self._killed or self._process.returncode == -signal.SIGKILL):
+            # else ssh's master may still hold its standard error
             self._thread.join(1.0)
         with contextlib.suppress(OSError):
             self.stdout.close()
@@ -250,16 +248,18 @@ class Errand:
             os.killpg(self._process.pid, number)
 
 
-_talked_to: weakref.WeakSet[Process] = weakref.WeakSet()
+_running: dict[
+    int, subprocess.Popen[bytes]
+] = {}  # by their number; what reads and writes it is atomic in CPython
 
 
 @cache
 def _watch_for_interruption() -> None:
-    """Who is told to end waits for nobody who cannot take what is on its way to him: a slow line, a host that hangs."""
+    """End all programs some time after the command is told to end: a slow connection or a host that hangs must not keep it."""
 
     def kill_all() -> None:
-        for process in list(_talked_to):
-            process.kill()
+        for process in list(_running.values()):
+            _send_kill(process)  # whoever started it waits for it, if anybody still does
 
     after_interruption(_PATIENCE_SECONDS, kill_all)
 
@@ -277,7 +277,7 @@ def _start(
     folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [os.fsencode(word) for word in argv],
             stdin=stdin,
             stdout=stdout,
@@ -296,6 +296,11 @@ def _start(
             about=_word(argv[0]),
             hint="Is it installed and on PATH?",
         ) from None
+    for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
+        _running.pop(pid, None)
+    _running[process.pid] = process
+    _watch_for_interruption()
+    return process
 
 
 def _widen(*pipes: BinaryIO) -> None:
@@ -306,12 +311,19 @@ def _widen(*pipes: BinaryIO) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    _send_kill(process)
+    process.wait()
+
+
+def _send_kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to it and to its group, where it leads one."""
+    if process.returncode is not None:  # its number may be another's by now
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.getpgid(process.pid) == process.pid:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    process.wait()
 
 
 def _content(stream: BinaryIO) -> bytes:

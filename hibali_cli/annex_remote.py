@@ -9,11 +9,12 @@ from typing import Final, NoReturn
 
 from hibali import __version__
 from hibali.annex_key import place_of
-from hibali.errors import HibaliError
+from hibali.errors import Exit, HibaliError
 from hibali.text import printable
 from hibali_cli import annex_trees
 from hibali_cli.annex_protocol import Asked
 from hibali_cli.annex_talk import LOCATION, Answers, Handler, Talk
+from hibali_cli.interruption import listen_for_interruption
 
 _USAGE = """\
 git-annex-remote-hibali is started by git-annex, for contents at a site of hibali:
@@ -136,11 +137,14 @@ def main() -> NoReturn:
         sys.stdout.write(f"hibali {__version__}\n" if sys.argv[1:] == ["--version"] else _USAGE)
         sys.exit(0 if sys.argv[1] in {"--help", "--version"} else 2)
     try:
+        listen_for_interruption()
         requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
         sys.exit(Talk(requests, answers).run(_HANDLERS))
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.exit(130)
+    except KeyboardInterrupt as interrupted:
+        sys.exit(int(getattr(interrupted, "exit", Exit.INTERRUPTED)))
+    except BrokenPipeError:
+        sys.exit(int(Exit.INTERRUPTED))

@@ -9,7 +9,7 @@ import click
 
 from hibali.errors import Exit, HibaliError, UsageError
 from hibali.text import printable
-from hibali_cli.interruption import OutOfTime, Terminated, hint_of
+from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside
 
 
@@ -49,7 +49,7 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
 
 def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:
     code = Exit.TERMINATED if isinstance(failure, Terminated) else Exit.INTERRUPTED
-    return HibaliError("interrupted", "interrupted", hint=hint_of(failure), transient=True), int(code)
+    return HibaliError("interrupted", "interrupted", hint=interruption_hint(), transient=True), int(code)
 
 
 def _usage(failure: click.ClickException) -> UsageError:

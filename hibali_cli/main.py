@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -12,10 +13,9 @@ from hibali_cli.output import prepare_streams
 
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
-    try:
-        sys.exit(_run())
-    except KeyboardInterrupt:  # before there was anything to interrupt
-        sys.exit(130)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command listens, Ctrl-C just ends it
+    sys.exit(_run())
 
 
 def _run() -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from hibali.errors import Exit, HibaliError
 from hibali_cli.command import folder_group
 from hibali_cli.failure import render_failure
-from hibali_cli.interruption import ignore_interruptions, listen_for_termination
+from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
 from hibali_cli.output import discard_results, flush_results
 from hibali_cli.version import show_version
 
@@ -40,18 +42,27 @@ root.params.insert(
 def run_command(arguments: list[str]) -> int:
     """Run one command line in this process; returns its exit code, 0 only when stdout took everything."""
     json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
-    listen_for_termination()
     try:
+        listen_for_interruption(lambda failure: _render(failure, json=json))
         code = _invoke(arguments)
-        ignore_interruptions()
+        end_interruptions()
     except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
-        ignore_interruptions()
-        code = render_failure(failure, json=json)
+        end_interruptions()
+        code = render_failure(interruption() or failure, json=json)
     try:
         flush_results()
     except HibaliError as failure:
         discard_results()
-        return code or render_failure(failure, json=False)
+        code = code or render_failure(failure, json=False)
+    note_exit(code)
+    return code
+
+
+def _render(failure: BaseException, *, json: bool) -> int:
+    """Print a failure and flush it; what stdout does not take is lost."""
+    code = render_failure(failure, json=json)
+    with contextlib.suppress(HibaliError):
+        flush_results()
     return code
 
 

@@ -18,6 +18,11 @@ class Answered:
         self._bits[place] |= 1 << bit
         self._count += 1
 
+    def clear(self) -> None:
+        """Another plan, in which none is answered."""
+        self._bits.clear()
+        self._count = 0
+
     def __contains__(self, number: int) -> bool:
         place, bit = divmod(number, 8)
         return place < len(self._bits) and bool(self._bits[place] >> bit & 1)

@@ -42,6 +42,13 @@ class Call:
         self._target: Store
         self._proof_kept = Proof.SIZE  # what is kept was compared by size and time, and no more is said of it
 
+    def _forget(self) -> None:
+        """Be as before anything was opened; what is in the receipt stays."""
+        self._stores.clear()  # others hold this very list
+        self._answered.clear()
+        self._stream = _stream_of(self._request, self._tell_others)
+        self._way = self._globus = None
+
     def tell(self, event: Event) -> None:
         """Fold, record and pass on one event."""
         self.receipt.take(event)
@@ -52,18 +59,22 @@ class Call:
 
     def _done(self) -> object:
         """Differs whenever the call got on."""
-        return len(self._answered), self.receipt.files_deleted, self.receipt.files_adjusted
+        receipt = self.receipt
+        return (
+            receipt.files_moved,
+            receipt.files_linked,
+            receipt.files_deleted,
+            receipt.files_adjusted,
+            len(self._answered),
+        )
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""
         self._tell_others(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
-        receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
+        self._count_stores()
         receipt.bytes_sent += self._globus.bytes_sent if self._globus is not None else 0
-        receipt.logins = sum(store.logins for store in self._stores)
-        receipt.logins += self._way.logins if self._way is not None else 0
-        receipt.reconnects = sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
         held = [self._request.lowest_setting if self._stream.slowed else None]
         held += [store.limited_by for store in self._stores]
         receipt.limited_by = next((setting for setting in held if setting), None)
@@ -72,6 +83,14 @@ class Call:
         if self._journal is not None:
             end_journal(self._journal, receipt, problem)
         return receipt
+
+    def _count_stores(self) -> None:
+        """Add what went over the connections of the stores to the receipt; once for each store."""
+        receipt = self.receipt
+        receipt.bytes_sent += sum(store.wire_bytes for store in self._stores)
+        receipt.logins += sum(store.logins for store in self._stores)
+        receipt.logins += self._way.logins if self._way is not None else 0
+        receipt.reconnects += sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
 
     def _judge(self, problem: BaseException | None) -> Exit:
         code = exit_after(problem, self.receipt)

@@ -66,9 +66,15 @@ class Ends(Call):
         self._seeing = Seeing(self._open_plain)
         self._dataset: DatasetStore | None = None  # the target, where it is in one
         self._plain: Store | None = None  # what was opened last, without what looks through it
-        self._target_root: tuple[KnownRoots, KnowsRoot, bytes] | None = (
-            None  # the target, where a schedule writes to it
-        )
+        # the target, where a schedule writes to it
+        self._target_root: tuple[KnownRoots, KnowsRoot, bytes] | None = None
+        self._placed = False  # the journal knows where it all is
+
+    def _forget(self) -> None:
+        """Be as before anything was opened."""
+        super()._forget()
+        self._seeing = Seeing(self._open_plain)
+        self._dataset = self._plain = self._target_root = None
 
     def _open_plain(self, location: Location) -> Store:
         """As it is, but for what git-annex makes of a file."""
@@ -162,7 +168,8 @@ class Ends(Call):
             check_backup(self._request.backup, self._request.target, self._target.facts)
             self._check_backup_apart(self._request.backup)
         self._look_for_globus()
-        if self._journal is not None:
+        if self._journal is not None and not self._placed:
+            self._placed = True
             self._journal.append(origin_line(self._request.source, self._origin()))
             self._journal.append(place_line(self._request.target, self._target.where))
 

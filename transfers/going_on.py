@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, Retried
-from hibali.retry import try_again
+from hibali.retry import pause, try_again
 
 Result = TypeVar("Result")
 
@@ -92,6 +92,7 @@ class GoingOn:
         self._mark = mark
         self._tell = tell
         self._patience: Patience | None = None
+        self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
         """What `act` returns; called again, after a lost line came back. `anew` if it looks at everything by itself."""
@@ -122,8 +123,7 @@ class GoingOn:
         possible = len(stores) == len(self._stores) and all(one.can_come_back(anew=anew) for one in stores)
         if not (is_lost(problem) and seconds and possible):
             raise problem
-        self._patience = patience = self._patience or Patience(seconds, _jitter)
-        patience.lost(time.monotonic(), (self._mark(), *(store.landed_before for store in stores)))
+        patience = self._lost(seconds)
         _leave(stores)
         try_again(
             lambda: _come_back(stores, anew=anew),
@@ -132,6 +132,24 @@ class GoingOn:
             tell=self._tell_pause,
         )
         self._tell(Noted(f"{problem.about}: the line is back"))
+
+    def _lost(self, seconds: float) -> Patience:
+        """Note that a line is lost; `seconds` is how long it may take to come back without getting on."""
+        self._patience = patience = self._patience or Patience(seconds, _jitter)
+        landed = sum(store.landed_before for store in self._stores if isinstance(store, Survivor))
+        patience.lost(time.monotonic(), (self._mark(), landed))
+        return patience
+
+    def wait_to_begin_again(self, problem: HibaliError, seconds: float) -> bool:
+        """Pause before the whole call begins again, which tells the stores nothing; False where it waited long enough."""
+        patience = self._lost(seconds)
+        wait = patience.next_pause(time.monotonic())
+        if wait is None:
+            return False
+        self._restarts += 1
+        self._tell_pause(problem, self._restarts, wait)
+        pause(wait)
+        return True
 
     def _tell_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
         words = f"the line is lost, trying again in {seconds:.0f} s"

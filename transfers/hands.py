@@ -198,7 +198,8 @@ class Hand(Sender):
         with self._guard:
             first, self.over = not self.over, True
             self.ready = False
-        if first and is_lost(problem):
+        # A lock that went with the first line is found missing by agents of others before we hear of either.
+        if first and (is_lost(problem) or getattr(problem, "code", "") == "lease-lost"):
             self._units.put(None)
             self.stream.hand_lost(self)
         elif first:

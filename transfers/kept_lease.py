@@ -11,7 +11,7 @@ from typing import Any
 
 from hibali.errors import HibaliError, TryLaterError
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.lock_record import own_record
+from transfers.lock_record import let_go, own_record
 
 _ASK_SECONDS = 1.0
 
@@ -99,6 +99,7 @@ class KeptLease(ABC):
         sure = not self._lost and time.monotonic() - self._renewed < self._seconds * 0.8
         self._ended.set()
         self._thread.join(self._seconds / 4)
+        let_go(self._token)  # a server that cannot be reached now may be reached again by this call
         with contextlib.suppress(HibaliError):
             if sure and self._is_ours():
                 self._give_back()

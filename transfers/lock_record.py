@@ -11,6 +11,13 @@ from hibali.errors import TryLaterError
 from hibali.text import printable
 from transfers.agent.lease import is_gone, seconds_of, this_process
 
+_let_go: set[str] = set()  # the tokens of locks that this process took and holds no more
+
+
+def let_go(token: str) -> None:
+    """Note that this process no longer holds its lock with that token, whether or not the server was told."""
+    _let_go.add(token)
+
 
 def this_client() -> str:
     """Who we are, for people: account, host and process."""
@@ -52,5 +59,5 @@ def locked(holder: dict[str, Any], about: str) -> TryLaterError:
 
 
 def is_free(holder: dict[str, Any], age: float | None) -> bool:
-    """Whether nobody can hold this lock: its lease ran out by the server's clock, or its process is provably gone."""
-    return (age is not None and age > seconds_of(holder)) or is_gone(holder)
+    """Whether nobody can hold this lock: its lease ran out by the server's clock, its process is provably gone, or it was ours."""
+    return (age is not None and age > seconds_of(holder)) or is_gone(holder) or holder.get("token") in _let_go

@@ -16,7 +16,7 @@ from transfers import sftp_wire as wire
 from transfers.agent import own_names
 from transfers.agent.lease import LEASE_SECONDS, seconds_of
 from transfers.entry import Kind
-from transfers.lock_record import is_free, own_record, record_of
+from transfers.lock_record import is_free, let_go, own_record, record_of
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
 from transfers.sftp_client import Client, kind_of, listed_names
@@ -215,6 +215,7 @@ class SftpLock:
                 # A journal for the next run, or a user's own files, may stay.
                 self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
         self.stop()
+        let_go(self._token)
 
 
 def locked(holder: dict[str, Any], where: str) -> TryLaterError:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.locations import check_writable
 from transfers.changing import Changing
+from transfers.going_on import is_lost
+from transfers.lock_record import this_client
 from transfers.plan_file import write_plan
 from transfers.receipt import Receipt
 from transfers.request import Request
@@ -59,9 +62,54 @@ def plan_only(
 class Operation(Changing):
     """One call from its beginning to its end. `follow` makes another of it."""
 
+    _reached = False  # both ends have answered
+    _restarted = False
+
     def run(self) -> Receipt:
-        """The whole call."""
+        """The whole call, begun again after a lost connection that the stores cannot resume by themselves."""
+        outer = self._stack
+        while True:
+            self._stack = outer.enter_context(ExitStack())  # what one attempt opens
+            try:
+                return self._attempt()
+            except TryLaterError as problem:
+                if not self._may_begin_again(problem):
+                    raise
+                self._begin_again()
+                if not self._going_on.wait_to_begin_again(problem, self._patience()):
+                    raise
+
+    def _patience(self) -> float:
+        """For how many seconds a lost connection may stay lost."""
+        sites = (self._request.source.site, self._request.target.site)
+        return min(site.limits.reconnect_seconds for site in sites)
+
+    def _may_begin_again(self, problem: TryLaterError) -> bool:
+        """Whether this is a lost connection, of a server that this call had reached.
+
+        After that, our own former agent may hold the target for a moment more.
+        """
+        if self._globus is not None or not self._patience():
+            return False
+        if self._restarted and problem.code == "locked":
+            return this_client() in problem.message
+        return is_lost(problem) and (self._reached or problem.code == "connection-lost")
+
+    def _begin_again(self) -> None:
+        """Let go of everything; what has landed is found at the target and kept."""
+        self._count_stores()
+        self.receipt.reconnects += 1
+        with suppress(HibaliError):
+            self._stack.close()
+        self._restarted = True
+        self._forget()
+        self.receipt.files_failed = 0
+        self.receipt.failures.clear()
+
+    def _attempt(self) -> Receipt:
+        """Everything from reaching both ends to the receipt."""
         self.open_ends()
+        self._reached = True
         rules = self._request.rules
         about = self._request.target.text
         existed = self._target.stat() is not None
@@ -72,6 +120,9 @@ class Operation(Changing):
         if self._globus is not None:
             self._globus.go_on()
         found = self._going_on.until_done(self.look, anew=True)
+        if self._restarted:  # what this call moved before is not kept, but moved
+            self.receipt.files_kept -= self.receipt.files_moved + self.receipt.files_linked
+            self.receipt.files_kept = max(0, self.receipt.files_kept)
         check_plan(found, rules, about)
         if (
             self._journal is not None

@@ -15,6 +15,7 @@ from runs.unattended.log_file import Log
 
 _LOGGED = (b'"kind":"failed"', b'"kind":"noted"', b'"kind":"receipt"', b'"kind":"error"')
 _LONGEST_LINE = 1024 * 1024
+_INTERRUPTED_SECONDS = 0.9  # who interrupts us waits two seconds for both
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ def run_errand(
     try:
         code = errand.wait(seconds)
     except BaseException:
-        errand.end()
+        errand.end(_INTERRUPTED_SECONDS)
         raise
     if code is None:
         errand.end()

@@ -122,6 +122,21 @@ def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, kill
     there.nothing_of_ours_there()
 
 
+@pytest.mark.heavy
+def test_another_line_that_finds_the_lock_gone_does_not_end_the_call(losing: Losing) -> None:
+    """The first line's agent gives the lock back when its line is lost, and others notice that before we hear of it."""
+    there, proxy = losing({}, "logins = 2\nchannels = 3")
+    proxy.late = 3.0
+    tree = {**TREE, **many_files(2000, 5_000, folders=7)}
+    there.make(tree)
+    proxy.losses.update({0: 3 * MIB})
+    answer = there.push()
+    assert not proxy.losses
+    assert answer.last["reconnects"] >= 1
+    assert there.there() == tree
+    there.nothing_of_ours_there()
+
+
 def holder_of(there: Transfers) -> int:
     return int(json.loads((there.root / ".hibali" / "lock").read_bytes())["pid"])
 

@@ -61,7 +61,7 @@ def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_p
 
     An agent gives its lock back when it has heard nothing of its client for a while (`SILENCE_SECONDS`).
     """
-    there = transfers_to(word, "" if word != "s3" else "[sites.there.limits]\n")
+    there = transfers_to(word)
     config = there.hibali.home.config
     config.write_text(
         config.read_text().replace("[sites.there.limits]\n", '[sites.there.limits]\nlease = "10s"\n')

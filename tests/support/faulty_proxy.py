@@ -210,16 +210,25 @@ class LongProxy(_Listener):
 class LosingProxy(LongProxy):
     """Narrow lines that are lost: `losses` tells after how many bytes, either way, by the connection's number from 0.
 
-    Each carries `rate` bytes a second, so that others come up while the first ones still have work.
+    Each carries `rate` bytes a second, so that others come up while the first ones still have work. The client notices a loss
+    `late` seconds after the server.
     """
 
     def __init__(
-        self, port: int, losses: dict[int, int], *, seconds: float = 0.02, rate: int = 6_000_000
+        self,
+        port: int,
+        losses: dict[int, int],
+        *,
+        seconds: float = 0.02,
+        rate: int = 6_000_000,
+        late: float = 0.0,
     ) -> None:
         self.losses = losses
         self.rate = rate
+        self.late = late
         self.down = False  # nobody gets through, and `tried` counts who would
         self.tried = 0
+        self.passed = 0  # bytes, either way
         self._others: dict[socket.socket, tuple[socket.socket, list[int]]] = {}
         super().__init__(port, seconds)
 
@@ -238,14 +247,22 @@ class LosingProxy(LongProxy):
 
     def carry(self, source: socket.socket, content: bytes) -> bytes:
         other, left = self._others[source]
+        self.passed += len(content)
         left[0] -= len(content)
         time.sleep(len(content) / self.rate)
         if left[0] > 0:
             return content
-        for one in (source, other):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        to_server = source.getpeername()[1] == self.server_port
+        server, client = (source, other) if to_server else (other, source)
+        _shut(server)
+        time.sleep(self.late)
+        _shut(client)
         return b""
+
+
+def _shut(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 class FaultyHttpProxy(_Listener):

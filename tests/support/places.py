@@ -21,6 +21,8 @@ OWN_KEYS = ".hibali/"
 _APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
 _SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PROBE = b".hibali/probe/"
+# what a lost connection means by itself; test_lost_lines.py and test_servers_away.py come back
+_LIMITS = '[sites.{name}.limits]\nreconnect = "0s"\n'
 OBJECT_STORES = {
     "s3": "object_store",
     "s3-rclone": "rclone_s3",
@@ -93,7 +95,6 @@ class FolderPlace:
             f'kind = "ssh"\n{roots}[sites.{{name}}.ssh]\nhost = "{self.server.host}"\n'
             f"command = {json.dumps(self.command)}\n"
             f'transport = "{"sftp" if self.word == "sftp" else "agent"}"\n'
-            # what a lost line means by itself; test_lost_lines.py comes back
             '[sites.{name}.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
         )
 
@@ -152,7 +153,7 @@ class WebPlace(FolderPlace):
         self.endpoint = self.server.url
 
     def table(self) -> str:
-        return f'kind = "url"\nurl = "{self.endpoint}"\n'
+        return f'kind = "url"\nurl = "{self.endpoint}"\n{_LIMITS}'
 
 
 class GlobusPlace(FolderPlace):
@@ -191,7 +192,7 @@ class DavPlace(FolderPlace):
     def table(self) -> str:
         words = json.dumps([sys.executable, "-c", _SAY_LOGIN, self.dav.login[0]]) if self.dav.login else ""
         login = f"credentials_command = {words}\n" if words else ""
-        return f'kind = "url"\nurl = "{self.url}"\n{login}'
+        return f'kind = "url"\nurl = "{self.url}"\n{login}{_LIMITS}'
 
     def names(self, path: str) -> set[bytes]:
         return {name for name in super().names(path) if not _APACHES.search(name)}
@@ -220,7 +221,7 @@ class BucketPlace:
     def table(self) -> str:
         return (
             f'kind = "s3"\n[sites.{{name}}.s3]\nendpoint = "{self.endpoint}"\n'
-            f'bucket = "{self.bucket.name}"\nregion = "{self.store.region}"\n'
+            f'bucket = "{self.bucket.name}"\nregion = "{self.store.region}"\n{_LIMITS}'
         )
 
     def _objects(self, path: str) -> dict[bytes, dict[str, Any]]:

@@ -1,8 +1,13 @@
 """What ssh says, and what a user is told."""
 
+import time
+from pathlib import Path
+
 import pytest
 
-from hibali.login import explain_ssh, prefer_cipher
+from hibali.errors import AccessError
+from hibali.login import Login, explain_ssh, prefer_cipher
+from hibali.sites import Limits, SshSettings
 
 COMMAND = ("ssh", "-F", "my config")
 
@@ -116,3 +121,46 @@ def test_the_fast_cipher_goes_first_unless_somebody_chose() -> None:
     assert prefer_cipher("aes256-ctr,aes128-gcm@openssh.com", stock) == []
     assert prefer_cipher("aes256-ctr", "aes256-ctr") == []
     assert prefer_cipher("", "") == []
+
+
+@pytest.fixture
+def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings, Path]:
+    """An ssh that accepts the first login to a host and refuses all others, and a file with a line for each that it refused."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setattr("hibali.login.control_folder", lambda: tmp_path / "run")
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))
+    refused, ssh = tmp_path / "refused", tmp_path / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\ncase $* in *ControlMaster=yes*-[123]\\ *) echo >>{refused};"
+        ' echo "Permission denied (publickey)." >&2; exit 255;; esac\nexit 0\n'
+    )
+    ssh.chmod(0o755)
+    refused.touch()
+    return SshSettings("far", command=(str(ssh),)), refused
+
+
+def test_a_further_login_that_was_refused_before_the_first_one_began_is_not_tried_again(
+    logins: tuple[SshSettings, Path],
+) -> None:
+    """All begin at once, and on a busy machine in any order."""
+    settings, refused = logins
+    limits, since = Limits(login_interval_seconds=0.0), time.time()
+    for number, code in ((1, "login-refused"), (0, ""), (2, "further-refused")):
+        login = Login(settings, limits, number=number, since=since)
+        if not code:
+            login.ensure()
+            continue
+        with pytest.raises(AccessError) as caught:
+            login.ensure()
+        assert caught.value.code == code
+    assert len(refused.read_text().splitlines()) == 1
+
+
+def test_a_later_call_that_logs_in_anew_tries_further_logins_again(logins: tuple[SshSettings, Path]) -> None:
+    settings, refused = logins
+    limits = Limits(login_interval_seconds=0.0)
+    for _ in range(2):
+        Login(settings, limits).ensure()
+        with pytest.raises(AccessError):
+            Login(settings, limits, number=1).ensure()
+    assert len(refused.read_text().splitlines()) == 2

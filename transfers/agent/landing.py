@@ -350,8 +350,9 @@ class Committer(object):
         self.aside.append(aside)
 
     def _discard(self, one: Staged, path: bytes) -> None:
+        """What is not found any more is `left`, too: another folder may have been put in the place of the one that it is in."""
         if one.partial is not None:
             try:
-                remove_partial(self._root.parent(path), one.partial)
+                os.unlink(one.partial, dir_fd=self._root.parent(path))
             except (OSError, UnsafeNameError):
                 self.left = True

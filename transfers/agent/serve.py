@@ -4,6 +4,7 @@ import errno
 import os
 import pwd
 import resource
+import signal
 import sys
 import time
 from typing import Any, Dict, Sequence
@@ -30,6 +31,7 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
 
     `roots` are the site's configured roots, below which no symlink of another account is followed.
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other signal: the next call expects such an end
     _raise_file_limit()
     channel = Channel()
     session = Session(channel, Roots(expanded(roots)))

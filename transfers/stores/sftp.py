@@ -13,6 +13,7 @@ from transfers.sftp_client import Client, expand
 from transfers.sftp_store import SftpStore
 from transfers.sftp_trusted import Guard
 from transfers.store import Facts
+from transfers.stores.ssh import lost_after_login
 
 _SECOND = 1_000_000_000
 
@@ -41,8 +42,11 @@ def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple
         if not login.shared:
             raise
         # A kept login may have ended between two commands: once more, over a new one.
-        login.ensure()
-        client = Client(Channel(subsystem(login), site.name, login))
+        try:
+            login.ensure()
+            client = Client(Channel(subsystem(login), site.name, login))
+        except TryLaterError as problem:
+            raise lost_after_login(problem) from None
     login.answered()
     return client, login.logins
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
@@ -39,10 +40,11 @@ def connect(
     look_at: bytes | None = None,
     tell: Listener = ignore,
     again: bool = False,
+    since: float | None = None,
 ) -> tuple[Connection, int]:
     """An agent at the site, and how many logins it took; bulk data goes in by `data_host` where there is one.
 
-    `look_at` as Connection has it. `again` is one try to come back: one login at most, which asks nothing.
+    `look_at` as Connection has it. `again` is one try to come back: one login at most, which asks nothing. `since` as Login has it.
     """
     settings = site.ssh
     if settings is None:
@@ -50,7 +52,10 @@ def connect(
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
     host = settings.data_host if bulk else None
-    login = Login(settings, site.limits, host=host, tell=tell, may_ask=not again, attempts=1 if again else 3)
+    attempts = 1 if again else 3
+    login = Login(
+        settings, site.limits, host=host, tell=tell, may_ask=not again, attempts=attempts, since=since
+    )
     return _start_agent(login, site, look_at, again=again), login.logins
 
 
@@ -66,10 +71,25 @@ def _start_agent(
         if not problem.transient or not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: once more, over a new one.
-        login.ensure()
-        connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
+        try:
+            login.ensure()
+            connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
+        except TryLaterError as problem:
+            raise lost_after_login(problem) from None
     login.answered()
     return connection
+
+
+def lost_after_login(problem: TryLaterError) -> TryLaterError:
+    """The error of a connection that ended although the login was accepted: the host was reached, and may come back."""
+    if problem.code != "unreachable":
+        return problem
+    return TryLaterError(
+        "connection-lost",
+        f"the connection was lost just after the login: {problem.message}",
+        about=problem.about,
+        hint=problem.hint,
+    )
 
 
 def _further_logins(site: Site, tell: Listener) -> list[Login]:
@@ -144,9 +164,10 @@ class _Ways:
         """The first line, and further ones to come."""
         site, settings = self._site, self._site.ssh
         assert settings is not None
+        since = time.time()
         _begin(site, self._further)
         try:
-            connection, self._logins = connect(site, bulk=True, look_at=look_at, tell=self._tell)
+            connection, self._logins = connect(site, bulk=True, look_at=look_at, tell=self._tell, since=since)
         except TryLaterError as problem:
             # A further login may have taken the last connection that the site allows.
             connection = _over_any(self._further[1:], site, look_at, problem)

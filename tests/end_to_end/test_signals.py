@@ -1,0 +1,266 @@
+"""Signals at any moment: the command ends within two seconds, says so, and the same command resumes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.support.annex_conversation import Conversation
+from tests.support.half_way import settle, signal_half_way
+from tests.support.signalled import ENDS, LIMIT_SECONDS, NUMBERS, check_end, signal_after
+from tests.support.transfers import Transfers, counts
+from tests.support.trees import many_files, read_tree
+from tests.support.waiting import wait_for
+from transfers.agent.lease import process_start
+
+TREE = {**many_files(400, 4000, folders=9), b"large": random.Random(8).randbytes(12_000_000)}  # noqa: S311
+FEW = {**many_files(60, 4000, folders=3), b"large": TREE[b"large"]}
+SLOWLY = ("--bwlimit", "3M")
+
+
+@pytest.mark.parametrize("number", [*NUMBERS[::2], pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
+def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, number: int) -> None:
+    """The thread that sends waits for its turn just then."""
+    there = local_there
+    there.make(FEW)
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
+    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    end = signal_after(process, 0, number)
+    check_end(there.hibali, process, end, number)
+    last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
+    assert (last["code"], last["exit"]) == ("interrupted", end.code)
+    settle(there)
+    there.push()
+    assert there.there() == FEW
+    there.nothing_of_ours_there()
+
+
+@pytest.mark.parametrize("gap", [0.02, pytest.param(0.0, marks=pytest.mark.heavy)])
+def test_two_terminations_in_a_row_end_it_as_one_does(local_there: Transfers, gap: float) -> None:
+    there = local_there
+    there.make(TREE)
+    for turn in range(3):
+        process = there.hibali.start("push", there.source, f"there:data{turn}", "--json", *SLOWLY)
+        end = signal_after(process, 0.35 + turn * 0.1, signal.SIGTERM, signal.SIGTERM, gap=gap)
+        check_end(there.hibali, process, end, signal.SIGTERM)
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(local_there: Transfers) -> None:
+    """As nohup(1) starts it."""
+    there = local_there
+    there.make(many_files(20, 50_000))
+    with there.under("nohup"):
+        process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "500K")
+    wait_for(lambda: bool(there.landed()))
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(30) == 0
+
+
+class Dripping:
+    """A web server that answers one byte at a time, each `seconds` after the last one."""
+
+    def __init__(self, seconds: float = 0.2) -> None:
+        self._seconds = seconds
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.asked = 0
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            client.recv(65536)
+            self.asked += 1
+            client.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+            while True:
+                client.sendall(b"x")
+                time.sleep(self._seconds)
+        except OSError:
+            client.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def dripping() -> Iterator[Dripping]:
+    server = Dripping()
+    yield server
+    server.close()
+
+
+DRIPPING = {
+    "s3": 'kind = "s3"\n[sites.drip.s3]\nendpoint = "http://127.0.0.1:{port}"\nbucket = "data"\nregion = "r"\n',
+    "url": 'kind = "url"\nurl = "http://127.0.0.1:{port}/"\n',
+    "webdav": 'kind = "url"\nurl = "dav://127.0.0.1:{port}/"\n',
+}
+
+
+@pytest.mark.parametrize("kind", DRIPPING)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
+def test_a_server_that_drips_bytes_does_not_hold_it(
+    hibali: Any, dripping: Dripping, tmp_path: Path, kind: str, number: int
+) -> None:
+    table = DRIPPING[kind].format(port=dripping.port)
+    hibali.home.config.write_text(f"version = 1\n[sites.drip]\n{table}")
+    hibali.home.config.chmod(0o600)
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    process = hibali.start("pull", "drip:data/", tmp_path / "back", "--json", env=keys)
+    wait_for(lambda: dripping.asked > 0 or process.poll() is not None)
+    end = signal_after(process, 0.5, number)
+    check_end(hibali, process, end, number)
+    last = json.loads((hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
+    assert (last["code"], last["exit"]) == ("interrupted", end.code)
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_local_site()
+    return made
+
+
+@pytest.mark.parametrize("words", [("--wait",), ("watch",), pytest.param(("wait",), marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
+def test_waiting_for_a_run_ends_and_the_run_goes_on(
+    bench: Bench, words: tuple[str, ...], number: int
+) -> None:
+    line = bench.line(bench.answers(sleep=4))
+    run_id = bench.hibali(*line, exit=0).out.decode().strip()
+    process = bench.hibali.start(*((*line, *words) if words == ("--wait",) else ("runs", *words, run_id)))
+    end = signal_after(process, 1.5, number)
+    assert end.code != 0
+    check_end(bench.hibali, process, end, number)
+    assert bench.hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
+def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> None:
+    there = local_there
+    there.make(FEW)
+    there.hibali(
+        *("schedule", "add", "nightly", "--cron", "0 2 * * *", "--"),
+        *("push", str(there.source), "there:data", "--bwlimit", "1M"),
+        exit=0,
+    )
+    process = there.hibali.start("schedule", "run", "nightly")
+    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    end = signal_after(process, 0, number)
+    assert end.code != 0
+    check_end(there.hibali, process, end, number)
+    settle(there)
+    there.push()
+    assert there.there() == FEW
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_special_remote_of_git_annex_ends(local_there: Transfers, number: int) -> None:
+    there = local_there
+    conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
+    try:
+        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        began = time.monotonic()
+        conversation.process.send_signal(number)
+        assert conversation.process.wait(10) in ENDS[signal.Signals(number)]
+        assert time.monotonic() - began <= LIMIT_SECONDS
+    finally:
+        conversation.kill()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_agent_at_a_site_ends_and_the_call_comes_back(transfers_to: Any, number: int) -> None:
+    there = transfers_to("ssh")
+    config = there.hibali.home.config
+    config.write_text(config.read_text().replace('reconnect = "0s"', 'reconnect = "1m"'))
+    there.make(TREE)
+    process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "2M")
+    holder = signal_half_way(there.root, number)
+    began = time.monotonic()
+    wait_for(lambda: not process_start(holder))
+    assert time.monotonic() - began <= LIMIT_SECONDS
+    assert process.wait(60) == 0
+    assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
+    assert there.there() == TREE
+    there.nothing_of_ours_there()
+
+
+# At any moment: the same seed sends the same signals at the same times.
+
+
+def _words(there: Transfers, operation: str, target: int) -> tuple[Any, ...]:
+    """The command, each of which works on one of two targets."""
+    if operation == "push":
+        return "push", there.source, f"there:data{target}"
+    if operation == "pull":
+        return "pull", "there:full", there.folder / f"back{target}"
+    return "sync", "there:full", f"there:copy{target}", "--delete", "--max-delete", "100%"
+
+
+def _finish(there: Transfers, operation: str, target: int) -> None:
+    """The same command completes, and then has nothing left to do."""
+    words = (*_words(there, operation, target), "--json")
+    deadline = time.monotonic() + 150
+    while (again := there.hibali(*words)).exit == 5:
+        assert again.last["code"] == "locked", str(again)
+        assert time.monotonic() < deadline
+    assert again.exit == 0, str(again)
+    assert counts(there.hibali(*words, exit=0))["files_moved"] == 0
+
+
+def _signal_often(there: Transfers, seed: int, times: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - the same ones each time
+    tree = FEW if there.place.word == "s3" else TREE
+    there.make(tree)
+    there.place.plant("full", tree)
+    slowest = 0.0
+    begun = set()
+    for turn in range(times):
+        operation, target = ("push", "pull", "sync")[turn % 3], turn // 9 % 2
+        number = NUMBERS[turn // 3 % 3]
+        more = chance.choice([(), SLOWLY])
+        process = there.hibali.start(*_words(there, operation, target), "--json", *more)
+        numbers = [number] * chance.choice([1, 1, 2])
+        gap = chance.choice([0.0, 0.03])
+        end = signal_after(process, chance.uniform(0.15, 1.6), *numbers, gap=gap)
+        check_end(there.hibali, process, end, number)
+        slowest = max(slowest, end.seconds or 0.0)
+        begun.add((operation, target))
+    print(f"\n{there.place.word}: {times} signals, the slowest end after {slowest:.2f} s")
+    for operation, target in sorted(begun):
+        _finish(there, operation, target)
+        if operation == "pull":
+            assert read_tree(there.folder / f"back{target}") == tree
+        else:
+            name = f"data{target}" if operation == "push" else f"copy{target}"
+            assert there.place.files(name) == tree
+    assert there.place.files("full") == tree
+
+
+@pytest.mark.parametrize("word", ["ssh", "s3"])
+def test_signals_at_a_few_moments(transfers_to: Any, word: str) -> None:
+    _signal_often(transfers_to(word), seed=3, times=3)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(("word", "times"), [("local", 60), ("ssh", 60), ("s3", 40), ("sftp", 40)])
+def test_two_hundred_signals_at_random_moments(transfers_to: Any, word: str, times: int) -> None:
+    _signal_often(transfers_to(word), seed=200 + times, times=times)

@@ -1,0 +1,490 @@
+"""Kill and signal push, pull, sync, run and collect at random moments for as long as asked: `make soak` (CONTRIBUTING.md).
+
+Every round starts one command against a real server, sends it one signal, and then checks what users rely on: it ended within
+two seconds, no partial file has a final name, the source is as it was, the same command completes, `verify` finds every file
+and a dry run has nothing left to do; a run was executed once. The same seed makes the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.run_tools import Bench, doing
+from tests.services.fixtures import Buckets, Hibali, HibaliHome
+from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
+from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.support.places import PARTIAL, Place, add_site, make_place
+from tests.support.signalled import ENDS, LIMIT_SECONDS
+from tests.support.trees import make_tree, many_files, read_tree
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STORES = ("local", "ssh", "s3", "sftp")
+SERVERS = {"ssh_server": "ssh", "sftp_server": "sftp", "object_store": "object-store"}
+OPERATIONS = ("push", "pull", "sync", "run", "collect")
+RESUME_SECONDS = 180.0  # longer than a lease: whatever a dead holder left has ended by then
+_TRACE = re.compile(rb"Traceback|Exception ignored")
+LARGE_BYTES = 10_000_000
+OUTPUT_BYTES = 12_000_000
+
+
+class ViolationError(Exception):
+    """Something that users rely on did not hold; `kind` is `lost`, `duplicated` or `failed`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Round:
+    """One command and its signal, all of it drawn from the seed and the round's number."""
+
+    number: int
+    operation: str
+    store: str
+    signal: signal.Signals
+    moment: float  # as a share of how long the command takes undisturbed
+    slowly: bool
+    twice: bool
+
+    def __str__(self) -> str:
+        more = f"{' slowly' if self.slowly else ''}{' twice' if self.twice else ''}"
+        return f"round {self.number}: {self.operation} {self.store} {self.signal.name}{more} at {self.moment:.2f}"
+
+
+@dataclass
+class Figures:
+    """What is known of one operation and one signal."""
+
+    count: int = 0
+    hit: int = 0  # the command still ran when the signal came
+    slowest: float = 0.0
+    violations: dict[str, int] = field(default_factory=lambda: {"lost": 0, "duplicated": 0, "failed": 0})
+
+
+def draw(seed: str, number: int, operations: list[str], stores: list[str]) -> Round:
+    """The round of that number."""
+    chance = random.Random(f"{seed}/{number}")  # noqa: S311 - reproducible, not secret
+    operation = operations[number % len(operations)]
+    sites = [store for store in stores if store in {"local", "ssh"}] or ["local"]
+    return Round(
+        number,
+        operation,
+        chance.choice(sites if operation in {"run", "collect"} else stores),
+        SIGNALS[number // len(operations) % len(SIGNALS)],
+        chance.uniform(0.05, 1.0),
+        chance.random() < 0.4,
+        chance.random() < 0.2,
+    )
+
+
+class Worker:
+    """One account with its own home and sites; its rounds run one after the other."""
+
+    def __init__(self, session: Path, folder: Path, stores: list[str], seed: str) -> None:
+        self.folder = folder
+        runtime = Path(tempfile.mkdtemp(dir=session / "r", prefix=""))
+        self.runtime = runtime
+        home, state = folder / "hibali" / "home", folder / "hibali" / "state"
+        home.mkdir(parents=True)
+        state.mkdir(mode=0o700)
+        config = folder / "hibali" / "config.toml"
+        kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME", "SHELL")
+        env = {name: os.environ[name] for name in kept if name in os.environ}
+        env |= {
+            "HOME": str(home),
+            "HIBALI_STATE": str(state),
+            "HIBALI_CONFIG": str(config),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "PYTHONPATH": str(REPOSITORY),
+            MARK: f"{runtime}/",
+        }
+        self.hibali = Hibali(HibaliHome(folder / "hibali", home, state, config, runtime, env))
+        self.hibali.forks = False
+        self._buckets: list[Buckets] = []
+        self._durations: dict[tuple[str, str], float] = {}
+
+        def ask(name: str) -> Any:
+            server = ensure(session, SERVERS[name])
+            if name != "object_store":
+                return server
+            self._buckets.append(Buckets(server))
+            return self._buckets[-1]
+
+        chance = random.Random(f"{seed}/tree")  # noqa: S311 - reproducible, not secret
+        self.tree = {
+            **many_files(150, 8000, folders=6, seed=chance.randrange(1000)),
+            b"large": chance.randbytes(LARGE_BYTES),
+            b"sub/second": chance.randbytes(LARGE_BYTES // 5),
+        }
+        self.older = {
+            **dict(list(self.tree.items())[:40]),
+            b"large": b"an older one",
+            b"extra/file": b"not in the source",
+        }
+        self.source = make_tree(folder / "source", self.tree)
+        self.places: dict[str, Place] = {}
+        for word in stores:
+            place = self.places[word] = make_place(word, folder, ask)
+            add_site(config, f"site-{word}", place)
+            self.hibali.env.update(place.env)
+            place.plant("full", self.tree)
+        self.counts = folder / "counts"
+        self.counts.mkdir()
+        self.benches = {word: self._bench(word) for word in ("local", "ssh") if word in stores}
+        self.runs = {word: self._finished_run(bench) for word, bench in self.benches.items()}
+        self._state = self._fingerprint()
+
+    def _bench(self, word: str) -> Bench:
+        """The tool writes a line to a file of its own each time it is executed."""
+        command = (
+            f"echo executed >>{self.counts}/[SAY]; sleep [SLEEP]; head -c {OUTPUT_BYTES} /dev/zero >[OUT]"
+        )
+        bench = Bench(self.hibali, {**doing(command), "name": f"Soak {word}"})
+        work = self.folder / f"work-{word}"
+        table = f'kind = "local"\nwork = "{work}"\n'
+        if word == "ssh":
+            place: Any = self.places[word]
+            words = ", ".join(f'"{each}"' for each in place.command)
+            table = (
+                f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{place.server.host}"\n'
+                f"command = [{words}]\n"
+            )
+        container = f'[sites.runs-{word}.container]\nname = "bare"\n'
+        bench.add_site(
+            f"runs-{word}",
+            f'{table}{container}[sites.runs-{word}.limits]\npoll = "1s"\nlogin_interval = "0s"\n',
+        )
+        return bench
+
+    def _finished_run(self, bench: Bench) -> str:
+        answers = bench.answers(f"{bench.site}.json", say=f"{bench.site}-first")
+        return str(bench.run(answers, "--wait", exit=0).last["id"])
+
+    def _fingerprint(self) -> str:
+        """Content, times and permissions of the source."""
+        seen = hashlib.sha256()
+        for path in sorted(self.source.rglob("*")):
+            found = path.lstat()
+            seen.update(f"{path} {found.st_mode} {found.st_mtime_ns} {found.st_size}\n".encode())
+            if path.is_file():
+                seen.update(path.read_bytes())
+        return seen.hexdigest()
+
+    def words(self, one: Round) -> tuple[Any, ...]:
+        """The command of a round."""
+        target, site = f"t{one.number}", f"site-{one.store}:"
+        slowly = ("--bwlimit", "6M") if one.slowly else ()
+        if one.operation == "push":
+            return ("push", self.source, f"{site}{target}", *self._deleting(one), *slowly)
+        if one.operation == "pull":
+            return ("pull", f"{site}full", self.folder / target, *slowly)
+        if one.operation == "sync":
+            return ("sync", f"{site}full", f"{site}{target}", *self._deleting(one), *slowly)
+        bench = self.benches[one.store]
+        if one.operation == "collect":
+            return ("runs", "collect", self.runs[one.store], self.folder / target)
+        seconds = 1 if one.slowly else 0
+        answers = bench.answers(f"answers-{one.number}.json", say=f"count-{one.number}", sleep=seconds)
+        return (*bench.line(answers, "--name", f"soak-{one.number}"), "--wait")
+
+    @staticmethod
+    def _deleting(one: Round) -> tuple[str, ...]:
+        return ("--delete", "--max-delete", "100%") if one.twice or one.operation == "sync" else ()
+
+    def prepare(self, one: Round) -> None:
+        """Something older already is where half of the rounds write to."""
+        if one.operation in {"push", "sync"} and one.number % 2:
+            self.places[one.store].plant(f"t{one.number}", self.older)
+
+    def duration(self, one: Round) -> float:
+        """How long such a command takes undisturbed; measured once, or three times where it goes slowly."""
+        key = (one.operation, f"{one.store}{one.slowly}")
+        if key not in self._durations:
+            plain = Round(
+                900_000 + len(self._durations), one.operation, one.store, one.signal, 0, one.slowly, False
+            )
+            began = time.monotonic()
+            self.hibali(*self.words(plain), "--json", exit=0)
+            self._durations[key] = time.monotonic() - began
+            self._clear(plain)
+        return self._durations[key]
+
+    def play(self, one: Round) -> tuple[bool, float]:
+        """Whether the signal found the command running, and how long it took to end. Raises `ViolationError`."""
+        self.prepare(one)
+        words = (*self.words(one), "--json")
+        moment = one.moment * self.duration(one)
+        process = self.hibali.start(*words)
+        output = self.hibali.home.folder / f"{len(self.hibali._running) - 1}"
+        time.sleep(moment)
+        hit = process.poll() is None
+        began = time.monotonic()
+        for _ in range(2 if one.twice else 1):
+            with contextlib.suppress(ProcessLookupError):
+                if one.signal == signal.SIGKILL:
+                    os.killpg(process.pid, one.signal)
+                else:
+                    process.send_signal(one.signal)
+        code = process.wait(60)
+        seconds = time.monotonic() - began
+        said = output.with_suffix(".err").read_bytes()
+        if hit and one.signal != signal.SIGKILL:
+            if seconds > LIMIT_SECONDS:
+                raise ViolationError("failed", f"it ended {seconds:.2f} s after the signal")
+            if code not in ENDS[one.signal] | {0}:
+                raise ViolationError("failed", f"it ended with {code}: {said.decode(errors='replace')}")
+        if _TRACE.search(said):
+            raise ViolationError("failed", f"a traceback: {said.decode(errors='replace')}")
+        self._after(one)
+        for name in (".out", ".err"):
+            output.with_suffix(name).unlink()
+        self._clear(one)
+        return hit, seconds
+
+    def _after(self, one: Round) -> None:
+        if one.operation == "run":
+            self._after_run(one)
+        elif one.operation == "collect":
+            self._again(one)
+            found = (self.folder / f"t{one.number}" / "out.txt").read_bytes()
+            if found != bytes(OUTPUT_BYTES):
+                raise ViolationError("lost", f"the output has {len(found)} bytes and is not what it was")
+        else:
+            self._after_transfer(one)
+        if self._fingerprint() != self._state:
+            raise ViolationError("lost", "the source was changed")
+
+    def _after_transfer(self, one: Round) -> None:
+        self._is_sound(one)
+        self._again(one)
+        found = {name: leaf for name, leaf in self._target(one).items() if not PARTIAL.fullmatch(name)}
+        wanted = dict(self.tree)
+        if "--delete" not in self.words(one) and one.operation == "push" and one.number % 2:
+            wanted = {**self.older, **self.tree}
+        wrong = [name for name in wanted if found.get(name) != wanted[name]]
+        if wrong or found.keys() - wanted.keys():
+            raise ViolationError(
+                "lost", f"wrong or missing: {wrong[:5]}; too many: {sorted(found.keys() - wanted.keys())[:5]}"
+            )
+        place = self.places[one.store]
+        if one.operation != "pull" and place.unfinished(f"t{one.number}"):
+            raise ViolationError("failed", f"left behind: {sorted(place.unfinished(f't{one.number}'))[:5]}")
+        _, first, second, *_ = self.words(one)
+        if "--delete" in self.words(one) or not (one.operation == "push" and one.number % 2):
+            self._must("verify", first, second)
+        self._must(*self.words(one), "--dry-run", "--detailed-exit-code")
+
+    def _target(self, one: Round) -> dict[bytes, bytes]:
+        if one.operation != "pull":
+            return self.places[one.store].files(f"t{one.number}")
+        folder = self.folder / f"t{one.number}"
+        tree = read_tree(folder) if folder.exists() else {}
+        return {
+            name: leaf
+            for name, leaf in tree.items()
+            if isinstance(leaf, bytes) and not name.startswith(b".hibali/")
+        }
+
+    def _is_sound(self, one: Round) -> None:
+        """Right after the signal: each final name has the whole old content or the whole new one."""
+        for name, content in self._target(one).items():
+            if PARTIAL.fullmatch(name):
+                continue
+            if content not in (self.tree.get(name), self.older.get(name)):
+                raise ViolationError(
+                    "lost", f"{name!r} has {len(content)} bytes of neither the old nor the new file"
+                )
+
+    def _after_run(self, one: Round) -> None:
+        name = f"soak-{one.number}"
+        known = [line for line in self._must("runs", "list").lines if line.get("name") == name]
+        if not any(line["state"] == "SUCCEEDED" for line in known):  # a run whose end was told is begun anew
+            self._again(one)
+        executed = (self.counts / f"count-{one.number}").read_text().splitlines()
+        if len(executed) != 1:
+            raise ViolationError("duplicated", f"the tool was executed {len(executed)} times")
+
+    def _again(self, one: Round) -> None:
+        """The same command completes, once nobody holds the target any more."""
+        deadline = time.monotonic() + RESUME_SECONDS
+        while True:
+            answer = self.hibali(*self.words(one), "--json", timeout=300)
+            if answer.exit != 5 or answer.last["code"] != "locked" or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        if answer.exit != 0 or _TRACE.search(answer.err):
+            raise ViolationError("failed", f"the same command again: {answer}")
+
+    def _must(self, *words: Any) -> Any:
+        answer = self.hibali(*words, "--json", timeout=300)
+        if answer.exit != 0:
+            raise ViolationError("failed", str(answer))
+        return answer
+
+    def _clear(self, one: Round) -> None:
+        """Room for the rounds that follow."""
+        shutil.rmtree(self.folder / f"t{one.number}", ignore_errors=True)
+        place = self.places.get(one.store)
+        if place is not None and one.operation in {"push", "sync"}:
+            if one.store == "s3":
+                for name in place.names(f"t{one.number}"):
+                    place.remove(f"t{one.number}", name)
+            else:
+                shutil.rmtree(place.at(f"t{one.number}"), ignore_errors=True)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """End whatever the commands left running."""
+        self.hibali.end()
+        end_all(self.runtime)
+        for buckets in self._buckets:
+            buckets.client.close()
+
+
+class Soak:
+    """All rounds, shared out among the workers."""
+
+    def __init__(self, asked: argparse.Namespace, stores: list[str]) -> None:
+        self._asked = asked
+        self._stores = stores
+        self._guard = threading.Lock()
+        self._until = time.monotonic() + asked.minutes * 60
+        self._rounds = self._numbers()
+        self.figures: dict[tuple[str, str], Figures] = {}
+        self.violations: list[str] = []
+        self.done = 0
+
+    def _numbers(self) -> Iterator[int]:
+        yield from [self._asked.only] if self._asked.only is not None else range(self._asked.kills)
+
+    def work(self, worker: Worker) -> None:
+        """Play rounds until there are none left or the time is up; runs in a thread."""
+        while time.monotonic() < self._until:
+            with self._guard:
+                number = next(self._rounds, None)
+            if number is None:
+                return
+            one = draw(self._asked.seed, number, self._asked.operations, self._stores)
+            self._play(worker, one)
+
+    def _play(self, worker: Worker, one: Round) -> None:
+        kind, message, hit, seconds = "", "", True, 0.0
+        try:
+            hit, seconds = worker.play(one)
+        except ViolationError as problem:
+            kind, message = problem.kind, str(problem)
+        except Exception:  # noqa: BLE001 - whatever else goes wrong must not look like a success
+            kind, message = "failed", traceback.format_exc()
+        with self._guard:
+            found = self.figures.setdefault((one.operation, one.signal.name), Figures())
+            found.count += 1
+            found.hit += hit
+            found.slowest = max(found.slowest, seconds if one.signal != signal.SIGKILL else 0.0)
+            self.done += 1
+            if kind:
+                found.violations[kind] += 1
+                again = f"make soak SEED={self._asked.seed} ONLY={one.number}"
+                self.violations.append(
+                    f"{one}: {kind}: {message}\n  again: {again}\n  left in {worker.folder}"
+                )
+                print(f"VIOLATION {self.violations[-1]}", flush=True)
+            elif self.done % 10 == 0:
+                left = (self._until - time.monotonic()) / 60
+                print(
+                    f"{self.done} of {self._asked.kills} done, at most {left:.0f} min left; last {one}",
+                    flush=True,
+                )
+
+    def table(self) -> str:
+        """The figures, one line for each operation and signal."""
+        lines = ["operation  signal   count  running  slowest exit  lost  duplicated  failed"]
+        for operation in OPERATIONS:
+            for number in SIGNALS:
+                one = self.figures.get((operation, number.name))
+                if one is None:
+                    continue
+                slowest = "-" if number == signal.SIGKILL else f"{one.slowest:.2f} s"
+                found = one.violations
+                lines.append(
+                    f"{operation:<9}  {number.name:<7}  {one.count:>5}  {one.hit:>7}  {slowest:>12}"
+                    f"  {found['lost']:>4}  {found['duplicated']:>10}  {found['failed']:>6}"
+                )
+        every = self.figures.values()
+        sums = {kind: sum(one.violations[kind] for one in every) for kind in ("lost", "duplicated", "failed")}
+        slowest = f"{max((one.slowest for one in every), default=0.0):.2f} s"
+        lines.append(
+            f"{'all':<9}  {'':<7}  {sum(one.count for one in every):>5}  {sum(one.hit for one in every):>7}"
+            f"  {slowest:>12}  {sums['lost']:>4}  {sums['duplicated']:>10}  {sums['failed']:>6}"
+        )
+        return "\n".join(lines)
+
+
+def main(words: list[str]) -> int:
+    """Run what was asked; 0 when everything held, 1 on a violation, 2 where no server starts."""
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
+    parser.add_argument("--kills", type=int, default=300, help="stop after so many rounds, one signal each")
+    parser.add_argument("--seed", default=str(random.randrange(1_000_000)), help="repeat an earlier soak")  # noqa: S311
+    parser.add_argument("--jobs", type=int, default=2, help="how many commands at a time")
+    parser.add_argument("--only", type=int, help="one round of that seed")
+    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
+    asked = parser.parse_args(words)
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored where this was started in the background
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    session = new_session()
+    folder = Path(tempfile.mkdtemp(prefix="soak-", dir=session.parent))
+    workers: list[Worker] = []
+    try:
+        stores = [store for store in asked.stores if _starts(session, store)]
+        print(f"seed {asked.seed}; stores {' '.join(stores)}; {folder}", flush=True)
+        soak = Soak(asked, stores)
+        numbers = range(1 if asked.only is not None else asked.jobs)
+        workers.extend(Worker(session, folder / str(number), stores, asked.seed) for number in numbers)
+        threads = [threading.Thread(target=soak.work, args=(worker,), daemon=True) for worker in workers]
+        for thread in threads:
+            thread.start()
+        with contextlib.suppress(KeyboardInterrupt):  # the figures so far
+            for thread in threads:
+                thread.join()
+        print(f"\n{soak.table()}\nseed {asked.seed}")
+        if not soak.violations:
+            shutil.rmtree(folder, ignore_errors=True)
+        return 1 if soak.violations or not soak.done else 0
+    finally:
+        for worker in workers:
+            worker.close()
+        end_session(session)
+
+
+def _starts(session: Path, store: str) -> bool:
+    """Whether the server of that store starts; one that does not is named and left out."""
+    service = {"ssh": "ssh", "sftp": "sftp", "s3": "object-store"}.get(store)
+    try:
+        if service is not None:
+            ensure(session, service)
+    except (MissingPackageError, ServiceError) as problem:
+        print(f"without {store}: {problem}", file=sys.stderr)
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""Commands that get a signal: how long they take to end, and what they say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+LIMIT_SECONDS = 2.0  # what is promised (S24)
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# How a command may end after each; -N is the signal itself, before hibali listens.
+ENDS = {signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}, signal.SIGHUP: {143, -1}}
+_TRACE = re.compile(rb"Traceback|Exception ignored")
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command ended, and how long after the first signal; None where it had ended before."""
+
+    code: int
+    seconds: float | None
+
+
+def signal_after(process: subprocess.Popen[bytes], seconds: float, *numbers: int, gap: float = 0.05) -> End:
+    """Send the signals, the first one after so many seconds, and wait for the end for ten times as long as promised."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return End(process.wait(seconds), None)
+    began = time.monotonic()
+    for position, number in enumerate(numbers):
+        if position:
+            time.sleep(gap)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+    try:
+        return End(process.wait(10 * LIMIT_SECONDS), time.monotonic() - began)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return End(-signal.SIGKILL, time.monotonic() - began)
+
+
+def check_end(hibali: Any, process: subprocess.Popen[bytes], end: End, number: int) -> None:
+    """It ended in time by the signal, or by itself at that very moment, and without a traceback."""
+    position = next(at for at, one in enumerate(hibali._running) if one is process)
+    said = (hibali.home.folder / f"{position}.err").read_bytes()
+    assert not _TRACE.search(said), said.decode(errors="replace")
+    assert end.code in ENDS[signal.Signals(number)] | {0}, (end, said.decode(errors="replace"))
+    assert end.seconds is None or end.seconds <= LIMIT_SECONDS, (end, said.decode(errors="replace"))

@@ -1,0 +1,68 @@
+"""Signals inside of one process: whatever it is doing, it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# The main thread waits for its turn to send and passes over interruptions, as a badly written clean-up might; signals keep coming.
+STUBBORN = """
+import contextlib, os, signal, threading, time
+from hibali.retry import Pace, pause
+from hibali_cli import interruption
+
+interruption.listen_for_interruption()
+
+def send():
+    time.sleep(0.2)
+    began = time.monotonic()
+    while time.monotonic() < began + 1:
+        os.kill(os.getpid(), signal.SIGNAL)
+        time.sleep(0.0005)
+
+threading.Thread(target=send, daemon=True).start()
+pace = Pace(10_000)
+print("ready", flush=True)
+while True:
+    with contextlib.suppress(KeyboardInterrupt):
+        pace.take(1)
+"""
+# A thread that reads from a server that never answers, and a main thread that waits for it at its end.
+WAITING = """
+import os, signal, threading, time
+from hibali_cli.interruption import listen_for_interruption
+
+listen_for_interruption()
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("ready", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt as interrupted:
+    raise SystemExit(interrupted.exit)
+"""
+
+
+def _ended(program: str, number: signal.Signals) -> int:
+    program = program.replace("SIGNAL", number.name)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        try:
+            return process.wait(10)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
+)
+def test_signals_that_keep_coming_do_not_lock_it_up(number: signal.Signals, code: int) -> None:
+    assert _ended(STUBBORN, number) == code
+
+
+def test_a_thread_that_hangs_does_not_keep_it() -> None:
+    assert _ended(WAITING, signal.SIGTERM) == 143
