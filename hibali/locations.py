@@ -27,7 +27,8 @@ class Location:
     Names that are not UTF-8 are surrogate escapes in `path` and `text`; `raw` has the bytes. At an object
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
     `slash` tells that PATH ended in one, or was left out; `typed_local` that no site was named; `confined` that things may be
-    deleted there, so that symlinks may not lead out of the site's configured root.
+    deleted there, so that symlinks may not lead out of the site's configured root. `roots` are those of all local sites, where
+    no site was named.
     """
 
     site: Site
@@ -38,6 +39,7 @@ class Location:
     bucket: str | None = None
     typed_local: bool = False
     confined: bool = False
+    roots: tuple[str, ...] = ()
 
     @property
     def raw(self) -> bytes:
@@ -76,8 +78,11 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
         settings.site(typed.partition(":")[0])  # says what may have been meant
         raise UsageError("unknown-site", "no site of this name is configured", about=typed)
     require_built(found.site)
-    if found.typed_local and not os.path.lexists(found.raw):
-        check_no_site_name(typed, settings)
+    if found.typed_local:
+        if not os.path.lexists(found.raw):
+            check_no_site_name(typed, settings)
+        local = (site for site in settings.sites.values() if site.kind == "local")
+        found = replace(found, roots=tuple(root for site in local for root in site.roots.values()))
     if found.typed_local and b".." in found.raw.split(b"/"):
         # the last name stays as it was typed, were it that of a symlink
         above, _, name = found.raw.rpartition(b"/")

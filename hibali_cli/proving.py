@@ -116,8 +116,7 @@ def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
         "not-verified",
         f"{coverage.files_unrecorded} of {receipt.files} files have no digest on record, and were not verified",
         about=receipt.target,
-        hint="Compare them with their source: hibali verify SOURCE LOCATION. To record them:"
-        " the same push, pull or sync with --checksum.",
+        hint="To compare them with their source, and record them: hibali sync --checksum FROM TO",
     )
 
 

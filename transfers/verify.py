@@ -133,7 +133,7 @@ class Verification:
         """A file with no digest to compare with; a manifest says by itself which files are meant."""
         if self._question.manifest is None:
             self._coverage.files_unrecorded += 1
-            self._tell(Unverified(path, "not-recorded", "no digest is on record for it"))
+            self._tell(Unverified(path, "unrecorded", "no digest is on record for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:

@@ -152,6 +152,25 @@ def test_a_path_without_a_site_is_not_written_through_a_symlink_of_another_accou
     assert shared.there() == {b"thesis": b"years of work"}
 
 
+@needs_root
+def test_a_path_without_a_site_is_below_the_roots_of_local_sites(
+    local_there: Transfers, victim: Path
+) -> None:
+    there = local_there
+    there.make({b"new": b"1"})
+    root: Path = there.place.at("")  # type: ignore[attr-defined]
+    mine, theirs = plant(root / "mine", victim, owner=None), plant(root / "theirs", victim)
+    before = state_of(victim)
+    for code, words in (
+        ("leaves-root", ("sync", there.source, mine / "data", *ANYTHING)),
+        ("leaves-root", ("rm", "-r", "--yes", mine / "data")),
+        ("foreign-symlink", ("sync", there.source, theirs / "data")),
+        ("foreign-symlink", ("push", theirs / "data", "there:data")),
+    ):
+        assert there.hibali(*words, "--json", exit=8).last["code"] == code
+    assert state_of(victim) == before
+
+
 @contextmanager
 def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
     """As another account that may write above: swap `folder` for a symlink to `outside` and back; how often, is told."""

@@ -106,7 +106,7 @@ class LocalStore(PosixStore):
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     site = location.site
-    roots = () if location.typed_local else None  # a path without a site is below no configured root
+    roots = location.roots if location.typed_local else None
 
     def reopen(look_at: bytes) -> tuple[Connection, Lines]:
         return connect(site, look_at=look_at, roots=roots)[0], no_lines()
