@@ -240,7 +240,9 @@ def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibal
     """Not even to say then that it is refused: another host's address may be one inside of a network."""
     assert hibali_home
     other = EndlessServer()
-    server.head = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.origin}/x\r\nContent-Length: 0\r\n\r\n".encode()
+    server.head = (
+        f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.origin}/x\r\nContent-Length: 0\r\n\r\n".encode()
+    )
     server.pieces = lambda: iter(())
     asked = (list_s3, head_s3, list_webdav, look_webdav, read_webdav, page, read_web, document, hook, globus)
     for ask in asked:
