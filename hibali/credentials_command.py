@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hibali.errors import AccessError
+from hibali.hidden import remember_secret
 from hibali.shell import run
 
 Found = TypeVar("Found")
+_STRING = re.compile(r':\s*"([^"\\]{8,})"')
 _PATIENCE_SECONDS = 120.0
 _MOST_OUTPUT = 1024 * 1024
 
@@ -25,6 +28,7 @@ def credentials_from(
     try:
         if finished.exit_code != 0:
             raise ValueError(f"it ended with exit code {finished.exit_code}")
+        remember_secret(finished.stdout, *_STRING.findall(finished.stdout.decode("utf-8", "replace")))
         return read(finished.stdout)
     except ValueError as problem:
         raise AccessError(

@@ -21,6 +21,13 @@ def printable(text: str | bytes) -> str:
     return "".join(_shown(character) for character in decoded)
 
 
+def without_controls(text: str) -> str:
+    """The same for text of which some was made `printable` already: backslashes stay as they are."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if each == "\\" else _shown(each) for each in text)
+
+
 def _shown(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:

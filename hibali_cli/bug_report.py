@@ -11,18 +11,20 @@ from datetime import UTC, datetime
 from hibali import __version__
 from hibali.errors import HibaliError
 from hibali.folders import private_folder, state_folder
+from hibali.hidden import without_secrets
 from hibali.ledger import write_atomic
 
 
 def write_bug_report(failure: BaseException) -> str | None:
     """Write it below the state folder; returns the file's path, None where it could not be written.
 
-    Neither the command line nor values of variables are in it: they may be secret (S16).
+    Neither the command line nor values of variables are in it: they may be secret (S16). An exception's own words may hold one that
+    was handed on: what is known as a secret, or looks like one, is left out.
     """
     now = datetime.now(UTC)
     lines = [
         f"hibali {__version__}, python {platform.python_version()}, {sys.platform}, {now.isoformat()}\n\n",
-        *traceback.format_exception(failure),
+        without_secrets("".join(traceback.format_exception(failure))),
     ]
     try:
         folder = private_folder(state_folder() / "bugs")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from hibali.locations import work_path
 from hibali.plugins import words
 from hibali.sites import Site
 from hibali.text import path_fields, printable
@@ -18,7 +17,7 @@ from runs.queued import Queued
 from runs.run import RUN_ID, Run
 from runs.scheduler import NotSubmitted, Submitted, Unclear, load_scheduler
 from runs.submit import find_submission, submitted_at
-from runs.work_folder import check_private
+from runs.work_folder import check_work_folder
 from transfers.far import Far
 
 
@@ -61,11 +60,9 @@ class Stray:
 def find_strays(far: Far, site: Site, book: Book) -> Iterator[Stray]:
     """Every run with a folder at the site that the ledger does not know, oldest first.
 
-    Raises `RefusedError` where others can write to the folder that holds them.
+    Raises `RefusedError` where others can write there: what says in such a folder what a run is may be theirs (S22).
     """
-    runs = far.expand(work_path(site)) + b"/runs"
-    if far.stat(runs) is not None:
-        check_private(far, site, runs)
+    runs = check_work_folder(far, site, b"runs") + b"/runs"
     for name in far.names(runs):
         run_id = name.decode("ascii", "replace")
         if RUN_ID.fullmatch(run_id) and not book.knows(run_id):

@@ -18,6 +18,20 @@ _BULKY = ("invocation", "asked", "inputs")
 _BULKY_BYTES = 1 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
+# What the first record of a run holds; anything else in a card is not taken up.
+_FIELDS: dict[str, type] = {
+    **dict.fromkeys(
+        ("id", "key", "at", "pipeline", "pipeline_digest", "name", "scheduler", "container"), str
+    ),
+    **dict.fromkeys(("hibali", "origin", "ledger"), str),
+    **dict.fromkeys(("outputs", "after", "inputs"), list),
+    **dict.fromkeys(("hold", "proxy"), bool),
+    **dict.fromkeys(("invocation", "asked", "resources"), dict),
+    "schema": int,
+    "sweep": object,
+}
+_INPUT = {"id", "name", "location", "identity"}
+_FLAGS = ("optional", "is_list", "is_pattern")
 _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 
@@ -45,16 +59,40 @@ def read_card(far: Far, folder: bytes, run_id: str) -> dict[str, Any] | None:
             return None
         if any(_climbs(each["path"]) for each in card["outputs"]):
             return None
+        if not _is_sound(card):
+            return None
         record = {
-            **card,
+            **{name: card[name] for name in card if name in _FIELDS},
             "kind": "prepared",
             "sweep": bool(card.get("sweep")),
             "ledger": printable(str(card.get("ledger", "")))[:200],
         }
-        fold_records(run_id, [{**record, "site": "", "sweep": None}])
-    except (HibaliError, LookupError, TypeError, AttributeError):
+        run = fold_records(run_id, [{**record, "site": "", "sweep": None}])
+        line_of_json(run.to_whole_record()).encode("ascii")  # what every command shows of it
+    except (HibaliError, LookupError, TypeError, AttributeError, ValueError):
         return None
     return record
+
+
+def _is_sound(card: dict[str, Any]) -> bool:
+    """Whether the fields that are optional are of the kinds that a ledger writes: no command may fail by what stands there."""
+    return (
+        all(_is(card[name], kind) for name, kind in _FIELDS.items() if name in card)
+        and all(isinstance(each, str) for each in card.get("after", ()))
+        and all(_is_texts(each) and each.keys() >= _INPUT for each in card.get("inputs", ()))
+        and all(
+            isinstance(each["id"], str) and all(isinstance(each[name], bool) for name in _FLAGS)
+            for each in card["outputs"]
+        )
+    )
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) or (kind is str and value is None)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
 def _climbs(path: str) -> bool:

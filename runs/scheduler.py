@@ -216,6 +216,16 @@ def check_job_id(text: str) -> str | None:
     return text if JOB_ID.fullmatch(text) else None
 
 
+_TASK = re.compile(r"[0-9]{1,7}", re.ASCII)
+MOST_TASKS = 1_000_000  # of one array; what a scheduler tells beyond that is not believed
+
+
+def task_number(text: str) -> int | None:
+    """The number of a task of an array as a scheduler tells it, from 0 on; None for what cannot be one."""
+    number = int(text) if _TASK.fullmatch(text) else -1
+    return number if 0 <= number <= MOST_TASKS else None
+
+
 _DIRECTIVE = re.compile(r"--?[A-Za-z][ -~]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,@:+=/%-]+")
 

@@ -18,6 +18,15 @@ def make_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
     return work
 
 
+def check_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
+    """The same of what exists already: `RefusedError` where others can write to one, and so leave runs of their own there."""
+    work = far.expand(work_path(site))
+    for path in (work, *(work + b"/" + name for name in below)):
+        if far.stat(path) is not None:
+            check_private(far, site, path)
+    return work
+
+
 def check_private(far: Far, site: Site, path: bytes) -> None:
     """Raise `RefusedError` where a folder is not ours, or others can write to it."""
     if not far.is_private(path):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hibali.text import printable
+from hibali.text import printable, without_controls
 from runs.bundles.described import TERMS, Described, Part, moment, one_or_all
 
 VERSION = "1.1"  # of RO-Crate, on which the profile stands
@@ -35,8 +35,17 @@ def write_runs_metadata(told: Sequence[Described]) -> bytes:
 
 
 def _text_of(told: Sequence[Described], name: str, description: str) -> bytes:
-    document = _Crate().generate(told, name, description)
+    document = _harmless(_Crate().generate(told, name, description))
     return (json.dumps(document, indent=2) + "\n").encode("ascii")
+
+
+def _harmless(value: Any) -> Any:
+    """The same, shown as it is by whatever shows it: sites, hosts and reasons are words of others (S17)."""
+    if isinstance(value, str):
+        return without_controls(value)
+    if isinstance(value, dict):
+        return {without_controls(name): _harmless(each) for name, each in value.items()}
+    return [_harmless(each) for each in value] if isinstance(value, list) else value
 
 
 class _Crate:

@@ -23,6 +23,7 @@ from runs.scheduler import (
     Submitted,
     Unclear,
     check_job_id,
+    task_number,
 )
 from runs.schedulers.batch_words import cores_of_a_node
 from runs.schedulers.direct_launch import CANCEL, LAUNCH, LEADER, RELEASE, STATUS
@@ -98,14 +99,16 @@ class Direct(KeepsNoAccounts):
         for job, word, rest in _told(finished):
             of, _, marked = rest.partition(" ")
             total, _, marked = marked.partition(" ")
-            if job in found and (word, of) == ("running", "of") and total.isdecimal():
+            count = task_number(total)
+            if job in found and (word, of) == ("running", "of") and count is not None:
                 tasks = found[job]
-                tasks.update(dict.fromkeys(range(1, int(total) + 1), Status(Phase.WAITING, "waiting")))
+                tasks.update(dict.fromkeys(range(1, count + 1), Status(Phase.WAITING, "waiting")))
                 for mark in marked.split():
-                    over = mark.endswith(".")
-                    tasks[int(mark[:-1])] = (
-                        Status(Phase.ENDED, "over") if over else Status(Phase.RUNNING, "running")
-                    )
+                    over, number = mark.endswith("."), task_number(mark[:-1])
+                    if number is not None:
+                        tasks[number] = (
+                            Status(Phase.ENDED, "over") if over else Status(Phase.RUNNING, "running")
+                        )
         return found
 
     def start_words(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from runs.scheduler import (
     Status,
     check_directive,
     check_plain,
+    task_number,
 )
 from runs.schedulers.batch_words import (
     Submitting,
@@ -44,9 +45,9 @@ _SUBMITTING = Submitting(
         re.IGNORECASE,
     ),
 )
-_TAKEN = re.compile(r"Job <([0-9]+)> is submitted to (?:default )?queue <[^>]*>\.?")
+_TAKEN = re.compile(r"Job <([0-9]{1,18})> is submitted to (?:default )?queue <[^>]*>\.?")
 _FIELDS = "jobid jobindex stat user exit_code exit_reason delimiter='|'"
-_LINE = re.compile(r"([0-9]+)(?:\[[0-9]+\])?\|([0-9-]+)\|([A-Z]+)\|([^|]*)\|([^|]*)\|(.*)")
+_LINE = re.compile(r"([0-9]{1,18})(?:\[[0-9]{1,18}\])?\|([0-9-]+)\|([A-Z]+)\|([^|]*)\|([^|]*)\|(.*)")
 _NONE = re.compile(rb"is not found|No (?:unfinished |matching )?job found", re.IGNORECASE)
 _PHASES = {
     "DONE": Phase.ENDED,
@@ -134,8 +135,9 @@ class Lsf(KeepsNoAccounts):  # what bacct writes is for people
         """A job that is no array has the index 0."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for job, index, status, _ in _listed(finished):
-            if job in found and index.isdecimal() and int(index) > 0:
-                found[job][int(index)] = status
+            number = task_number(index)
+            if job in found and number:
+                found[job][number] = status
         return found
 
     def lookup_words(self, name: str) -> tuple[str, ...]:

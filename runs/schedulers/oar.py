@@ -23,6 +23,7 @@ from runs.scheduler import (
     Status,
     check_directive,
     check_plain,
+    task_number,
 )
 from runs.schedulers.batch_words import (
     Submitting,
@@ -64,7 +65,7 @@ _SUBMITTING = Submitting(
         rb"DB connection|could not connect to server|connection refused|connect\(.*failed", re.IGNORECASE
     ),
 )
-_IDENTIFIER = re.compile(rb"^OAR_(JOB|ARRAY)_ID=([0-9]+)\s*$", re.MULTILINE)
+_IDENTIFIER = re.compile(rb"^OAR_(JOB|ARRAY)_ID=([0-9]{1,18})\s*$", re.MULTILINE)
 _PLAIN = re.compile(r"/[A-Za-z0-9_./:=@%+,-]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _WARNING_SECONDS = (
@@ -154,9 +155,9 @@ class Oar:
         """Each is a job of its own, with its index in the array."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for record in _records(finished):
-            index = str(record.get("array_index"))
-            if record["array"] in found and index.isdecimal():
-                found[record["array"]][int(index)] = _status(record)
+            number = task_number(str(record.get("array_index")))
+            if record["array"] in found and number is not None:
+                found[record["array"]][number] = _status(record)
         return found
 
     def lookup_words(self, name: str) -> tuple[str, ...]:

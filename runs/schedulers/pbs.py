@@ -24,6 +24,7 @@ from runs.scheduler import (
     Status,
     check_directive,
     check_plain,
+    task_number,
 )
 from runs.schedulers.batch_words import (
     Submitting,
@@ -79,7 +80,7 @@ _SUBMITTING = Submitting(
         re.IGNORECASE,
     ),
 )
-_JOB = re.compile(r"[0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z0-9._-]+)?")
+_JOB = re.compile(r"[0-9]{1,18}(?:\[[0-9]{0,18}\])?(?:\.[A-Za-z0-9._-]{1,90})?")
 _FIELD = re.compile(r"\s+([A-Za-z_][A-Za-z_0-9.]*) = (.*)")
 _NAMED = ("Exit_status", "array_index", "comment", "exit_status", "job_state", "substate")
 _PHASES = {
@@ -180,8 +181,9 @@ class Pbs(KeepsNoAccounts):  # accounts are files of the server's, and what it r
         asked = {_number(job).partition("[")[0]: job for job in jobs}
         for number, status in _listed(finished):
             job, _, task = number.partition("[")
-            if job in asked and task.rstrip("]").isdecimal():
-                found[asked[job]][int(task.rstrip("]"))] = status
+            index = task_number(task.rstrip("]"))
+            if job in asked and index is not None:
+                found[asked[job]][index] = status
         return found
 
     def lookup_words(self, name: str) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ _SUBMITTING = Submitting(
         re.IGNORECASE,
     ),
 )
-_ID_LINE = re.compile(r'(?:Your job(?:-array)? )?([0-9]+)(?:\.[0-9:-]+)?(?: \(".*)?')
-_TASKS = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+_ID_LINE = re.compile(r'(?:Your job(?:-array)? )?([0-9]{1,18})(?:\.[0-9:-]+)?(?: \(".*)?')
+_TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MOST_TASKS = 1_000_000
 _WARNING_SECONDS = 30  # a job is told to end this long before it is killed without a word
 _AFTER = "HIBALI_AFTER"  # runs.script reads it: -hold_jid waits for an end, whatever end it is

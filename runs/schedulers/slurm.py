@@ -22,6 +22,7 @@ from runs.scheduler import (
     Status,
     check_directive,
     check_plain,
+    task_number,
 )
 from runs.schedulers.batch_words import Submitting, no_answer, text_lines
 from transfers.far import Finished
@@ -80,7 +81,7 @@ _ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
 _STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 _CPU = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,9}):([0-9]{2}(?:\.[0-9]{1,6})?)")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
-_ID_LINE = re.compile(r"(?:Submitted batch job )?(\d+)(?:;[A-Za-z0-9_.-]+)?")
+_ID_LINE = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;[A-Za-z0-9_.-]+)?")
 
 
 class Slurm:
@@ -178,9 +179,10 @@ class Slurm:
             raise no_answer("squeue", finished)
         for identifier, rest in _answers("squeue", finished):
             job, _, number = identifier.partition("_")
-            if job in found and number.isdecimal():
+            index = task_number(number)
+            if job in found and index is not None:
                 word, _, reason = rest.partition(":")
-                found[job][int(number)] = _status(word, reason, queued=True)
+                found[job][index] = _status(word, reason, queued=True)
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,22 @@ from runs.run import Run
 from runs.sweeps.sweep import sweep_of
 from transfers.places import open_store
 
+_FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    "\n",
+    "|",
+    "%",
+    "\uff1d",
+    "\uff0b",
+    "\uff0d",
+    "\uff20",
+)  # the last ones are full-width
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -117,16 +134,21 @@ def _one_or_list(values: list[Any]) -> Any:
 
 def _as_csv(columns: Mapping[str, Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow([_cell(value) for value in row])
+    rows = [[_cell(name) for name in columns]]
+    rows += [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    # The writer quotes no carriage return by itself, and readers take it for the end of the row.
+    returns = any("\r" in cell for row in rows for cell in row if isinstance(cell, str))
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
+    writer.writerows(rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _cell(value: Any) -> Any:
+    """A value for a cell; text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, CSV injection)."""
     if value is None:
         return ""
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
     return str(value).lower() if isinstance(value, bool) else value
 
 

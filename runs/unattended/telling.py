@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hibali import shell
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.hidden import remember_secret
 from hibali.ledger import now, write_atomic
 from hibali.strict_json import line_of_json
 from hibali.text import printable
@@ -151,6 +152,7 @@ def _secret(notices: Notices) -> str:
     else:
         return ""
     secret = found.decode("utf-8", "replace").strip()
+    remember_secret(secret)
     if not secret or not secret.isprintable() or not secret.isascii() or len(secret) > _MOST_SECRET:
         raise UsageError("no-secret", "the secret of the webhook is not one line of ASCII", about="webhook")
     return secret

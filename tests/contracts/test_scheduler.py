@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -339,3 +340,44 @@ def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
         1: Phase.RUNNING,
         **dict.fromkeys((2, 4, 6, 9), Phase.WAITING),
     }
+
+
+def spoiled(content: bytes, chance: random.Random) -> bytes:
+    """An answer of which something is missing, doubled, huge or not text."""
+    pieces = [
+        *(b"\0", b"\xff\xfe", b"\x1b]0;x\x07", "\u202e".encode(), b"<!DOCTYPE a>", b"<a>" * 99, b"9" * 5000),
+        *(
+            b"{",
+            b"[" * 2000,
+            b"null",
+            b"-1",
+            b"\n",
+            b"|",
+            b"'",
+            b"2026-13-45T99:99:99",
+            b"NaN",
+            b"1e999",
+            b"\xc2\xb2",
+        ),
+    ]
+    for _ in range(chance.randint(1, 4)):
+        at, length = chance.randint(0, len(content)), chance.choice((0, 1, 7, 100))
+        content = content[:at] + chance.choice([*pieces, content[at : at + 50], b""]) + content[at + length :]
+    return content
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_a_hostile_scheduler_says_is_an_answer_or_one_of_our_errors(path: Path) -> None:
+    """Whatever stands there: no crash, and no id of a job that could be an option or end a line."""
+    recorded = json.loads(path.read_text())
+    spoken = load_scheduler(path.parent.name)
+    chance = random.Random(path.name)  # noqa: S311  # the same ones each time
+    for _ in range(150):
+        said = [recorded[name].encode() for name in ("stdout", "stderr")]
+        which = chance.randint(0, 1) if said[1] else 0
+        said[which] = spoiled(said[which], chance)
+        code = chance.choice((recorded["exit_code"], 0, 1, 255))
+        finished = Finished(code, *said)
+        found = _meaning(spoken, recorded, finished)
+        job = found.get("submitted", found.get("job")) if isinstance(found, dict) else None
+        assert job is None or check_job_id(job) == job

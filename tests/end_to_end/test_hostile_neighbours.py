@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -116,6 +117,37 @@ def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
     for name, content in there.there().items():
         assert b"secret!" not in content, name
         assert b"the neighbour may not" not in content, name
+
+
+def test_nothing_that_lies_at_the_far_end_is_run_by_the_agent(transfers_to: Any, ssh_server: Any) -> None:
+    """It is sent anew with each login and finds nothing of ours there: modules, start-up files and old agents are left alone."""
+    there = transfers_to("ssh")
+    there.make({b"a": b"1"})
+    home, sprung = Path(ssh_server.home), there.folder / "sprung"
+    evil = f"open({str(sprung)!r}, 'a').write(__file__ + chr(10))\n"
+    names = [
+        f"{name}.py"
+        for name in ("os", "zlib", "json", "sitecustomize", "usercustomize", "transfers", "agent")
+    ]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = [home, home / ".hibali", home / f".local/lib/{version}/site-packages", there.root]
+    planted = []
+    for folder in folders:
+        for name in names:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / name).exists():
+                planted.append(folder / name)
+                planted[-1].write_text(evil)
+                planted[-1].chmod(0o755)
+    (home / ".hibali").chmod(0o700)
+    try:
+        there.hibali("push", there.source, "there:data/in", "--json", exit=0)
+        there.hibali("verify", there.source, "there:data/in", "--json", exit=0)
+        assert not sprung.exists(), sprung.read_text()
+        assert all(path.read_text() == evil for path in planted)
+    finally:
+        for path in planted:
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("squat", ["file", "link", "dangling", "theirs", "open"])

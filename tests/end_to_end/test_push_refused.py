@@ -148,6 +148,37 @@ def test_an_unknown_host_key_is_4(transfers_to: Any, ssh_server: Any) -> None:
     assert stopped(there, 4, "push", there.source, "strange:data")["code"] == "host-key"
 
 
+@pytest.mark.parametrize(("server", "transport"), [("ssh_server", "agent"), ("sftp_server", "sftp")])
+def test_a_host_that_changed_its_key_is_4_and_gets_nothing(
+    transfers_to: Any, request: pytest.FixtureRequest, server: str, transport: str
+) -> None:
+    """Somebody may have taken its place: one login, no question, no byte."""
+    there = transfers_to("sftp" if transport == "sftp" else "ssh")
+    there.make({b"a": b"1"})
+    sshd = request.getfixturevalue(server)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", there.folder / "other"], check=True)
+    other = " ".join((there.folder / "other.pub").read_text().split()[:2])
+    hosts = {line.split()[0] for line in Path(sshd.folder, "known_hosts").read_text().splitlines()}
+    known = there.folder / "known_hosts"
+    known.write_text("".join(f"{host} {other}\n" for host in sorted(hosts)))
+    config = there.folder / "ssh_config"
+    # as careless as a user's own settings can be
+    config.write_text(
+        "StrictHostKeyChecking no\n"
+        + sshd.config.read_text().replace(f"{sshd.folder}/known_hosts", str(known))
+    )
+    words = json.dumps(["ssh", "-F", str(config)])
+    site(
+        there,
+        "moved",
+        f'kind = "ssh"\n[sites.moved.ssh]\nhost = "far"\ncommand = {words}\ntransport = "{transport}"',
+    )
+    error = stopped(there, 4, "push", there.source, f"moved:{there.root}")
+    assert (error["code"], error["about"]) == ("host-key", "far")
+    assert there.place.names("") == set()
+    assert known.read_text().count(other) == len(hosts)  # nothing was learned
+
+
 def test_a_wrong_key_to_a_bucket_is_4_and_is_told_to_nobody(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"a": b"1"})

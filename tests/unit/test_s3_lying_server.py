@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -213,3 +214,32 @@ def test_no_answer_at_all_is_try_later(server: Server, store: S3Store) -> None:
     with pytest.raises(HibaliError) as told:
         store.stat()
     assert (told.value.code, told.value.transient) == ("unreachable", True)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("proxied", [False, True])
+def test_an_object_is_not_read_from_where_a_redirect_leads(
+    server: Server, hibali_home: Any, monkeypatch: pytest.MonkeyPatch, status: int, proxied: bool
+) -> None:
+    """Neither believed nor requested: obstore by itself follows wherever it is led."""
+    assert hibali_home
+    other = Server()
+    stamp = {"ETag": '"e"', "Last-Modified": "Mon, 23 Nov 2026 00:00:00 GMT"}
+    other.answer = lambda *_: (200, stamp, b"x")
+    elsewhere = other.url.replace("127.0.0.1", "localhost")
+    server.answer = lambda _, path, __: (status, {"Location": f"{elsewhere}{path}"}, b"")
+    url = server.url
+    if proxied:
+        monkeypatch.setenv("http_proxy", server.url)
+        url = server.url.replace("127.0.0.1", "127.0.0.2")
+    monkeypatch.setattr("transfers.stores.s3_requests._ATTEMPTS", 1)
+    site = Site("lab", "s3", s3=S3Settings(url, bucket="b", anonymous=True))
+    store = open_store(Location(site, "root", "lab:root", bucket="b"))
+    item = Item(0, Entry(b"x", Kind.FILE, 1, 0, etag="e"))
+    for unit in (Unit((item,)), Unit((item,), 0, 1, segment=True)):
+        with contextlib.suppress(HibaliError):
+            assert next(iter(store.read([unit]))).problems
+    assert server.seen
+    assert other.seen == []
+    store.close()
+    other.close()

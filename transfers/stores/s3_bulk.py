@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from hibali.answers import MOST_ANSWER
 from hibali.errors import HibaliError, IncompleteError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Each layer that tries again multiplies what those above it do.
 _RETRIES: RetryConfig = {"max_retries": 0}
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_NOWHERE = "http://127.0.0.1:1"  # a port that no account but root can listen on
 _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
@@ -80,7 +82,7 @@ class Bulk:
 
         Raises `IncompleteError("source-changed")` where more comes.
         """
-        if not is_plain(key) or (length is not None and self._odd_ranges):
+        if not is_plain(key) or (length is not None and self._odd_ranges) or self._requests.proxies:
             return self._get_odd(key, etag, offset, length, most)
         try:
             return self._get_plain(key, etag, offset, length, most)
@@ -162,6 +164,11 @@ class Bulk:
             "read_timeout": "120s",  # a server that sends nothing for so long does not answer any more
             "pool_max_idle_per_host": str(CONNECTIONS),
         }
+        if not self._requests.proxies:
+            # obstore follows redirects to wherever they lead, and has no setting for that: every other host is behind a proxy
+            # that is not there. Behind a real proxy objects are read by single requests.
+            client["proxy_url"] = _NOWHERE
+            client["proxy_excludes"] = (urlsplit(endpoint.url).hostname or "").strip("[]")
         if endpoint.authorities:
             client["root_certificate"] = Path(endpoint.authorities).read_bytes()
         more: dict[str, Any] = {"checksum_algorithm": "SHA256"} if checksum else {}

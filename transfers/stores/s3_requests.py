@@ -87,9 +87,10 @@ class Requests:
         self._tell = tell
         patience = _READ_SECONDS if patience is None else patience
         self._gone = False  # all attempts of a request were in vain, and no answer has come since
+        self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
-            proxies=get_environ_proxies(endpoint.url),
+            proxies=self.proxies,
             timeout=(_CONNECT_SECONDS, patience),
             max_pool_connections=CONNECTIONS,
         )

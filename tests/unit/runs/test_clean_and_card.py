@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,12 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.errors import RefusedError
 from hibali.sites import local_site
-from runs.adopt import Fate, Stray, adopt
+from hibali.strict_json import line_of_json
+from runs.adopt import Fate, Stray, adopt, find_strays
 from runs.book import Book
 from runs.card import put_card, read_card
 from runs.clean import Wanted, why_kept
+from runs.course import Span
 from runs.queued import Queued
+from runs.report.gather import Told
+from runs.report.page import render
 from runs.run import Run, State
 from transfers.far import Far
 from transfers.places import open_far
@@ -124,3 +130,81 @@ def test_what_is_no_card_of_the_run_is_none(far: Far, tmp_path: Path, change: di
 def test_hostile_text_is_no_card(far: Far, tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     assert read_card(far, bytes(tmp_path), RUN) is None
+
+
+def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(far: Far, tmp_path: Path) -> None:
+    """Whoever can make a folder there can say in it what a run is: which job is its own, where its outputs are."""
+    site = replace(local_site(), work=str(tmp_path / "work"))
+    folder = tmp_path / "work" / "runs" / RUN
+    folder.mkdir(parents=True)
+    book = Book()
+    good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
+    (folder / "run.json").write_text(json.dumps(good))
+    assert [stray.card["pipeline"] for stray in find_strays(far, site, book)] == ["p@1"]
+    for shared in (tmp_path / "work", tmp_path / "work" / "runs"):
+        shared.chmod(0o777)
+        with pytest.raises(RefusedError) as refused:
+            list(find_strays(far, site, book))
+        assert (refused.value.code, refused.value.exit) == ("not-private", 8)
+        shared.chmod(0o700)
+
+
+def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: Far, tmp_path: Path) -> None:
+    """Each field in turn holds what it never would."""
+    good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
+    (tmp_path / "run.json").write_text(json.dumps(good))
+    fields = [field.name for field in dataclass_fields(Run)]
+    more = (
+        "asked",
+        "dataset",
+        "collect",
+        "notify",
+        "command",
+        "path",
+        "ledger",
+        "sweep",
+        "kind",
+        "schema",
+        "resources",
+    )
+    values = [
+        None,
+        7,
+        -1,
+        1e400,
+        "x\x1b[2J\u202e",
+        "../../x",
+        [],
+        [[]],
+        [None],
+        {},
+        {"x": [{}]},
+        True,
+        "9" * 5000,
+        "\ud800",
+    ]
+    known = 0
+    for name in {*fields, *more, *good}:
+        for number, value in enumerate(values):
+            (tmp_path / "run.json").write_text(json.dumps({**good, name: value}))
+            card = read_card(far, bytes(tmp_path), RUN)
+            if card is None:
+                continue
+            book = Book()
+            stray = Stray(RUN, "here", bytes(tmp_path), card, "17")
+            assert line_of_json(stray.to_record())
+            taken = adopt(book, stray)
+            known += 1
+            assert (taken.id, taken.site, taken.folder, taken.job) == (RUN, "here", bytes(tmp_path), "17"), (
+                name,
+                number,
+            )
+            assert line_of_json(taken.to_record())
+            assert line_of_json(taken.to_whole_record())
+            assert not any(
+                "/" in output.path and output.path.startswith(("/", "..")) for output in taken.outputs
+            )
+            spans = [Span(State.PREPARED, 0.0, 1.0), Span(taken.state, 1.0)]
+            assert render([Told(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())
+            (book._folder / f"{RUN}.jsonl").unlink()
+    assert known > 50

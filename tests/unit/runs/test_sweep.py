@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import stat
@@ -26,7 +27,7 @@ from runs.script import array_script, start_script
 from runs.sweeps.chunks import TellsArrayLimit, split_tasks
 from runs.sweeps.collect import choose_tasks
 from runs.sweeps.sweep import Chunk, Sweep, Task, choose_task, one_task, state_of
-from runs.sweeps.table import OutputFile, check_table, seconds_between, write_table
+from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
 from transfers.entry import Entry, Kind
 from transfers.far import Far, Finished, SmallFile
 from transfers.places import open_far
@@ -354,3 +355,25 @@ def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
     found = read_fast(site, both, [False] * 3, marks_of_task(marks, both))
     assert (found.inputs, found.work) == ({0: "local", 1: "other", 2: "other"}, "local")
     assert not read_fast(site, both, [False] * 3, marks_of_task(Marks(none=True), both)).is_used
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+2", "'=1+2"),
+        ('=HYPERLINK("https://evil.example","x")', '\'=HYPERLINK("https://evil.example","x")'),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\r=1"),
+        ("-1.5e3", "-1.5e3"),
+        ("+7", "+7"),
+        ("plain", "plain"),
+        (-2, "-2"),
+    ],
+)
+def test_no_cell_of_a_table_is_a_formula(value: Any, cell: str) -> None:
+    """A spreadsheet would work it out, and send what it finds elsewhere."""
+    written = _as_csv({"@column": [value]}).decode()
+    assert list(csv.reader(io.StringIO(written, newline=""))) == [["'@column"], [cell]]

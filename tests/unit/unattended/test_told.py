@@ -147,3 +147,15 @@ def test_a_mail_cannot_be_given_other_headers(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "words").read_text() == "-i|--|me@example.org|"
     assert "\nBcc" not in head
     assert "hibali schedule log nightly" in body
+
+
+@pytest.mark.parametrize("secret", ["x\r\nX-Evil: 1", "x\nHost: evil", "x\x00y", "\u00e9", "x" * 5000, ""])
+@pytest.mark.parametrize("webhook", ["http://127.0.0.1:9/x", "http://127.0.0.1:9/{secret}"])
+def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, webhook: str) -> None:
+    (tmp_path / "secret").write_text(secret, newline="")
+    notice = Notice("failed", "nightly", "failed-5", "x", "y")
+    notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
+    problems = telling.give_notice(notices, notice)
+    assert [problem.about for problem in problems] == ["webhook"]
+    assert "one line of ASCII" in problems[0].message
+    assert "evil" not in str(problems[0]).lower()
