@@ -162,9 +162,9 @@ def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[t
     def text_of(key: Key, at_beginning: bool) -> str | None:  # noqa: FBT001  # the signature is fill_template's
         owner = scene.find_owner(key)
         if isinstance(owner, Input):
-            text = text_of_input(scene, owner, output.stripped_extensions)
             if scene.is_read_only(owner):
-                return name_of_file(text.rstrip("/"))
+                return text_of_input(scene, owner, output.stripped_extensions, only_names=True)
+            text = text_of_input(scene, owner, output.stripped_extensions)
             return name_of_file(text) if owner.kind == "File" and not at_beginning else text
         if owner is None or owner.id in seen or owner.id == output.id:
             return None

@@ -212,7 +212,7 @@ def _checked_component(component: str, given: str, what: str) -> str:
 
 def _unusable(what: str, given: str, rule: str) -> UsageError:
     return UsageError(
-        f"unusable-pipeline-{what}",
+        "unusable-pipeline-name" if what == "name" else "unusable-pipeline-version",
         f"in the catalogue a pipeline's {what} must {rule}; this one is '{printable(given[:200])}'",
         about=what,
         hint="Give one with --name NAME." if what == "name" else "Correct `tool-version` in the descriptor.",

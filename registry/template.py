@@ -97,9 +97,17 @@ def fill_template(
         yield (piece.text, True, False) if text is None else (text, True, True)
 
 
-def text_of_input(scene: Scene, question: Input, stripped: tuple[str, ...]) -> str:
-    """An answer as plain text, for paths, files and the environment: no flags, no quotes; extensions taken away."""
-    text = question.list_separator.join(scene.items(question))
+def text_of_input(
+    scene: Scene, question: Input, stripped: tuple[str, ...], *, only_names: bool = False
+) -> str:
+    """An answer as plain text, for paths, files and the environment: no flags, no quotes; extensions taken away.
+
+    With `only_names` each path stands for its last component.
+    """
+    items = scene.items(question)
+    if only_names:
+        items = [name_of_file(each.rstrip("/")) for each in items]
+    text = question.list_separator.join(items)
     if question.kind in {"File", "String"}:
         for extension in stripped:
             text = text.replace(extension, "") if extension else text

@@ -188,6 +188,21 @@ def test_without_consent_nothing_runs_bare(hibali: Any) -> None:
     assert bench.run_ids() == []
 
 
+def test_a_default_inside_the_image_is_not_looked_for_here(hibali: Any) -> None:
+    tool = doing("echo [ATLAS] >[OUT]")
+    atlas = {"id": "atlas", "name": "a", "type": "File", "value-key": "[ATLAS]", "optional": True}
+    inputs = [*tool["inputs"], {**atlas, "default-value": "/opt/no-such-atlas.nii"}]
+    bench = Bench(
+        hibali, {**tool, "inputs": inputs, "container-image": {"type": "docker", "image": "lab/tool:1"}}
+    )
+    bench.add_local_site()
+    for name, values in (("left", {}), ("repeated", {"atlas": "/opt/no-such-atlas.nii"})):
+        run_id = bench.run(bench.answers(**values), "--wait", "--new", exit=0).last["id"]
+        hibali("runs", "collect", run_id, name, exit=0)
+        assert (bench.folder / name / "out.txt").read_text() == "/opt/no-such-atlas.nii\n"
+    assert "other.nii" in bench.run(bench.answers(atlas="/opt/other.nii"), exit=3).last["about"]
+
+
 def test_everything_wrong_is_told_before_anything_happens(bench: Bench) -> None:
     answers = bench.answers(sleep="soon", code=1.5)
     told = bench.run(answers, exit=2).last["message"]

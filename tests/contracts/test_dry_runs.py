@@ -1,0 +1,303 @@
+"""Dry runs: the command of `hibali run --dry-run` against the line of `bosh exec simulate`, with every difference explained.
+
+Paths of staged inputs are replaced by what the invocation says, and the work folder by the reference's current folder, before the
+words of both are compared. Each difference has an entry here, and its rule in docs/decisions/0020.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import HibaliError
+from hibali.settings import Settings, parse_settings
+from hibali_cli.launching import make_request
+from registry.descriptor import read_descriptor
+from registry.example import make_example
+from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
+from runs.inputs import locate_inputs
+from runs.launch import show_prepared
+from tests.contracts import reference_line
+from tests.contracts.corpus import CORPUS, read_corpus
+from tests.properties.descriptors import make_document, question
+
+RUN = "20260102-030405-0a1b2c3d"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One dry run; `differs` is why the words are not the reference's, "" where they are."""
+
+    name: str
+    document: dict[str, Any]
+    answers: dict[str, Any]
+    differs: str = ""
+    words: tuple[str, ...] = ()  # ours, where they differ
+
+
+def out(template: str, identifier: str = "o", **more: Any) -> dict[str, Any]:
+    given = {key.replace("_", "-"): value for key, value in more.items()}
+    key = f"[{identifier.upper()}]"
+    return {"id": identifier, "name": "O", "path-template": template, "value-key": key, **given}
+
+
+def tool(line: str, *inputs: dict[str, Any], outputs: list[dict[str, Any]] | None = None, **more: Any) -> Any:
+    return make_document(line, *inputs, **({"output_files": outputs} if outputs else {}), **more)
+
+
+def when(answers: dict[str, str], default: str) -> dict[str, Any]:
+    paths = [*({condition: path} for condition, path in answers.items()), {"default": default}]
+    return {
+        "id": "o",
+        "name": "O",
+        "optional": True,
+        "value-key": "[O]",
+        "conditional-path-template": paths,
+    }
+
+
+FILE, MANY = question("f", "File"), question("f", "File", list=True, list_separator=",")
+FLAG = question("x", "Flag", optional=True, command_line_flag="-x")
+IMAGE = {"type": "docker", "image": "a/b"}
+NIFTI = "sub/t1.nii.gz"
+ENDINGS = {"path_template_stripped_extensions": [".nii.gz"]}
+SWITCH = question("s", optional=True, default_value="no", value_choices=["yes", "no"])
+CRAFTED = [
+    Case("file", tool("t [F]", FILE), {"f": NIFTI}),
+    Case("folder", tool("t [F]/x [F]", FILE), {"f": "sub/"}),
+    Case("odd name", tool("t [F]", FILE), {"f": "a b/it's.nii"}),
+    Case("files", tool("t [F]", MANY), {"f": [NIFTI, "b.nii", "b.nii"]}),
+    Case("absolute file", tool("t [F]", FILE), {"f": "/data/t1.nii"}),
+    Case(
+        "flags",
+        tool("t [F] [N] [X]", {**FILE, "command-line-flag": "-i", "command-line-flag-separator": "="},
+             question("n", "Number", command_line_flag="-n"), FLAG),
+        {"f": NIFTI, "n": 1e-05, "x": True},
+    ),
+    Case("false flag", tool("t [X] [F]", FLAG, FILE), {"x": False, "f": NIFTI}),
+    Case("output of a file", tool("t [F] [O]", FILE, outputs=[out("res/[F]_x", **ENDINGS)]), {"f": NIFTI}),
+    Case(
+        "output of files", tool("t [F] [O]", MANY, outputs=[out("res/[F]_x")]), {"f": ["a.nii", "b.nii"]}
+    ),
+    Case(
+        "absolute output in another",
+        tool("t [F] [O] [P]", FILE, outputs=[out("a", uses_absolute_path=True), out("[O]_x", "p")]),
+        {"f": NIFTI},
+    ),
+    Case(
+        "condition",
+        tool("t [N] [O]", question("n", "Number"), outputs=[when({"n > 1": "large"}, "small")]),
+        {"n": 2},
+    ),
+    Case(
+        "file of the image",
+        tool("t [A] [F]", question("a", "File", optional=True, default_value="/opt/a.nii"), FILE,
+             container_image=IMAGE),
+        {"f": NIFTI},
+    ),
+    Case("empty value", tool("t $(u [S]) [S]", question("s")), {"s": ""}),
+    Case("absent input", tool("t [F] [S] end", FILE, question("s", optional=True)), {"f": NIFTI}),
+    # from here on each differs
+    Case(
+        "a path that begins with a file",
+        tool("t [F] [O]", FILE, outputs=[out("[F]_x", **ENDINGS)]),
+        {"f": NIFTI},
+        "the reference writes beside the input; at a site the input's folder cannot be written (decision 21)",
+        ("t", NIFTI, "t1_x"),
+    ),
+    Case(
+        "a path that names files in folders",
+        tool("t [F] [O]", MANY, outputs=[out("res/[F]_x")]),
+        {"f": ["a/b.nii", "c/d.nii"]},
+        "the reference takes the last component of the joined list; each file stands for its own",
+        ("t", "a/b.nii,c/d.nii", "res/b.nii,d.nii_x"),
+    ),
+    Case(
+        "a path that names a folder",
+        tool("t [F] [O]", FILE, outputs=[out("res/[F]_x")]),
+        {"f": "sub/"},
+        "the reference finds no last component after the slash and leaves the key in the path",
+        ("t", "sub/", "res/sub_x"),
+    ),
+    Case(
+        "a path in another path that needs quotes",
+        tool("t [S] [O] [P]", question("s"), outputs=[out("[S].d"), out("[O]/x", "p")]),
+        {"s": "a b"},
+        "the reference puts shell quotes into the name of the second file",
+        ("t", "a b", "a b.d", "a b.d/x"),
+    ),
+    Case(
+        "a false flag without a space before it",
+        tool("t --y=[X] [F]", FLAG, FILE),
+        {"x": False, "f": NIFTI},
+        "the reference leaves the key in the line",
+        ("t", "--y=", NIFTI),
+    ),
+    Case(
+        "a separator that would end the command",
+        tool("t [S]", question("s", list=True, list_separator=";")),
+        {"s": ["a", "touch"]},
+        "the reference starts a second command",
+        ("t", "a;touch"),
+    ),
+    Case(
+        "a value that holds a key",
+        tool("t [S] [F]", question("s"), FILE),
+        {"s": "[F]", "f": NIFTI},
+        "the reference looks for keys in values",
+        ("t", "[F]", NIFTI),
+    ),
+    Case(
+        "a condition on a flag that is off",
+        tool("t [X] [O]", FLAG, outputs=[when({"x": "on"}, "off")]),
+        {"x": False},
+        'the reference pastes the text "False", which is true (decision 180)',
+        ("t", "off"),
+    ),
+    Case(
+        "a default that another default disables",
+        tool("t [S] [N]", {**SWITCH, "value-disables": {"yes": [], "no": ["n"]}},
+             question("n", "Number", optional=True, default_value=3)),
+        {"s": "no"},
+        "the reference does not look at value-disables and passes both",
+        ("t", "no"),
+    ),
+    Case(
+        "a default that null withdraws",
+        tool("t [F] [N]", FILE, question("n", "Number", optional=True, default_value=3)),
+        {"f": NIFTI, "n": None},
+        "the reference takes null for no answer and the default for one",
+        ("t", NIFTI),
+    ),
+]  # fmt: skip
+# Of the corpus, by the end of the name: why the words differ, or why there are none.
+DIFFERENCES = {
+    "simulate/list_separator.json list_separator_inv.json": "the list-separator holds a quote: the reference's line is no shell command",
+    "simulate/list_separator.json minimal": "the same",
+    "simulate/list_separator.json complete": "the same",
+    "data/descriptor-deprecated.json complete": 'the reference takes "mutually-exclusive": false for true and refuses',
+}
+REFUSED = {
+    "invocation/good.json good_invocation.json": (
+        "output-outside-work-folder",
+        "its output folder is /tmp, which could not be collected",
+    ),
+}
+
+
+def corpus_cases() -> list[Case]:
+    """Every invocation of the corpus that is valid, and two examples of ours for each descriptor."""
+    cases = []
+    for item in read_corpus():
+        if not item.valid:
+            continue
+        document = json.loads(item.descriptor.read_bytes())
+        pipeline = read_descriptor(item.descriptor.read_bytes(), item.name)
+        answers = {path.name: json.loads(path.read_bytes()) for path, valid in item.invocations if valid}
+        answers["minimal"] = make_example(pipeline)
+        answers["complete"] = make_example(pipeline, complete=True)
+        # the reference reads no invocation where it is empty
+        cases += [Case(f"{item.name} {each}", document, values) for each, values in answers.items() if values]
+    return cases
+
+
+def make_lines(folder: Path, cases: list[Case]) -> dict[str, str]:
+    """What the reference prints for each case, by name, with its folder written as FOLDER; "" where it stops."""
+    folder = folder.resolve()
+    jobs = []
+    for number, case in enumerate(cases):
+        files = {"descriptor": folder / f"{number}.json", "invocation": folder / f"{number}-answers.json"}
+        files["descriptor"].write_text(json.dumps(case.document))
+        files["invocation"].write_text(json.dumps(case.answers))
+        jobs.append({key: str(path) for key, path in files.items()})
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    subprocess.run([sys.executable, reference_line.__file__, str(folder)], check=True, env=environment)
+    answers = json.loads((folder / "answers.json").read_text())
+    found = [each.get("line", "").replace(str(folder), "FOLDER") for each in answers]
+    return {case.name: line for case, line in zip(cases, found, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return make_lines(tmp_path_factory.mktemp("reference"), CRAFTED)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """One site on this machine, which has nothing of the inputs."""
+    text = (
+        f'version = 1\n[sites.here]\nkind = "local"\nroots = {{w = "{tmp_path}/w"}}\nwork = "{tmp_path}/w"\n'
+    )
+    return parse_settings(text + '[sites.here.container]\nname = "bare"\n', tmp_path / "config.toml")
+
+
+def dry_run(case: Case, settings: Settings) -> str:
+    """The command as `--dry-run` shows it, with inputs as they were written and the work folder as FOLDER."""
+    pipeline: Pipeline = read_descriptor(json.dumps(case.document).encode(), case.name)
+    invocation = check_invocation(pipeline, copy.deepcopy(case.answers))
+    site = settings.site("here")
+    located = locate_inputs(invocation, settings, site, identify=False)
+    request = make_request(pipeline, invocation, located, site, "", {})
+    prepared = show_prepared(request, RUN)
+    command = prepared.command
+    for each in located:
+        staged = f"{prepared.folder}/inputs/{each.input.number}/{each.input.name}"
+        command = command.replace(shlex.quote(staged), shlex.quote(each.input.text))
+    return command.replace(f"{prepared.folder}/work", "FOLDER")
+
+
+def words_of(line: str) -> list[str] | None:
+    """The words and operators of a line; None where it is no shell text."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("case", CRAFTED, ids=lambda case: case.name)
+def test_a_dry_run_has_the_words_of_the_reference_or_a_reason(
+    case: Case, settings: Settings, lines: dict[str, str]
+) -> None:
+    ours = words_of(dry_run(case, settings))
+    assert lines[case.name], "the reference stops"
+    if case.differs:
+        assert ours == list(case.words)
+        assert ours != words_of(lines[case.name]), "no difference any more: take the reason away"
+    else:
+        assert ours == words_of(lines[case.name])
+
+
+@pytest.mark.skipif(not (CORPUS / "index.tsv").exists(), reason=f"no corpus at {CORPUS}")
+def test_the_dry_runs_of_the_corpus_have_the_words_of_the_reference_or_a_reason(
+    settings: Settings, tmp_path: Path
+) -> None:
+    cases = corpus_cases()
+    lines = make_lines(tmp_path, cases)
+    found = {}
+    refused = {}
+    for case in cases:
+        end = "/".join(case.name.split("/")[-2:])
+        try:
+            ours = words_of(dry_run(case, settings))
+        except HibaliError as error:
+            refused[end] = error.code
+            continue
+        if ours != words_of(lines[case.name]):
+            found[end] = (ours, lines[case.name])
+    assert refused == {each: code for each, (code, _) in REFUSED.items()}
+    assert {each: found[each] for each in set(found) - set(DIFFERENCES)} == {}
+    assert set(DIFFERENCES) - set(found) == set(), "no difference any more: take it from the list"
