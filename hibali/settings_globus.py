@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hibali.settings_table import Table
-from hibali.sites import GlobusClient, GlobusSettings
+from hibali.settings_values import read_duration
+from hibali.sites import GLOBUS_DEADLINE_SECONDS, GlobusClient, GlobusSettings
 
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_SHORTEST_DEADLINE, _LONGEST_DEADLINE = 600.0, 90 * 86400.0
 _SECRETS = ("secret_variable", "secret_keyring", "secret_command")
 
 
@@ -31,10 +33,14 @@ def read_globus(table: Table | None, client: GlobusClient | None) -> GlobusSetti
         collection=(table.text("collection", _UUID, "a UUID") or "").lower(),
         paths=table.mapping("paths"),
         https=table.flag("https"),
+        data_access=table.flag("data_access"),
+        deadline_seconds=table.quantity("deadline", read_duration, GLOBUS_DEADLINE_SECONDS),
         client=_read_client(table) or client,
     )
     if not all(part.startswith("/") for pair in found.paths.items() for part in pair):
         table.note("both sides must be absolute paths", "paths")
+    if not _SHORTEST_DEADLINE <= found.deadline_seconds <= _LONGEST_DEADLINE:
+        table.note("must be from 10m to 90d", "deadline")
     table.finish()
     return found
 

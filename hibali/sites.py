@@ -72,6 +72,9 @@ class S3Settings:
     credentials_command: tuple[str, ...] = ()
 
 
+GLOBUS_DEADLINE_SECONDS = 7 * 86400.0  # a large tree on a busy site takes days; a forgotten task ends
+
+
 @dataclass(frozen=True, slots=True)
 class GlobusClient:
     """An application that is registered with Globus, by its id.
@@ -95,7 +98,8 @@ class GlobusClient:
 class GlobusSettings:
     """A collection, how paths that ssh sees there map to its own (`paths`), and the client that asks for it.
 
-    `https`: its contents may be read over HTTPS, for proofs. `client` is the site's own, else that of all sites; None
+    `https`: its contents may be read over HTTPS, for proofs. `data_access`: a login asks for the consent to its data at once.
+    `deadline_seconds` is how long Globus may work at one task there. `client` is the site's own, else that of all sites; None
     where config.toml names none.
     """
 
@@ -104,6 +108,8 @@ class GlobusSettings:
     https: bool = False
     client: GlobusClient | None = None
     of: str = ""  # whose table it is, where that is another site
+    data_access: bool = False
+    deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

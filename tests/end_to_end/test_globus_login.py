@@ -120,6 +120,22 @@ def test_a_person_logs_in_without_a_browser_and_out_again(archive: Archive) -> N
     nowhere(planted, hibali, *answers)  # in the file of tokens neither: they were removed
 
 
+def test_a_consent_that_is_known_to_be_needed_is_asked_for_with_the_login(archive: Archive) -> None:
+    archive.configure(archive.globus.native_id)
+    archive.log_in(2)  # nobody knew before that this collection asks for one
+    archive.hibali("sites", "logout", "archive", exit=0)
+    archive.globus.expire(consents=True)
+    assert "data_access" in urllib.parse.unquote(archive.log_in(1))  # it is remembered
+
+
+def test_a_consent_that_the_configuration_names_is_asked_for_with_the_first_login(archive: Archive) -> None:
+    archive.configure(archive.globus.native_id)
+    with archive.hibali.home.config.open("a") as config:
+        config.write("data_access = true\n")
+    assert "data_access" in urllib.parse.unquote(archive.log_in(1))
+    assert archive.hibali("ls", "archive:", "--json", exit=0).lines[0]["path"] == "a"
+
+
 def test_a_code_that_is_not_taken_is_4_and_a_login_needs_a_terminal(archive: Archive) -> None:
     archive.configure(archive.globus.native_id)
     terminal = Terminal([*START, "sites", "login", "archive"], archive.hibali.env)
@@ -282,7 +298,7 @@ def test_a_login_that_ended_or_lacks_a_consent_is_4_at_once_in_cron(archive: Arc
         globus.expire(tokens="refresh")
         cron(4, "login-expired", line)
         cron(4, "login-expired", line, ("ls", "archive:"))
-        archive.log_in(2, cron.env)
+        archive.log_in(1, cron.env)  # with the consent that it asked for the first time
         planted += tokens_in(cron.tokens)
         cron(0)
     assert found == []

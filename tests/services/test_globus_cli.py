@@ -94,3 +94,43 @@ def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str
     paused.clear()
     cli("task", "wait", task, "--polling-interval", "1", ends_with=1)
     assert "FAILED" in cli("task", "list", "--filter-status", "FAILED")
+
+
+@pytest.mark.heavy
+def test_globus_cli_shows_what_moved_shares_bookmarks_and_logs_out(
+    globus: Globus, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    here = globus.make_collection(tmp_path / "a", "the laptop")
+    shared = globus.make_collection(tmp_path / "b", "for the lab", entity_type="GCSv5_guest_collection")
+    (here.root / "one").write_bytes(b"12345")
+    task = json.loads(cli("transfer", f"{here.id}:/one", f"{shared.id}:/one", "-F", "json"))["task_id"]
+    cli("task", "wait", task, "--timeout", "60", "--polling-interval", "1")
+    [moved] = json.loads(cli("task", "show", "--successful-transfers", task, "-F", "json"))["DATA"]
+    assert (moved["size"], moved["checksum_algorithm"], moved["checksum"]) == (
+        5,
+        "MD5",
+        "827ccb0eea8a706c4c34a16891f84e7b",
+    )
+
+    rule = ("endpoint", "permission")
+    who = ("--identity", globus.client_id)
+    made = json.loads(cli(*rule, "create", f"{shared.id}:/x/", "--permissions", "r", *who, "-F", "json"))
+    cli(*rule, "create", f"{shared.id}:/x/", "--permissions", "rw", *who, ends_with=1)  # there is one already
+    cli(*rule, "create", f"{here.id}:/", "--permissions", "r", *who, ends_with=1)  # a mapped collection
+    cli(*rule, "create", f"{shared.id}:/", "--permissions", "rw", "--all-authenticated")
+    assert "@clients.auth.globus.org" in cli(*rule, "list", shared.id)
+    cli(*rule, "update", shared.id, made["access_id"], "--permissions", "rw")
+    assert "rw" in cli(*rule, "show", shared.id, made["access_id"])
+    cli(*rule, "delete", shared.id, made["access_id"])
+    assert cli(*rule, "list", shared.id, "--jmespath", "DATA[].path", "-F", "unix").split() == ["/"]
+
+    cli("bookmark", "create", f"{shared.id}:/x/", "mine")
+    cli("bookmark", "create", f"{shared.id}:/y/", "mine", ends_with=1)
+    cli("bookmark", "rename", "mine", "ours")
+    assert cli("bookmark", "show", "ours").strip() == f"{shared.id}:/x/"
+    assert "for the lab" in cli("bookmark", "list")
+    cli("bookmark", "delete", "ours")
+    cli("bookmark", "show", "ours", ends_with=1)
+
+    assert "revoked all CLI tokens" in cli("logout", "--yes")
+    assert {each["status"] for each in globus.requests() if each["path"].endswith("/revoke")} == {200}

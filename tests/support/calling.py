@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from tests.end_to_end.run_tools import Bench
@@ -16,7 +17,7 @@ def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
     wrapper = folder / "hibali"
     words = " ".join(bench.hibali.command())
     wrapper.write_text(
-        f'#!/bin/sh\nPYTHONPATH={REPOSITORY}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
     )
     wrapper.chmod(0o755)
     # its own Python finds nothing of ours

@@ -44,6 +44,8 @@ host = "juwels"
 collection = "{DATA}"
 paths = {{ "/p/scratch" = "/scratch" }}
 https = true
+data_access = true
+deadline = "2d"
 client_id = "{OTHER}"
 secret_command = ["pass", "globus"]
 """)
@@ -51,7 +53,12 @@ secret_command = ["pass", "globus"]
     assert found.site("archive").globus == GlobusSettings(DATA, client=GlobusClient(ONE))
     client = GlobusClient(OTHER, secret_command=("pass", "globus"))
     assert found.site("juwels").globus == GlobusSettings(
-        DATA, {"/p/scratch": "/scratch"}, https=True, client=client
+        DATA,
+        {"/p/scratch": "/scratch"},
+        https=True,
+        client=client,
+        data_access=True,
+        deadline_seconds=2 * 86400.0,
     )
     assert (client.confidential, found.globus.confidential) == (True, False)
 

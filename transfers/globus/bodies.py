@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from hibali.sites import GLOBUS_DEADLINE_SECONDS
 
 CHECKSUM = 3  # the sync level that moves only what has another checksum
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Two collections by their ids, and the folders in them that all names are below."""
+    """Two collections by their ids, and the folders in them that all names are below.
+
+    `deadline_seconds`: how long Globus may work at a task between them.
+    """
 
     source: str
     source_root: str
     target: str
     target_root: str
+    deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
 
     def words(self) -> list[str]:
         """What tells a call's tasks from those of others."""
@@ -33,7 +40,13 @@ class Piece:
 
 
 def transfer_body(
-    ends: Ends, pieces: Iterable[Piece], *, submission: str, label: str, sync_level: int | None = None
+    ends: Ends,
+    pieces: Iterable[Piece],
+    *,
+    submission: str,
+    label: str,
+    deadline: str,
+    sync_level: int | None = None,
 ) -> dict[str, Any]:
     """A transfer of single files: what goes is what the plan holds, so no filter rule could leave anything out.
 
@@ -46,6 +59,7 @@ def transfer_body(
         "source_endpoint": ends.source,
         "destination_endpoint": ends.target,
         "label": label,
+        "deadline": deadline,
         "verify_checksum": True,
         "preserve_timestamp": True,
         "skip_source_errors": True,
@@ -72,13 +86,16 @@ def _item(piece: Piece) -> dict[str, Any]:
     return item
 
 
-def delete_body(collection: str, paths: Iterable[str], *, submission: str, label: str) -> dict[str, Any]:
+def delete_body(
+    collection: str, paths: Iterable[str], *, submission: str, label: str, deadline: str
+) -> dict[str, Any]:
     """Deletion of these names; what is gone already is done. A folder goes only in a body of its own, when it is empty."""
     return {
         "DATA_TYPE": "delete",
         "submission_id": submission,
         "endpoint": collection,
         "label": label,
+        "deadline": deadline,
         "recursive": False,
         "ignore_missing": True,
         "interpret_globs": False,
@@ -92,3 +109,8 @@ def delete_body(collection: str, paths: Iterable[str], *, submission: str, label
 def label_of(operation: str, key: str) -> str:
     """What the task is called in Globus's own list; its end tells whose it is. Letters, digits, spaces and `-` only."""
     return f"hibali {operation} {key[:16]}"
+
+
+def deadline_after(seconds: float, now: datetime | None = None) -> str:
+    """The time, in ISO 8601, when Globus ends a task that it has not finished by then; `now` is the present by default."""
+    return f"{(now or datetime.now(UTC)) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S+00:00}"

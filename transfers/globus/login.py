@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import globus_sdk
@@ -12,6 +13,7 @@ from globus_sdk.gare import GlobusAuthorizationParameters, to_gare
 from globus_sdk.scopes import GCSCollectionScopes, TransferScopes
 
 from hibali.errors import AccessError
+from hibali.folders import private_folder, state_folder
 from hibali.sites import Site
 from transfers.globus.answers import answered
 from transfers.globus.clients import (
@@ -111,6 +113,8 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
                 raise
             wanted = requirements.authorization_parameters
             consent = requirements.code == "ConsentRequired"
+            if consent:
+                _remember_data_access(site)
             return wanted, (
                 "Allow hibali to reach the data of this collection"
                 if consent
@@ -149,8 +153,23 @@ def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask: 
 
 def _scopes_of(site: Site) -> list[str]:
     assert site.globus is not None
-    https = [str(GCSCollectionScopes(site.globus.collection).https)] if site.globus.https else []
-    return [str(TransferScopes.all), *https]
+    of_collection = GCSCollectionScopes(site.globus.collection)
+    transfer = TransferScopes.all
+    if site.globus.data_access or _note_of_data_access(site).exists():
+        transfer = transfer.with_dependency(of_collection.data_access.with_optional(True))
+    return [str(transfer), *([str(of_collection.https)] if site.globus.https else [])]
+
+
+def _remember_data_access(site: Site) -> None:
+    """Note that the collection asks for a consent to its data, so that the next login asks for it at once."""
+    note = _note_of_data_access(site)
+    private_folder(note.parent)
+    note.touch(mode=0o600)
+
+
+def _note_of_data_access(site: Site) -> Path:
+    assert site.globus is not None
+    return private_folder(state_folder() / "globus") / "data-access" / site.globus.collection
 
 
 def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from itertools import islice
 
 from hibali.errors import NotFoundError
 from hibali.events import Listener
+from hibali.sites import GLOBUS_DEADLINE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.globus.asking import Globus
-from transfers.globus.bodies import delete_body
+from transfers.globus.bodies import deadline_after, delete_body
 from transfers.globus.faults import error_of, fault_of, with_details
 from transfers.globus.following import Following
 from transfers.globus.paths import below
@@ -27,7 +28,15 @@ class Removing:
     """Deletions below one folder of one collection. Everything is looked at again right before it goes."""
 
     def __init__(
-        self, globus: Globus, collection: str, root: str, label: str, listed: Listed, tell: Listener
+        self,
+        globus: Globus,
+        collection: str,
+        root: str,
+        label: str,
+        listed: Listed,
+        tell: Listener,
+        *,
+        deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
         """`listed` gives what a folder holds now, by path; raises `NotFoundError` for one that is gone."""
         self._globus = globus
@@ -36,6 +45,7 @@ class Removing:
         self._label = label
         self._listed = listed
         self._tell = tell
+        self._deadline_seconds = deadline_seconds
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store: files first, then the folders that are empty by then, as the deepest come first."""
@@ -98,7 +108,13 @@ class Removing:
         if not entries:
             return None
         paths = [below(self._root, entry.path) for entry in entries]
-        body = delete_body(self._collection, paths, submission=self._globus.submission(), label=self._label)
+        body = delete_body(
+            self._collection,
+            paths,
+            submission=self._globus.submission(),
+            label=self._label,
+            deadline=deadline_after(self._deadline_seconds),
+        )
         task = self._globus.submit({**body, "recursive": recursive})
         following = Following(self._globus, task, self._tell, give_up_after=_STANDSTILL)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))

@@ -224,7 +224,16 @@ class GlobusStore:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
         label = label_of("delete", self._collection)
-        removing = Removing(self._globus, self._collection, self.root, label, self._listed, self._tell)
+        assert self.site.globus is not None
+        removing = Removing(
+            self._globus,
+            self._collection,
+            self.root,
+            label,
+            self._listed,
+            self._tell,
+            deadline_seconds=self.site.globus.deadline_seconds,
+        )
         return removing.remove(entries)
 
     def _listed(self, folder: bytes) -> dict[bytes, Entry]:

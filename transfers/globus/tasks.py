@@ -8,7 +8,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterErro
 from hibali.events import Listener, Noted
 from transfers.globus.asking import Globus
 from transfers.globus.begun import BegunTask, Sent, begin_task, begun_tasks, key_of
-from transfers.globus.bodies import CHECKSUM, Ends, Piece, label_of, transfer_body
+from transfers.globus.bodies import CHECKSUM, Ends, Piece, deadline_after, label_of, transfer_body
 from transfers.globus.faults import fault_of, with_details
 from transfers.globus.following import End, Following
 from transfers.globus.paths import below
@@ -70,6 +70,7 @@ class Tasks:
             pieces,
             submission=self._globus.submission(),
             label=self._label,
+            deadline=deadline_after(self._ends.deadline_seconds),
             sync_level=CHECKSUM,
         )
         task = self._globus.submit(body)
@@ -100,12 +101,13 @@ class Tasks:
         return Piece(file.source, below(self._ends.target_root, file.written), file.digest)
 
     def _submit(self, task: BegunTask) -> None:
-        """The same body under the same id, however often it takes."""
+        """The same files under the same id, however often it takes: of a body that it knows Globus takes no new deadline."""
         body = transfer_body(
             self._ends,
             [self._piece(file) for file in task.files],
             submission=task.submission,
             label=task.label,
+            deadline=deadline_after(self._ends.deadline_seconds),
         )
         try:
             submitted = self._globus.submit(body)

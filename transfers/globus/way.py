@@ -45,7 +45,13 @@ def find_ends(wanted: Wanted, source: Place, target: Place) -> Ends | None:
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None
         assert target.site.globus is not None
-        return Ends(source.site.globus.collection, paths[0], target.site.globus.collection, paths[1])
+        return Ends(
+            source.site.globus.collection,
+            paths[0],
+            target.site.globus.collection,
+            paths[1],
+            max(source.site.globus.deadline_seconds, target.site.globus.deadline_seconds),
+        )
     if not insists:
         return None
     raise UsageError(

@@ -75,7 +75,7 @@ def copy_file(
         raise _trouble(midway, task, about["paths"])
     if options["verify_checksum"]:
         task.counts["bytes_checksummed"] += sent
-        if _digest(source) != _digest(destination):
+        if digest_of(source) != digest_of(destination):
             message = "Checksums of source and destination differ"
             raise TroubleError("VERIFY_CHECKSUM", asked, message, fatal=flipped is not None and flipped.fatal)
     if options["preserve_timestamp"]:
@@ -116,7 +116,7 @@ def _is_same(source: Path, destination: Path, level: int) -> bool:
         return False
     if level == 2:
         return int(here.st_mtime) <= int(there.st_mtime)
-    return level == 1 or _digest(source) == _digest(destination)
+    return level == 1 or digest_of(source) == digest_of(destination)
 
 
 def _check_external(source: Path, item: dict[str, Any], asked: str) -> None:
@@ -124,10 +124,10 @@ def _check_external(source: Path, item: dict[str, Any], asked: str) -> None:
     if not wanted:
         return
     algorithm = (item.get("checksum_algorithm") or "md5").lower().replace("-", "")
-    if _digest(source, algorithm) != wanted.lower():
+    if digest_of(source, algorithm) != wanted.lower():
         raise TroubleError("EXTERNAL_CHECKSUM_MISMATCH", asked, f"The source's {algorithm} is not {wanted}")
 
 
-def _digest(path: Path, algorithm: str = "md5") -> str:
+def digest_of(path: Path, algorithm: str = "md5") -> str:
     with path.open("rb") as given:
         return hashlib.file_digest(given, algorithm).hexdigest()

@@ -239,6 +239,7 @@ def main() -> None:
         files,
         https,
         openid,
+        sharing,
         submitting,
         tasks,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.services.globus.collections import normal_path, real_path
-from tests.services.globus.copying import TroubleError, copy_file, in_the_way
+from tests.services.globus.copying import TroubleError, copy_file, digest_of, in_the_way
 from tests.services.globus.world import Collection, World
 
 if TYPE_CHECKING:
@@ -137,7 +137,18 @@ class Steps:
             return []
         counts["files_transferred"] += 1
         counts["bytes_transferred"] += sent
-        self.task.succeeded.append((step.source, step.destination))
+        digest = self.task.options["verify_checksum"] and digest_of(paths[0])
+        self.task.succeeded.append(
+            {
+                "DATA_TYPE": "successful_transfer",
+                "source_path": step.source,
+                "destination_path": step.destination,
+                "size": sent,
+                "checksum": digest or None,
+                "checksum_algorithm": "MD5" if digest else None,
+                "dynamic_metadata": None,
+            }
+        )
         return []
 
     def delete(self, step: Step) -> list[Step]:

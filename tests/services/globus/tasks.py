@@ -55,7 +55,7 @@ class Task:
     cancel: str | None = None
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     events: list[dict[str, Any]] = field(default_factory=list)
-    succeeded: list[tuple[str, str]] = field(default_factory=list)
+    succeeded: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     label: str | None = None
 
@@ -197,11 +197,7 @@ def successful_transfers(request: Request, task_id: str) -> dict[str, Any]:
     task = _own(request, task_id)
     if task.kind != "TRANSFER" or not task.is_over:
         raise ApiError(400, "ClientError.BadRequest", "Only transfers that ended have these")
-    documents = [
-        {"DATA_TYPE": "successful_transfer", "source_path": source, "destination_path": destination}
-        for source, destination in task.succeeded
-    ]
-    return _marked(request, "successful_transfers", documents)
+    return _marked(request, "successful_transfers", task.succeeded)
 
 
 @route("GET", "/v0.10/task/{task_id}/skipped_errors")

@@ -138,6 +138,10 @@ class World:
     submission_ids: set[str] = field(default_factory=set)
     submissions: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    rules: dict[str, dict[str, dict[str, Any]]] = field(
+        default_factory=dict
+    )  # of each collection, by their ids
+    bookmarks: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)  # by owner and id
     user: str = ""  # who sits at the browser
     denies: bool = False
     token_seconds: int = 172_800

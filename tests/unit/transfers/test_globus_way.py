@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali.sites import GlobusSettings, Site
 from transfers.entry import Kind
-from transfers.globus.bodies import Ends, Piece, delete_body, transfer_body
+from transfers.globus.bodies import Ends, Piece, deadline_after, delete_body, transfer_body
 from transfers.globus.faults import error_of, fault_of
 from transfers.globus.following import HOPELESS_SECONDS, Standstill
 from transfers.globus.listing import list_below
@@ -63,7 +64,11 @@ def test_names_that_globus_can_be_told() -> None:
 
 def test_submissions_ask_for_what_is_promised() -> None:
     body = transfer_body(
-        Ends("s", "/", "t", "/"), [Piece("/a", "/b", "00ff"), Piece("/c", "/d")], submission="id", label="l"
+        Ends("s", "/", "t", "/"),
+        [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
+        submission="id",
+        label="l",
+        deadline=deadline_after(7 * 86400.0, datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)),
     )
     wanted = {
         "verify_checksum": True,
@@ -74,7 +79,9 @@ def test_submissions_ask_for_what_is_promised() -> None:
     assert wanted.items() <= body.items()
     assert [item.get("external_checksum") for item in body["DATA"]] == ["00ff", None]
     assert "filter_rules" not in body
-    gone = delete_body("c", ["/*"], submission="id", label="l")
+    assert body["deadline"] == "2026-01-09T03:04:05+00:00"
+    gone = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
+    assert gone["deadline"] == body["deadline"]
     assert (gone["recursive"], gone["interpret_globs"], gone["ignore_missing"]) == (False, False, True)
 
 
