@@ -25,7 +25,7 @@ from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.site_check import as_access_or_later
 from hibali_cli.terminal_lines import read_line, terminal_as_stdout
 
-_HERE = "here"
+_LOCAL = "this-machine"  # a name that is not a word of our messages
 _FIRST = "hibali-first"
 _FOLDER = "~/hibali"
 _CONTENT = b"The first file that hibali sent from this account.\n"
@@ -174,7 +174,7 @@ def _local_site(common: Common, folder: str) -> str:
         raise UsageError(
             "no-folder", problem.strerror or "it cannot be made", about=str(path), hint=hint
         ) from None
-    name = name_site(_HERE, settings.sites)
+    name = name_site(_LOCAL, settings.sites)
     table = {"kind": "local", "default_root": "data", "roots": {"data": str(path)}}
     change, site = add_site(common.config, name, table)
     if common.json:

@@ -21,6 +21,7 @@ _MIB = 1024**2
 _PROXY_WORDS = ("--no-proxy", "--with-proxy")
 _NONE_OF_ITS_OWN = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
+_WIDEST = 60  # columns; a longer value stands out of its column
 
 
 def _take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
@@ -152,7 +153,7 @@ def say_asked(output: Output, asked: Asked) -> None:
         output.say("the job asks for nothing: the scheduler's own defaults count")
         return
     shown = [(str(each["name"]), show_value(each["name"], each["value"]), str(each["from"])) for each in rows]
-    widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
+    widths = [min(_WIDEST, max(len(row[column]) for row in shown)) for column in (0, 1)]
     output.say("the job asks for")
     for name, value, origin in shown:
         output.say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from hibali.errors import IncompleteError
 from hibali.text import printable
 
 Cell = str | bytes | int | float | None
+_WIDEST = 100  # columns; a longer cell stands out of its column where nothing is cut
 _before: list[
     Callable[[], None]
 ] = []  # what is drawn on the terminal, and gives way to whatever is written there
@@ -62,17 +64,38 @@ class Output:
             raise _closed(problem) from None
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Rows in aligned columns under headings; numbers to the right; cells escaped."""
+        """Rows in aligned columns under headings; numbers to the right; cells escaped.
+
+        On a terminal the table fits its width: long cells are shortened, and columns for which there is no room left out, which is
+        said. Elsewhere every cell is whole, and one that is very long does not widen its column.
+        """
         shown = [[_cell(value) for value in row] for row in rows]
         numeric = [_is_numeric(column) for column in zip(*shown, strict=True)] or [False] * len(headings)
         lines = [[heading.upper() for heading in headings], *shown]
-        widths = [max(_width(value) for value in column) for column in zip(*lines, strict=True)]
+        natural = [[_width(value) for value in column] for column in zip(*lines, strict=True)]
+        if is_terminal(sys.stdout):
+            from hibali_cli.table_layout import cut, fitting_widths
+
+            room = shutil.get_terminal_size().columns
+            widths = fitting_widths(
+                [max(column) for column in natural], [column[0] for column in natural], numeric, room
+            )
+            lines = [
+                [cut(value, width) for value, width in zip(line, widths, strict=False)] for line in lines
+            ]
+        else:
+            widths = [
+                max((width for width in column if width <= _WIDEST), default=_WIDEST) for column in natural
+            ]
         for number, line in enumerate(lines):
             text = "  ".join(
                 _aligned(value, width, right=right)
-                for value, width, right in zip(line, widths, numeric, strict=True)
+                for value, width, right in zip(line, widths, numeric, strict=False)
             ).rstrip()
             self.text((_bold(text, sys.stdout) if number == 0 else text) + "\n")
+        if shown and len(widths) < len(headings):
+            left_out = ", ".join(headings[len(widths) :])
+            self.say(f"Left out for lack of room: {left_out}. A wider terminal, a pipe or --json shows all.")
 
     def pairs(self, values: Mapping[str, Cell]) -> None:
         """Names and values, one to a line, values aligned; cells escaped."""

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from runs.run import Output
 
 FILE = "outputs.sh"
-ID = re.compile(r"[A-Za-z0-9_]{1,200}")
+ID = re.compile(
+    r"[A-Za-z0-9_,.-]{1,200}"
+)  # more than the schema allows, and nothing that a shell or JSON reads
 # A required output may be a symlink or unreadable: the tool left something, and collecting says what is wrong with it (S12).
 # The list goes into the exit record, which is read up to a limit.
 _HEAD = r"""

@@ -126,7 +126,7 @@ class Run:
     @property
     def failure_exit(self) -> Exit:
         """The exit code that tells how this run failed; of a sweep the tasks that failed decide, not those that were cancelled."""
-        missing = [self.missing]
+        missing = [self.missing] if self.state is State.FAILED else []
         if self.sweep is not None:
             tasks = self.sweep.tasks.values()
             missing = [each.missing for each in tasks if each.state is State.FAILED]

@@ -21,7 +21,7 @@ def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
     assert b"hibali init" in first.out
     hibali("init", "--yes", exit=0)
     later = hibali(exit=2)
-    assert b"hibali doctor here" in later.out
+    assert b"hibali doctor this-machine" in later.out
     assert b"hibali init" not in later.out
 
 
@@ -48,8 +48,20 @@ def test_without_a_terminal_nobody_is_asked_and_a_first_file_arrives(hibali: Any
     again = hibali("init", "--yes", exit=0).err.decode()
     [line] = [line for line in again.splitlines() if line.startswith("hibali push")]
     assert "0 files and 0 bytes moved" in hibali(*line.split()[1:], exit=0).err.decode()
-    assert hibali("ls", "here:hibali-first", exit=0).out == b"hello.txt\n"
+    assert hibali("ls", "this-machine:hibali-first", exit=0).out == b"hello.txt\n"
+    assert "here:" not in again
     hibali("init", "--yes", "--here", "/proc/no", exit=2)
+
+
+def test_a_site_that_an_earlier_version_called_here_stays_and_is_used(hibali: Any) -> None:
+    folder = hibali.home.home / "hibali"
+    hibali.home.config.write_text(
+        f'version = 1\n[sites.here]\nkind = "local"\ndefault_root = "data"\nroots = {{data = "{folder}"}}\n'
+    )
+    before = hibali.home.config.read_text()
+    hibali("init", "--yes", exit=0)
+    assert hibali.home.config.read_text() == before
+    assert hibali("ls", "here:hibali-first", exit=0).out == b"hello.txt\n"
 
 
 def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: Any, ssh_server: Any) -> None:

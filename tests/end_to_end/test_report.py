@@ -26,10 +26,13 @@ def test_the_report_tells_of_trouble_and_survives_a_full_disk(local_there: Trans
     local_there.make({b"a": b"1"})
     local_there.push()
     strange = "</title><script>document.title='x'</script>\x1b[31m"
-    hibali("push", strange, "there:data", exit=3)
+    hibali("push", "mistyped", "there:data", exit=3)
+    (local_there.folder / strange).mkdir(parents=True)
+    hibali("push", "--delete", strange, "there:data", cwd=local_there.folder, exit=8)
     told = hibali("report", "--json", exit=0).last
     assert (told["operations"], sum(day["files"] for day in told["days"])) == (2, 1)
-    assert strange in told["troubles"][0]["about"]
+    [trouble] = told["troubles"]
+    assert strange in trouble["about"]
     shown = hibali("report", exit=0).out
     assert b"What to do: " in shown
     assert b"\x1b" not in shown

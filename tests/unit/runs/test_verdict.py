@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,19 @@ def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
     by_itself = State.FAILED if code else State.SUCCEEDED
     seen = judge(status(phase), record(code, ASKED), None, cancelled=True, marked=True, told=told)
     assert seen.state is (expected or by_itself)
+
+
+def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancelled() -> None:
+    left = replace(record(0), missing=("out", "log"))
+    failed = judge(status(Phase.ENDED), left, None)
+    assert (failed.state, failed.reason) == (State.FAILED, "the required outputs out, log are missing")
+    assert failed.to_fields()["missing"] == ["out", "log"]
+    assert judge(status(Phase.ENDED), left, None, cancelled=True).state is State.CANCELLED
+    content = b'{"run":"r","code":0,"missing":["out"],"signal":"","host":"","job":"","started":"","ended":""}'
+    read = read_exit_record(content, "r")
+    assert read is not None
+    assert read.missing == ("out",)
+    assert read_exit_record(content.replace(b'"out"', b'"../x"'), "r") is None
 
 
 def test_a_wish_that_never_arrived_explains_nothing() -> None:
