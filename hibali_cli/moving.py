@@ -240,6 +240,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
 def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
     """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
     from hibali.errors import UsageError
+    from hibali.nearest import nearest
 
     found = source.typed_local, target.typed_local
     if found == {"push": (True, False), "pull": (False, True)}[operation]:
@@ -250,7 +251,9 @@ def _check_direction(operation: str, source: Location, target: Location, setting
         meant = f"{name} is a site: {name}:{rest}"
     else:
         word = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
-        meant = f"Did you mean: {shlex.join(['hibali', word, source.text, target.text])}"
+        near = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", word, source.text, target.text])
+        meant = f"Did you mean {near}:{rest}, or {line}?" if near else f"Did you mean: {line}"
     way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
     raise UsageError("wrong-direction", f"{operation} goes from {way}", about=place.text, hint=meant)
 

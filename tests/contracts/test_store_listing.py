@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
-from tests.contracts.subjects import Subject, locked, store_servers, subjects
+from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
+from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
+from transfers.overlap import identities_of
 from transfers.plan import unholdable
 from transfers.store import Facts, Item, Store
 
@@ -254,3 +256,15 @@ def test_a_root_that_is_a_file_lists_nothing(subject: Subject) -> None:
         assert below.stat() is None
         with pytest.raises(NotFoundError):
             list(below.list())
+
+
+def test_a_store_tells_what_overlaps_with_its_root(subject: Subject) -> None:
+    subject.plant({b"a/x": b"1", b"ab/x": b"2"})
+    root, inner, beside = (
+        subject.opened(subject.location(path)) for path in (ROOT, f"{ROOT}/a", f"{ROOT}/ab")
+    )
+    (whole,), (part,), (other,) = (identities_of(store) for store in (root, inner, beside))
+    assert (relation(part, whole), relation(whole, part), relation(whole, whole)) == (INSIDE, AROUND, SAME)
+    assert relation(part, other) is None
+    (new,) = identities_of(subject.opened(subject.location(f"{ROOT}/a/not/yet")))
+    assert (relation(new, part), relation(new, other)) == (INSIDE, None)

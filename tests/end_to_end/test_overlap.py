@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.globus_sites import globus_sites
 from tests.support.places import BucketPlace, DavPlace, FolderPlace, add_site, make_place
 from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers
@@ -233,3 +235,24 @@ def test_packs_in_the_target_are_not_its_source(local_there: Transfers) -> None:
     there.hibali("sync", "--pack", there.folder / "ov/keep", there.folder / "ov/packed", exit=0)
     refused(there.hibali, "sync", "--delete", there.folder / "ov/packed", there.folder / "ov")
     there.hibali("sync", f"{there.folder}/ov/packed/four", there.folder / "ov/five", exit=0)
+
+
+def test_a_collection_and_a_site_that_maps_its_paths_to_it_are_compared(
+    hibali: Any, globus: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    sites = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
+    root = make_tree(sites.add_local("near", tmp_path / "near"), {b"data/a/x": b"1", b"data/y": b"2"})
+    config = hibali.home.config
+    config.write_text(
+        f'{config.read_text()}[sites.shown]\nkind = "globus"\nroots = {{ all = "/" }}\ndefault_root = "all"\n'
+        f'[sites.shown.globus]\ncollection = "{sites.collections["near"].id}"\n'
+    )
+    for source, target in (
+        ("shown:data/a", "shown:data"),
+        ("near:data", "shown:data/new"),
+        ("shown:data", "near:"),
+        ("near:data/y", "shown:data/y"),
+    ):
+        refused(hibali, "sync", source, target)
+    assert read_tree(root) == {b"data/a/x": b"1", b"data/y": b"2"}
+    hibali("sync", "near:data/y", "shown:data/z", exit=0)

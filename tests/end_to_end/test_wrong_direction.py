@@ -40,6 +40,7 @@ def refused(there: Transfers, code: str, *words: Any, **more: Any) -> Any:
         (("push", "got", "there"), "site-without-colon", "there:PATH"),
         (("push", "got", "there/data"), "wrong-direction", "there is a site: there:data"),
         (("push", "got", "elsewhere"), "wrong-direction", "hibali sync got elsewhere"),
+        (("push", "got", "thre/x"), "wrong-direction", "Did you mean there:x, or hibali sync got thre/x?"),
         (("push", "there:x", "new"), "wrong-direction", "hibali pull there:x new"),
         (("push", "there:x", "other:x"), "wrong-direction", "hibali sync there:x other:x"),
         (("pull", "got", "there:new"), "wrong-direction", "hibali push got there:new"),
@@ -74,6 +75,7 @@ def test_push_goes_to_a_site_and_pull_comes_from_one(
         ("runs", "export", "20260102-030405-0a1b2c3d", "--ro-crate", "there"),
         ("run", "nothing", "answers.json", "--site", "there", "--wait", "--collect", "there"),
         ("bundle", "create", "20260102-030405-0a1b2c3d", "-o", "there"),
+        ("pipelines", "remotes", "add", "lab", "there"),
         ("schedule", "metrics", "--file", "there"),
     ],
 )

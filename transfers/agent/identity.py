@@ -16,7 +16,7 @@ BOOT = b"/proc/sys/kernel/random/boot_id"
 MOUNTS = b"/proc/self/mountinfo"
 LONGEST = 4 * 1024 * 1024  # bytes of mountinfo
 
-_MOST_MOUNTS = 1000  # of one folder; where more are mounted, only these are compared
+_MOST_BYTES = 1024 * 1024  # of the names of mounts below one folder; of more, only the first are compared
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, the folder of it that is mounted
@@ -125,17 +125,19 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
     """Where a folder is on its filesystem, and all that is mounted below it."""
     itself = None  # type: Optional[Mount]
     below = []  # type: List[Place]
+    size = 0
     for mount in mounts:
         point = mount[0]
         if _is_in(real, point):
             itself = itself if itself and len(itself[0]) > len(point) else mount
-        elif _is_in(point, real):
+        elif _is_in(point, real) and size < _MOST_BYTES:
+            size += len(point) + len(mount[2])
             below.append((mount[1], mount[2], point[len(real.rstrip(b"/")) :].strip(b"/")))
     if itself is None:
         # Without a table of mounts a path is all there is to compare, and there are no mount namespaces either.
         return [("path", real, b"")]
     point, device, root = itself
-    return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below[:_MOST_MOUNTS]]
+    return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below]
 
 
 def _joined(root: bytes, rest: bytes) -> bytes:

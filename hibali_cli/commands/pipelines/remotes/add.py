@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.options import Common
+from hibali_cli.options import OUTPUT_PLACE, Common
 
 
 @as_command(
@@ -24,7 +24,7 @@ from hibali_cli.options import Common
     ],
 )
 @click.argument("name")
-@click.argument("url")
+@click.argument("url", type=OUTPUT_PLACE)
 @click.option(
     "--images",
     metavar="PLACE",
