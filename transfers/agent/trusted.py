@@ -64,7 +64,7 @@ class Roots(object):
         start = above[0] if above else b"/"
         if make:
             os.makedirs(start, exist_ok=True)
-        walk = _Walk(path, _open_start(start), bool(above))
+        walk = _Walk(_open_start(start), bool(above))
         try:
             innermost = above[-1] if above else start
             walk.follow(_names(innermost[len(start) :]), make)
@@ -111,8 +111,7 @@ def outside(path: bytes) -> RefusedError:
 class _Walk(object):
     """A descriptor that moves from folder to folder; `trail` are those on the way, as far as they are known."""
 
-    def __init__(self, path: bytes, descriptor: int, guarded: bool) -> None:  # noqa: FBT001
-        self._path = path
+    def __init__(self, descriptor: int, guarded: bool) -> None:  # noqa: FBT001
         self._guarded = guarded
         self._links = 0
         self.descriptor = descriptor
