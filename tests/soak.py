@@ -119,7 +119,7 @@ class Worker:
         self.hibali = Hibali(HibaliHome(folder / "hibali", home, state, config, runtime, env))
         self.hibali.forks = False
         self._buckets: list[Buckets] = []
-        self._durations: dict[tuple[str, str], float] = {}
+        self._durations: dict[tuple[str, str, bool], float] = {}
 
         def ask(name: str) -> Any:
             server = ensure(session, SERVERS[name])
@@ -214,9 +214,13 @@ class Worker:
         if one.operation in {"push", "sync"} and one.number % 2:
             self.places[one.store].plant(f"t{one.number}", self.older)
 
+    @staticmethod
+    def _key(one: Round) -> tuple[str, str, bool]:
+        return one.operation, one.store, one.slowly
+
     def duration(self, one: Round) -> float:
-        """How long such a command takes undisturbed; measured once, or three times where it goes slowly."""
-        key = (one.operation, f"{one.store}{one.slowly}")
+        """How long such a command takes undisturbed: measured once, then adjusted so that most signals find it running."""
+        key = self._key(one)
         if key not in self._durations:
             plain = Round(
                 900_000 + len(self._durations), one.operation, one.store, one.signal, 0, one.slowly, False
@@ -236,6 +240,7 @@ class Worker:
         output = self.hibali.home.folder / f"{len(self.hibali._running) - 1}"
         time.sleep(moment)
         hit = process.poll() is None
+        self._durations[self._key(one)] *= 1.05 if hit else 0.8  # other load comes and goes
         began = time.monotonic()
         for _ in range(2 if one.twice else 1):
             with contextlib.suppress(ProcessLookupError):

@@ -220,8 +220,8 @@ class BucketPlace:
 
     def table(self) -> str:
         return (
-            f'kind = "s3"\n[sites.{{name}}.s3]\nendpoint = "{self.endpoint}"\n'
-            f'bucket = "{self.bucket.name}"\nregion = "{self.store.region}"\n{_LIMITS}'
+            f'kind = "s3"\n{_LIMITS}[sites.{{name}}.s3]\nendpoint = "{self.endpoint}"\n'
+            f'bucket = "{self.bucket.name}"\nregion = "{self.store.region}"\n'
         )
 
     def _objects(self, path: str) -> dict[bytes, dict[str, Any]]:

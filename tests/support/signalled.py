@@ -11,7 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-LIMIT_SECONDS = 2.0  # what is promised (S24)
+LIMIT_SECONDS = 2.0  # what is promised (S24), and what `make soak` holds commands to
+TOLERATED_SECONDS = (
+    5.0  # in tests, on machines that are busy with something else; what hung took ten seconds and more
+)
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # How a command may end after each; -N is the signal itself, before hibali listens.
 ENDS = {signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}, signal.SIGHUP: {143, -1}}
@@ -51,4 +54,4 @@ def check_end(hibali: Any, process: subprocess.Popen[bytes], end: End, number: i
     said = (hibali.home.folder / f"{position}.err").read_bytes()
     assert not _TRACE.search(said), said.decode(errors="replace")
     assert end.code in ENDS[signal.Signals(number)] | {0}, (end, said.decode(errors="replace"))
-    assert end.seconds is None or end.seconds <= LIMIT_SECONDS, (end, said.decode(errors="replace"))
+    assert end.seconds is None or end.seconds <= TOLERATED_SECONDS, (end, said.decode(errors="replace"))

@@ -10,8 +10,8 @@ import pytest
 
 # The main thread waits for its turn to send and passes over interruptions, as a badly written clean-up might; signals keep coming.
 STUBBORN = """
-import contextlib, os, signal, threading, time
-from hibali.retry import Pace, pause
+import os, signal, threading, time
+from hibali.retry import Pace
 from hibali_cli import interruption
 
 interruption.listen_for_interruption()
@@ -25,10 +25,13 @@ def send():
 
 threading.Thread(target=send, daemon=True).start()
 pace = Pace(10_000)
-print("ready", flush=True)
 while True:
-    with contextlib.suppress(KeyboardInterrupt):
-        pace.take(1)
+    try:
+        print("ready", flush=True)
+        while True:
+            pace.take(1)
+    except KeyboardInterrupt:
+        continue
 """
 # A thread that reads from a server that never answers, and a main thread that waits for it at its end.
 WAITING = """
