@@ -12,6 +12,7 @@ from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, now, read_records, scheduled_by, write_atomic
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
@@ -57,7 +58,7 @@ class Book:
                 except OSError as problem:
                     raise IncompleteError(
                         "ledger-unwritable",
-                        f"the ledger cannot be written: {problem.strerror}",
+                        f"the ledger cannot be written: {reason_of(problem)}",
                         about=str(self._path(run_id)),
                     ) from None
         return self.load(run_id)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hibali.errors import (
-    AccessError,
     HibaliError,
     IncompleteError,
     NotFoundError,
@@ -20,6 +19,7 @@ from hibali.errors import (
 )
 from hibali.login import Login
 from hibali.shell import Process
+from hibali.system_errors import EXPLANATIONS, hint_of, words_of
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
@@ -227,13 +227,13 @@ class Connection:
         about = self._about(header)
         if code == "locked":
             return _locked(header, self.where)
-        message = printable(str(header.get("message", "")))
+        message = printable(words_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, about)
         if code == "overtaken":
             hint = "The same line again looks at what is there now, and goes on."
             return TryLaterError(code, message, about=about, hint=hint, transient=False)
-        return _error_of(code)(code, message, about=about)
+        return _error_of(code)(code, message, about=about, hint=hint_of(code))
 
     def _about(self, header: dict[str, Any]) -> str:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
@@ -298,7 +298,7 @@ class Connection:
 def agent_failed(reason: str, where: str) -> HibaliError:
     """The error for an exception in the agent, which is a bug of hibali: never tried again, the same would happen."""
     return HibaliError(
-        FAILED,
+        "agent-failed",  # problems.FAILED
         f"hibali's agent stopped because of a bug: {reason}",
         about=where,
         hint="Please report this line, with the version: hibali --version",
@@ -320,14 +320,10 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
 
 
 def _error_of(code: str) -> type[HibaliError]:
-    if code == "vanished":
-        return NotFoundError
-    if code == "denied":
-        return AccessError
+    known = EXPLANATIONS.get(code)
+    if known is not None:
+        return known.error
     if code in {
-        "no-space",
-        "no-quota",
-        "read-only",
         "unsafe-name",
         "reserved-name",
         "not-private",
@@ -336,9 +332,6 @@ def _error_of(code: str) -> type[HibaliError]:
     }:
         return RefusedError
     if code in {
-        "stale",
-        "input-output-error",
-        "timed-out",
         "lease-lost",
         "former-holds",
         "peer-lost",

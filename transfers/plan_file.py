@@ -18,6 +18,7 @@ from hibali.errors import UsageError
 from hibali.events import Failed
 from hibali.locations import Location
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
@@ -77,7 +78,7 @@ def write_plan(path: Path, header: Header, found: Survey) -> None:
     except OSError as problem:
         raise UsageError(
             "unwritable-file",
-            f"the plan cannot be written: {problem.strerror}",
+            f"the plan cannot be written: {reason_of(problem)}",
             about=str(path),
             hint="Give -o another place. Nothing was changed.",
         ) from None

@@ -11,7 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.locations import Location
 from transfers.adopting import Written
 from transfers.agent import frames
@@ -48,6 +48,7 @@ _Paths = list[bytes]  # inside the class `list` is a method
 
 _Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
+_NOT_A_FOLDER = "not-a-folder"
 _BATCH = 256
 _BATCHES_AHEAD = 3
 
@@ -85,6 +86,7 @@ class PosixStore:
         self._connection = connection
         self._opened = False
         self._quotas = False
+        self._file_above = False
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
@@ -125,6 +127,10 @@ class PosixStore:
             self._open()
         except NotFoundError:
             return None
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
+                raise
+            return None
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
@@ -153,7 +159,13 @@ class PosixStore:
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else frames.bytes_of(packed)
+            self._file_above = bool(answer.header["file_above"])
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        self._look()
+        return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
@@ -165,8 +177,8 @@ class PosixStore:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
         try:
             self._open()
-        except IncompleteError as problem:
-            if problem.code != "not-a-folder":
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
                 raise
             if self.stat() is not None:
                 return False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hibali.errors import IncompleteError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.entry import Entry
 from transfers.packing import group_units
@@ -58,7 +59,7 @@ def take_file(
         part.replace(file)
     except OSError as problem:
         raise IncompleteError(
-            "cannot-write", f"{problem.strerror or problem}", about=printable(os.fsencode(file))
+            "cannot-write", f"{reason_of(problem)}", about=printable(os.fsencode(file))
         ) from None
 
 

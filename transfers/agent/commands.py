@@ -76,7 +76,17 @@ def _look(header: Dict[str, Any]) -> Answer:
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
-    return {**place, **found, "room": room, "packed": _packed_at(_path(place))}, record
+    told = {"room": room, "packed": _packed_at(_path(place)), "file_above": _is_below_a_file(_path(place))}
+    return {**place, **found, **told}, record
+
+
+def _is_below_a_file(path: bytes) -> bool:
+    """Whether a part of the path before the last is something else than a folder."""
+    try:
+        os.stat(path)
+    except OSError as problem:
+        return problem.errno == errno.ENOTDIR
+    return False
 
 
 def _packed_at(path: bytes) -> Optional[str]:
