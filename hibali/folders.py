@@ -7,7 +7,8 @@ import stat
 import tempfile
 from pathlib import Path
 
-from hibali.errors import RefusedError
+from hibali.errors import RefusedError, UsageError
+from hibali.system_errors import passing, reason_of
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -16,7 +17,7 @@ def config_file(given: str | None = None) -> Path:
     """config.toml: what `--config` gave, else HIBALI_CONFIG, else the user's config folder; never the current folder."""
     named = given or os.environ.get("HIBALI_CONFIG")
     if named:
-        return Path(named).expanduser().absolute()
+        return _without_tilde(Path(named), "HIBALI_CONFIG" if not given else "--config")
     import platformdirs
 
     return Path(platformdirs.user_config_dir("hibali", appauthor=False)) / "config.toml"
@@ -24,12 +25,30 @@ def config_file(given: str | None = None) -> Path:
 
 def state_folder() -> Path:
     """HIBALI_STATE, else the user's state folder; made when missing, 0700, refused when others can write it."""
+    return private_folder(state_root())
+
+
+def state_root() -> Path:
+    """Where the state folder is, or will be."""
     named = os.environ.get("HIBALI_STATE")
     if named:
-        return private_folder(Path(named).expanduser().absolute())
+        return _without_tilde(Path(named), "HIBALI_STATE")
     import platformdirs
 
-    return private_folder(Path(platformdirs.user_state_dir("hibali", appauthor=False)))
+    return Path(platformdirs.user_state_dir("hibali", appauthor=False))
+
+
+def _without_tilde(path: Path, name: str) -> Path:
+    """An absolute path; raises `UsageError` for the home of somebody who has none."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise UsageError(
+            "no-home",
+            "the home folder that ~ means cannot be found",
+            about=f"{name}={path}",
+            hint="Write it in full.",
+        ) from None
 
 
 def private_folder(path: Path) -> Path:
@@ -41,9 +60,9 @@ def private_folder(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as problem:
-        raise RefusedError(
+        raise passing(problem, str(path)) or RefusedError(
             "state-unwritable",
-            f"cannot make this folder: {problem.strerror}",
+            f"cannot make this folder: {reason_of(problem)}",
             about=str(path),
             hint="Set HIBALI_STATE to a folder that is yours.",
         ) from None

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hibali.errors import IncompleteError, RefusedError, UsageError
+from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.folders import private_folder, state_folder
 from hibali.strict_json import line_of_json
+from hibali.system_errors import passing, reason_of
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
@@ -73,6 +74,16 @@ def ledger_folder(*names: str) -> Path:
     return folder
 
 
+def not_started(problem: OSError, path: Path) -> HibaliError:
+    """The error for a ledger that cannot be written before anything began: no ledger, no start."""
+    return passing(problem, str(path)) or RefusedError(
+        "ledger-unwritable",
+        f"the ledger cannot be written: {reason_of(problem)}",
+        about=str(path),
+        hint="Nothing was started. Make room there, or set HIBALI_STATE.",
+    )
+
+
 class Journal:
     """One append-only JSON-lines file, held open by the one process that writes it."""
 
@@ -86,12 +97,7 @@ class Journal:
             _end_torn_line(path, self._descriptor)
             sync_folder(path.parent)
         except OSError as problem:
-            raise RefusedError(
-                "ledger-unwritable",
-                f"the ledger cannot be written: {problem.strerror}",
-                about=str(path),
-                hint="Nothing was started. Make room there, or set HIBALI_STATE.",
-            ) from None
+            raise not_started(problem, path) from None
 
     def append(self, record: dict[str, Any], *, durable: bool = False) -> None:
         """Add one line; with `durable` it is on disk when this returns. Raises `IncompleteError`."""
@@ -104,7 +110,9 @@ class Journal:
                 self._unsynced = 0
         except OSError as problem:
             raise IncompleteError(
-                "ledger-unwritable", f"the ledger cannot be written: {problem.strerror}", about=str(self.path)
+                "ledger-unwritable",
+                f"the ledger cannot be written: {reason_of(problem)}",
+                about=str(self.path),
             ) from None
 
     def close(self) -> None:
@@ -130,19 +138,29 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         stream = path.open("rb")
     except FileNotFoundError:
         return
-    with stream:
+    with stream, _naming(path):
         yield from _records_in(stream)
 
 
 def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
     """The records behind `start` bytes of a journal, and where the next ones will begin: behind its last whole line."""
     try:
-        with path.open("rb") as stream:
+        with _naming(path), path.open("rb") as stream:
             stream.seek(start)
             whole, newline, _ = stream.read().rpartition(b"\n")
     except FileNotFoundError:
         return [], 0
     return list(_records_in(whole.splitlines())), start + len(whole) + len(newline)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name the file, which it does not by itself once that is open."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = problem.filename or str(path)
+        raise
 
 
 def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -154,10 +172,18 @@ def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
-    """Put `content` at `path` whole or not at all, durable when this returns; raises OSError.
+    """Put `content` at `path` whole or not at all, durable when this returns; raises an OSError that names `path`.
 
     With `mtime_ns` the file looks as if it had been written then.
     """
+    try:
+        _write_atomic(path, content, mode, mtime_ns)
+    except OSError as problem:
+        problem.filename, problem.filename2 = str(path), None
+        raise
+
+
+def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -> None:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
@@ -170,7 +196,8 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int
             os.close(descriptor)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that has become read-only keeps it
+            partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

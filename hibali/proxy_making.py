@@ -21,6 +21,7 @@ from hibali.hidden import hidden_variable
 from hibali.proxy import hours_minutes, no_tools, seconds_left, show_time
 from hibali.shell import run
 from hibali.sites import ProxySettings
+from hibali.system_errors import reason_of
 from hibali.text import printable
 
 _PATIENCE_SECONDS = 120.0
@@ -197,7 +198,7 @@ def read_passphrase(settings: ProxySettings, *, about: str) -> bytes | None:
     try:
         found = _find_passphrase(settings)
     except (ValueError, OSError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+        reason = reason_of(problem) if isinstance(problem, OSError) else str(problem)
         raise _no_passphrase(settings, reason or "it cannot be read", about) from None
     except HibaliError as problem:
         raise _no_passphrase(settings, problem.message, about) from None

@@ -16,6 +16,7 @@ from hibali.settings_parts import URL_PROTOCOLS_BUILT
 from hibali.settings_sites import SITE_NAME, read_document
 from hibali.settings_table import Wrong
 from hibali.sites import GlobusClient, Site
+from hibali.system_errors import unreadable
 from hibali.text import printable
 
 
@@ -148,6 +149,9 @@ def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:
     )
 
 
+_HINT = "Check --config and HIBALI_CONFIG."
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
@@ -156,8 +160,8 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as problem:
         message = f"not UTF-8 at byte {problem.start}"
     except OSError as problem:
-        message = problem.strerror or "cannot be read"
-    raise UsageError("unreadable-config", message, about=str(path), hint="Check --config and HIBALI_CONFIG.")
+        raise unreadable(problem, str(path), code="unreadable-config", hint=_HINT) from None
+    raise UsageError("unreadable-config", message, about=str(path), hint=_HINT)
 
 
 def _raise_syntax(problem: tomllib.TOMLDecodeError, path: Path) -> NoReturn:

@@ -17,6 +17,7 @@ from hibali.settings_lines import Keys, lines_of_table
 from hibali.settings_sites import read_document
 from hibali.settings_table import Wrong
 from hibali.sites import Site
+from hibali.system_errors import reason_of, unreadable
 from hibali.text import printable
 
 Change = Literal["added", "same", "replaced"]
@@ -133,10 +134,10 @@ def _read(config: str | None) -> tuple[Path, str, Settings]:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         text = ""
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(
-            "unreadable-config", f"cannot be read: {type(problem).__name__}", about=str(path)
-        ) from None
+    except OSError as problem:
+        raise unreadable(problem, str(path), code="unreadable-config") from None
+    except UnicodeDecodeError as problem:
+        raise UsageError("unreadable-config", f"not UTF-8 at byte {problem.start}", about=str(path)) from None
     return path, text, parse_settings(text, path)
 
 
@@ -265,5 +266,5 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
         write_atomic(target, after.encode("utf-8"))
     except OSError as problem:
         raise UsageError(
-            "config-unwritable", f"cannot be written: {problem.strerror}", about=str(path)
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
         ) from None

@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from hibali.errors import IncompleteError, NotFoundError, TryLaterError
 from hibali.retry import after_interruption
+from hibali.system_errors import reason_of
 
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
@@ -292,7 +293,7 @@ def _start(
     except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
         raise NotFoundError(
             "no-such-program",
-            f"cannot be run: {problem.strerror}",
+            f"cannot be run: {reason_of(problem)}",
             about=_word(argv[0]),
             hint="Is it installed and on PATH?",
         ) from None

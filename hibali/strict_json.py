@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.json_lines import RepeatedKey, find_repeated_keys, written_path
+from hibali.system_errors import unreadable
 from hibali.text import printable
 
 MAXIMUM_BYTES = 4 * 1024 * 1024
@@ -67,7 +68,7 @@ def read_json_file(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=str(path)) from None
+        raise unreadable(problem, str(path)) from None
     return read_json(text, str(path))
 
 

@@ -12,6 +12,7 @@ from typing import IO, Self
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, UsageError
 from hibali.ledger import sync_folder
+from hibali.system_errors import reason_of
 
 
 class WholeFile:
@@ -59,7 +60,7 @@ class WholeFile:
             raise self._broken(problem) from None
 
     def _broken(self, problem: OSError) -> IncompleteError:
-        reason = problem.strerror or "it failed"
+        reason = reason_of(problem)
         return IncompleteError("unwritable-file", f"it could not be written: {reason}", about=str(self.path))
 
     def __enter__(self) -> Self:
@@ -78,4 +79,4 @@ def _unwritable(path: Path, problem: OSError) -> NotFoundError | AccessError | U
         return NotFoundError("no-such-folder", "the folder it should be in is not there", about=str(path))
     if isinstance(problem, PermissionError):
         return AccessError("denied", "it may not be written there", about=str(path))
-    return UsageError("unwritable-file", problem.strerror or "it cannot be written", about=str(path))
+    return UsageError("unwritable-file", reason_of(problem), about=str(path))

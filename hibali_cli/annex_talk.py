@@ -13,6 +13,7 @@ from hibali.errors import HibaliError, UsageError
 from hibali.events import Event, Noted
 from hibali.locations import Location, read_location
 from hibali.settings import load_sites
+from hibali.system_errors import explain
 from hibali.text import printable
 from hibali_cli.annex_protocol import VERSION, Asked, line_of, read_request, told
 from transfers.annex_contents import AnnexContents
@@ -166,6 +167,9 @@ class Talk:
 def _words_for(problem: Exception) -> str:
     if isinstance(problem, HibaliError):
         return told(problem)
+    refused = explain(problem)
+    if refused is not None:
+        return told(refused)
     from hibali_cli.bug_report import write_bug_report
 
     where = write_bug_report(problem)

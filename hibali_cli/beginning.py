@@ -16,6 +16,7 @@ from hibali.settings import Settings
 from hibali.settings_edit import add_site
 from hibali.shell import has_terminal
 from hibali.sites import Site
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from hibali_cli.doctoring import visit_and_show
 from hibali_cli.importing import Wanted, change_of, choose, gather, show, take
@@ -171,9 +172,7 @@ def _local_site(common: Common, folder: str) -> str:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         hint = "Name another folder: hibali init --here FOLDER"
-        raise UsageError(
-            "no-folder", problem.strerror or "it cannot be made", about=str(path), hint=hint
-        ) from None
+        raise UsageError("no-folder", reason_of(problem), about=str(path), hint=hint) from None
     name = name_site(_LOCAL, settings.sites)
     table = {"kind": "local", "default_root": "data", "roots": {"data": str(path)}}
     change, site = add_site(common.config, name, table)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from hibali.account import account_names
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
@@ -80,7 +80,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -
         invocation=invocation,
         inputs=inputs_of_run(run, book, invocation, common.settings(), site, opener(site, tell), tell),
         published=run.ended or run.created,
-        agent=getpass.getuser(),
+        agent=account_names()[0],
         run=run,
         image_id=image,
         left=left,
@@ -108,7 +108,7 @@ def _parts_of_invocation(
         invocation=invocation,
         inputs=inputs_of_invocation(invocation, common.settings(), tell),
         published=f"{changed[:19]}Z",
-        agent=getpass.getuser(),
+        agent=account_names()[0],
         include=taking.include,
         **_beside(catalogue, pipeline, taking),
     )

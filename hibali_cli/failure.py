@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
 
-from hibali.errors import Exit, HibaliError, UsageError
+from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.folders import state_root
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside
@@ -44,7 +46,41 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
         return _interrupted(failure)
     if isinstance(failure, click.ClickException):
         return _usage(failure), int(Exit.USAGE)
+    refused = _refused_by_the_system(failure)
+    if refused is not None:
+        return refused, int(refused.exit)
     return _bug(failure), int(Exit.BUG)
+
+
+def _refused_by_the_system(failure: BaseException) -> HibaliError | None:
+    """The error for a full, read-only or broken filesystem, or for a limit of this machine; None for a bug."""
+    from hibali.system_errors import explain
+
+    if isinstance(failure, FileNotFoundError) and not failure.filename:
+        if not _has_current_folder():
+            return NotFoundError(
+                "no-current-folder", "the current folder was removed", hint="cd to a folder that exists."
+            )
+        if "temporary directory" in str(failure):
+            return IncompleteError(
+                "no-temporary-folder",
+                "no temporary folder can be written",
+                hint="Make room in /tmp, or set TMPDIR to a folder that has some.",
+            )
+    if isinstance(failure, RuntimeError) and "home directory" in str(failure):
+        return UsageError(
+            "no-home",
+            "the home folder that ~ means cannot be found",
+            hint="Set HOME, or write the path in full.",
+        )
+    return explain(failure, state=state_root())
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(os.getcwd())  # noqa: PTH109  # pathlib says the same in more steps
+    except OSError:
+        return False
 
 
 def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.errors import NotFoundError, RefusedError
 from hibali.proposals import profile, rclone, ssh_config
 from hibali.proposals.proposal import Found, Passed, Proposal, proposals_in
 from hibali.settings import Settings
 from hibali.settings_edit import Change, add_site, plan_site, render_site
 from hibali.sites import Site
+from hibali.system_errors import unreadable
 from hibali.text import printable
 from hibali_cli.options import Common
 
@@ -60,7 +61,7 @@ def _read(settings: Settings, source: str) -> bytes:
         hint = "It is ssh, rclone, a file, or a URL: hibali sites import ssh"
         raise NotFoundError("no-such-file", "there is no such file", about=source, hint=hint) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "it cannot be read", about=source) from None
+        raise unreadable(problem, source) from None
 
 
 def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.errors import Exit
+from hibali.errors import Exit, IncompleteError
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common, duration_of
 from hibali_cli.saving import SAVING, saving_of
@@ -289,7 +289,7 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as tell:
         if dry_run:
             found = plan_only(request, lambda plan: show_plan(common, plan), tell)
-            return 10 if detailed and found.changes else 0
+            return planned_exit(found, request.target.text, detailed=detailed)
         try:
             receipt = synchronise(request, tell)
         except KeyboardInterrupt:
@@ -297,6 +297,25 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
             raise
     tell_receipt(common, receipt)
     return int(receipt.exit)
+
+
+def planned_exit(found: Survey, target: str, *, detailed: bool) -> int:
+    """The exit code of a dry run: 6, said aloud, where a part of the source or the target could not be read."""
+    if found.unlisted:
+        tell_people(unread(found, target))
+        return int(Exit.INCOMPLETE)
+    return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
+
+
+def unread(found: Survey, target: str) -> IncompleteError:
+    """The error for a plan that does not know all there is."""
+    names = len(found.unlisted)
+    return IncompleteError(
+        "plan-incomplete",
+        f"the plan is not complete: {names} {'name' if names == 1 else 'names'} could not be read; see above",
+        about=target,
+        hint="Correct what is named above, then plan again.",
+    )
 
 
 def rules_of(options: dict[str, Any]) -> Rules:
@@ -331,7 +350,9 @@ def show_plan(common: Common, plan: Survey) -> None:
     planned = plan.planned()
     if common.json:
         common.output.record("planned", event_fields(planned))
-        common.output.record("end", {"count": count + 1, "exit": 0})
+        common.output.record(
+            "end", {"count": count + 1, "exit": int(Exit.INCOMPLETE if plan.unlisted else Exit.DONE)}
+        )
     else:
         common.output.say(
             f"{planned.files_to_move} of {planned.files} files ({planned.bytes_to_move} bytes) would move,"

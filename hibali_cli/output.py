@@ -218,8 +218,10 @@ def _valid_text(value: Any) -> Any:
 
 
 def _closed(problem: OSError | None = None) -> IncompleteError:
+    from hibali.system_errors import reason_of
+
     gone = isinstance(problem, BrokenPipeError)
-    reason = problem.strerror if problem and problem.strerror else "it is closed"
+    reason = reason_of(problem) if problem is not None and problem.errno else "it is closed"
     return IncompleteError(
         PIPE_CLOSED if gone else "stdout-unwritable",
         f"results could not be written to stdout: {reason}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hibali.errors import Exit
 from hibali_cli.options import Common
 from hibali_cli.records import event_fields
 
@@ -28,7 +29,8 @@ def show_summary(common: Common, plan: Survey, saved: str) -> None:
             fields = {"action": verb, "because": because, "names": names[reason], "bytes": sizes[reason]}
             common.output.record("reason", fields)
         common.output.record("planned", event_fields(planned))
-        common.output.record("end", {"count": len(names) + 1, "exit": 0})
+        code = Exit.INCOMPLETE if plan.unlisted else Exit.DONE
+        common.output.record("end", {"count": len(names) + 1, "exit": int(code)})
         return
     if names:
         rows = [(*reason, names[reason], sizes[reason]) for reason in sorted(names)]

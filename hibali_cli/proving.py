@@ -16,6 +16,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.locations import read_location
+from hibali.system_errors import unreadable
 from hibali_cli.failure import tell_people
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
@@ -83,7 +84,7 @@ def _read(given: str, *, bag: bool) -> Manifest:
     except PermissionError:
         raise AccessError("denied", "this file may not be read", about=given) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=given) from None
+        raise unreadable(problem, given) from None
 
 
 def _tell(common: Common, receipt: Receipt) -> None:

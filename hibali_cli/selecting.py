@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hibali.settings_values import read_duration, read_size
+from hibali.system_errors import unreadable
 
 _SECOND = 1_000_000_000
 
@@ -82,7 +83,7 @@ def take_selection(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
-    from hibali.errors import NotFoundError, UsageError
+    from hibali.errors import NotFoundError
     from transfers.selection import read_names
 
     try:
@@ -90,5 +91,5 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     except FileNotFoundError:
         raise NotFoundError("no-such-file", "there is no such list of names", about=listed) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=listed) from None
+        raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")

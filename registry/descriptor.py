@@ -10,6 +10,7 @@ from typing import Any
 from hibali.errors import NotFoundError, UsageError
 from hibali.json_lines import find_lines, written_path
 from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, find_repeated, read_json
+from hibali.system_errors import unreadable
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -52,9 +53,10 @@ def read_file_bytes(path: Path) -> bytes:
             return stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or "cannot be read"
-        raise UsageError("unreadable-file", reason, about=str(path)) from None
+    except OSError as problem:
+        raise unreadable(problem, str(path)) from None
+    except ValueError:
+        raise UsageError("unreadable-file", "cannot be read", about=str(path)) from None
 
 
 def find_problems(document: Any) -> list[Problem]:

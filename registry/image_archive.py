@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.guarded_tar import BrokenArchiveError, Forward, Hashed, members
 from registry.image_layout import Member, Saved, read_saved
@@ -54,7 +55,7 @@ def read_archive(path: Path, name: str = "") -> Archive:
     except FileNotFoundError:
         raise NotFoundError("no-such-file", "there is no such image archive", about=about) from None
     except OSError as problem:
-        raise _bad(problem.strerror or "it cannot be read", about) from None
+        raise _bad(reason_of(problem), about) from None
 
 
 def _read(stream: IO[bytes], size: int, name: str, about: str) -> Archive:

@@ -20,6 +20,7 @@ from hibali.errors import (
     RefusedError,
     TryLaterError,
 )
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.image_record import ImageRecord
 
@@ -137,11 +138,13 @@ class FolderShelf:
             raise
         except PermissionError as problem:
             raise AccessError(
-                "denied", f"the folder of images: {problem.strerror}", about=self.about
+                "denied", f"the folder of images: {reason_of(problem)}", about=self.about
             ) from None
         except OSError as problem:
             raise IncompleteError(
-                "remote-failed", f"the folder of images cannot be used: {problem.strerror}", about=self.about
+                "remote-failed",
+                f"the folder of images cannot be used: {reason_of(problem)}",
+                about=self.about,
             ) from None
 
 

@@ -15,6 +15,7 @@ from hibali.errors import NotFoundError, UsageError
 from hibali.nearest import nearest
 from hibali.ranges import write_ranges
 from hibali.strict_json import JsonProblemError, read_json
+from hibali.system_errors import unreadable
 from registry.invocation import Invocation, check_invocation, find_invocation_problems
 from registry.pipeline import Input, Pipeline
 from registry.problem import InvocationError, Problem, ProblemsError
@@ -124,7 +125,7 @@ def _read_text(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=str(path)) from None
+        raise unreadable(problem, str(path)) from None
     if len(content) > _MAXIMUM_BYTES:
         raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], about=str(path))
     try:

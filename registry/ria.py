@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.shell import run
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.git import Git
 
@@ -136,7 +137,7 @@ def _make_here(place: RiaPlace) -> None:
             return
         raise IncompleteError(
             "cannot-make-dataset",
-            f"the dataset cannot be made: {problem.strerror}",
+            f"the dataset cannot be made: {reason_of(problem)}",
             about=printable(place.folder),
         ) from None
 

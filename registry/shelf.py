@@ -12,6 +12,7 @@ from pathlib import Path
 from hibali.errors import IncompleteError, RefusedError
 from hibali.folders import private_folder
 from hibali.ledger import sync_folder, write_atomic
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.deprecation import FILE as DEPRECATED
 from registry.pipeline import Pipeline
@@ -117,7 +118,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise IncompleteError(
             "catalogue-unwritable",
-            f"the catalogue cannot be changed: {problem.strerror}",
+            f"the catalogue cannot be changed: {reason_of(problem)}",
             about=str(path),
             hint="Make room there and type the same line again.",
         ) from None

@@ -20,6 +20,7 @@ from hibali.ledger import (
     write_atomic,
 )
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from runs.queued import Queued
 from runs.run import RUN_ID, Run, check_run_id, fold_records
 
@@ -65,7 +66,7 @@ class Book:
                 except OSError as problem:
                     raise IncompleteError(
                         "ledger-unwritable",
-                        f"the ledger cannot be written: {problem.strerror}",
+                        f"the ledger cannot be written: {reason_of(problem)}",
                         about=str(self._path(run_id)),
                     ) from None
         return self.load(run_id)

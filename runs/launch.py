@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from hibali import __version__
+from hibali.claim import Claim
 from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
-from hibali.ledger import new_identifier
+from hibali.ledger import new_identifier, not_started
 from hibali.locations import Location, work_path
 from hibali.sites import SchedulerSettings, Site
 from hibali.text import path_fields
@@ -125,9 +127,9 @@ def launch(
     key = _key(request, texts)
     with ExitStack() as turns:
         if request.line:
-            turns.enter_context(book.claim(request.line, tell=tell))
+            turns.enter_context(_claimed(book, request.line, tell))
             _check_line(request, book)
-        turns.enter_context(book.claim(key, tell=tell))
+        turns.enter_context(_claimed(book, key, tell))
         run = None if request.new else book.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
@@ -176,6 +178,14 @@ def _key(request: Request, identities: Sequence[str]) -> str:
 def request_key(request: Request, far: Far) -> str:
     """The key of a request at its site, which is asked only where inputs lie there."""
     return _key(request, [identity.text for identity in _locate(request, far)[1]])
+
+
+def _claimed(book: Book, key: str, tell: Listener) -> Claim:
+    """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
+    try:
+        return book.claim(key, tell=tell)
+    except OSError as problem:
+        raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
 
 def _check_line(request: Request, book: Book) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hibali.errors import IncompleteError, UsageError
 from hibali.ledger import Journal, ledger_folder, read_records
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.datasets.contents import is_reserved, look_into
 
@@ -103,5 +104,5 @@ def _book() -> Path:
 def unreadable(path: bytes, problem: OSError) -> UsageError:
     """The error for an input that cannot be read."""
     return UsageError(
-        "unreadable-input", f"the input cannot be read: {problem.strerror}", about=printable(path)
+        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", about=printable(path)
     )

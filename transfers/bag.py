@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from hibali.errors import IncompleteError, RefusedError, UsageError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from hibali.whole_file import WholeFile
 from transfers.inventory import Hashed, Inventory
@@ -89,7 +90,7 @@ def _check_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         standing = [name for name in (MANIFEST, INFO, DECLARATION, TAG_MANIFEST) if (folder / name).exists()]
     except OSError as problem:
-        reason = problem.strerror or "it failed"
+        reason = reason_of(problem)
         raise UsageError("unwritable-folder", f"it cannot be made: {reason}", about=str(folder)) from None
     if standing:
         raise RefusedError(

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hibali.errors import (
-    AccessError,
     HibaliError,
     IncompleteError,
     NotFoundError,
@@ -20,6 +19,7 @@ from hibali.errors import (
 )
 from hibali.login import Login
 from hibali.shell import Process
+from hibali.system_errors import EXPLANATIONS, hint_of, words_of
 from hibali.text import printable
 from transfers.agent import frames
 from transfers.agent.channel import SILENCE_SECONDS
@@ -228,7 +228,7 @@ class Connection:
         about = self._about(header)
         if code == "locked":
             return _locked(header, self.where)
-        message = printable(str(header.get("message", "")))
+        message = printable(words_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, about)
         if code == "overtaken":
@@ -305,7 +305,7 @@ _HINTS = {
 def agent_failed(reason: str, where: str) -> HibaliError:
     """The error for an exception in the agent, which is a bug of hibali: never tried again, the same would happen."""
     return HibaliError(
-        FAILED,
+        "agent-failed",  # problems.FAILED
         f"hibali's agent stopped because of a bug: {reason}",
         about=where,
         hint="Please report this line, with the version: hibali --version",
@@ -328,18 +328,14 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
 
 def error_from(code: str, message: str, about: str) -> HibaliError:
     """The error for a code and a message that an agent tells."""
-    return _error_of(code)(code, message, about=about, hint=_HINTS.get(code, ""))
+    return _error_of(code)(code, message, about=about, hint=_HINTS.get(code) or hint_of(code))
 
 
 def _error_of(code: str) -> type[HibaliError]:
-    if code == "vanished":
-        return NotFoundError
-    if code == "denied":
-        return AccessError
+    known = EXPLANATIONS.get(code)
+    if known is not None:
+        return known.error
     if code in {
-        "no-space",
-        "no-quota",
-        "read-only",
         "unsafe-name",
         "reserved-name",
         "not-private",
@@ -350,9 +346,6 @@ def _error_of(code: str) -> type[HibaliError]:
     }:
         return RefusedError
     if code in {
-        "stale",
-        "input-output-error",
-        "timed-out",
         "lease-lost",
         "former-holds",
         "peer-lost",

@@ -10,6 +10,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Listing, Noted
 from hibali.ledger import now, scheduled_by
 from hibali.locations import Location
+from hibali.system_errors import hint_of, words_of
 from hibali.text import printable
 from transfers.adopting import Adopter
 from transfers.agent.identity import Identity
@@ -48,7 +49,7 @@ from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.remembering import RememberingSide
 from transfers.request import Request
 from transfers.single import SingleSource, SingleTarget
-from transfers.store import Store
+from transfers.store import ChecksAbove, Store
 from transfers.survey import Survey, missing_source, survey
 from transfers.unproven import UnprovenSide
 
@@ -341,6 +342,13 @@ class Ends(Call):
         """List and plan."""
         self.tell(Listing())
         exists = self._target.stat() is not None
+        if not exists and isinstance(self._target, ChecksAbove) and self._target.file_above():
+            raise RefusedError(
+                "not-a-folder",
+                f"the target cannot be made: {words_of('not-a-folder')}",
+                about=self._request.target.text,
+                hint=hint_of("not-a-folder"),
+            )
         target: Side = self._target
         if isinstance(self._source, SingleSource):
             target = SingleTarget(self._target, self._source.entry().path)

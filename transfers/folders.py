@@ -34,7 +34,7 @@ def make_place(location: Location, tell: Listener = ignore) -> bool:
         check_guarded(location, store.where, tell)
         try:
             store.make_root()
-        except IncompleteError as problem:
+        except (IncompleteError, RefusedError) as problem:
             if problem.code not in _IN_THE_WAY:
                 raise
             raise _in_the_way(location) from None

@@ -14,7 +14,7 @@ from transfers.connection import Connection
 from transfers.flow import Flow
 from transfers.going_on import is_lost
 from transfers.store import Item, Payload, Problem
-from transfers.units import data_header, unit_header
+from transfers.units import data_header, problem_from, unit_header
 
 
 class Landing(Protocol):
@@ -119,10 +119,7 @@ class Sender:
         with self.connection.understanding():
             number = None if header["unit"] is None else int(header["unit"])
             done = [int(one) for one in header["done"]]
-            failed = {
-                int(one): Problem(str(code), str(words), again=bool(again))
-                for one, (code, words, again) in header["failed"]
-            }
+            failed = {int(one): problem_from(problem) for one, problem in header["failed"]}
         if number is None:
             self._large_landed(done, failed)
             return

@@ -19,6 +19,7 @@ from hibali.events import Failed
 from hibali.locations import Location
 from hibali.signing import sign
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
@@ -80,7 +81,7 @@ def write_plan(path: Path, header: Header, found: Survey) -> None:
     except OSError as problem:
         raise UsageError(
             "unwritable-file",
-            f"the plan cannot be written: {problem.strerror}",
+            f"the plan cannot be written: {reason_of(problem)}",
             about=str(path),
             hint="Give -o another place. Nothing was changed.",
         ) from None

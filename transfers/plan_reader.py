@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.strict_json import read_json
+from hibali.system_errors import unreadable
 from transfers.plan import Verb
 from transfers.plan_fields import WrongLineError, action_of, name, number, only, rules_of, text, truth
 from transfers.plan_file import Header, Place, signed_content, totals
@@ -63,7 +64,7 @@ def read_plan(path: Path) -> SavedPlan:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "there is no such plan", about=str(path)) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", problem.strerror or "cannot be read", about=str(path)) from None
+        raise unreadable(problem, str(path)) from None
     with stream:
         reading = _Reading(stream, str(path))
         try:

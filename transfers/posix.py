@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.adopting import Written
@@ -54,6 +54,7 @@ _Found = list[Identity | None]
 
 _Troubles = list[tuple[bytes, Problem]]
 _SEEN_SECONDS = 10.0
+_NOT_A_FOLDER = "not-a-folder"
 _BATCH = 256
 _BATCHES_AHEAD = 3
 
@@ -93,6 +94,7 @@ class PosixStore:
         self._connection = connection
         self._opened = False
         self._quotas = False
+        self._file_above = False
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
@@ -132,6 +134,10 @@ class PosixStore:
         try:
             self._open()
         except NotFoundError:
+            return None
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
+                raise
             return None
         asked = {"path": frames.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
@@ -194,7 +200,13 @@ class PosixStore:
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else frames.bytes_of(packed)
             self._identity = check_identity(answer.header["identity"])
+            self._file_above = bool(answer.header["file_above"])
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        self._look()
+        return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
@@ -209,8 +221,8 @@ class PosixStore:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
         try:
             self._open()
-        except IncompleteError as problem:
-            if problem.code != "not-a-folder":
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
                 raise
             if self.stat() is not None:
                 return False

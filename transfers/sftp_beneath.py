@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hibali.system_errors import words_of
 from transfers import sftp_wire as wire
 from transfers.entry import Kind
 from transfers.sftp_channel import StatusError
@@ -89,13 +90,13 @@ class Beneath:
                     wrong[folder] = problem_of(problem)
                 continue
             if kind is Kind.LINK:
-                wrong[folder] = Problem("symlink-in-the-way", "Too many levels of symbolic links")
+                wrong[folder] = Problem("symlink-in-the-way", words_of("symlink-in-the-way"))
             elif kind is not Kind.FOLDER:
-                wrong[folder] = Problem("not-a-folder", "Not a directory")
+                wrong[folder] = Problem("not-a-folder", words_of("not-a-folder"))
         return wrong, missing
 
 
-_VANISHED = Problem("vanished", "No such file or directory")
+_VANISHED = Problem("vanished", words_of("vanished"))
 
 
 def _above(path: bytes) -> list[bytes]:

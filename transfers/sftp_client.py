@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
+from hibali.system_errors import words_of
 from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.entry import Entry, Kind
@@ -292,7 +293,7 @@ class Client:
             space = self.space(folder)
             full = space.free_bytes is not None and space.free_bytes < max(size, _ROOM_KEPT)
             if full or space.free_inodes == 0:
-                return Problem("no-space", "No space left on device")
+                return Problem("no-space", words_of("no-space"))
         return problem_of(problem)
 
     def close(self) -> None:
@@ -301,8 +302,8 @@ class Client:
 
 
 _PROBLEMS = {
-    wire.NO_SUCH_FILE: ("vanished", "No such file or directory"),
-    wire.PERMISSION_DENIED: ("denied", "Permission denied"),
+    wire.NO_SUCH_FILE: ("vanished", words_of("vanished")),
+    wire.PERMISSION_DENIED: ("denied", words_of("denied")),
     wire.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
     wire.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
     wire.END_OF_FILE: ("source-changed", "it ended early"),

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 
+from hibali.system_errors import words_of
 from transfers.entry import Kind, Proof
 from transfers.sftp_beneath import Beneath
 from transfers.sftp_channel import StatusError
@@ -165,7 +166,7 @@ class Landing:
             refused = client.settle([pending])
             try:
                 if kind_of(client.attributes_of(look)) is not Kind.FOLDER:
-                    one.problem = Problem("not-a-folder", "Not a directory")
+                    one.problem = Problem("not-a-folder", words_of("not-a-folder"))
             except StatusError as problem:
                 one.problem = self._partials.why(refused or problem, one)
 

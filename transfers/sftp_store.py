@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.system_errors import hint_of, words_of
 from hibali.text import printable
 from transfers import sftp_wire as wire
 from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
@@ -224,7 +225,18 @@ class SftpStore:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
                 about = f"{self._client.where}:{printable(path)}"
-                raise IncompleteError("not-a-folder", "Not a directory", about=about)
+                raise RefusedError(
+                    "not-a-folder", words_of("not-a-folder"), about=about, hint=hint_of("not-a-folder")
+                )
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        parts = self.where.strip(b"/").split(b"/")
+        for count in range(len(parts) - 1, 0, -1):
+            found = self._client.stat(b"/" + b"/".join(parts[:count]), follow=True)
+            if found is not None:
+                return kind_of(found) is not Kind.FOLDER
+        return False
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hibali.errors import IncompleteError
 from hibali.locations import Location
@@ -59,6 +59,14 @@ class Facts:
     writable: bool = True  # False where everything is only read
     complete: bool = True  # a listing that ends normally has everything; where that is never sure, nothing is deleted by it
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
+
+
+@runtime_checkable
+class ChecksAbove(Protocol):
+    """A store with folders that sees why its root cannot be made."""
+
+    def file_above(self) -> bool:
+        """Whether a part of the root's path is a file, so that the root neither exists nor can be made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hibali.errors import IncompleteError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.entry import Entry
 from transfers.packing import group_units
@@ -77,9 +78,7 @@ def _differs(about: str) -> IncompleteError:
 
 
 def _unwritable(problem: OSError, file: Path) -> IncompleteError:
-    return IncompleteError(
-        "cannot-write", f"{problem.strerror or problem}", about=printable(os.fsencode(file))
-    )
+    return IncompleteError("cannot-write", reason_of(problem), about=printable(os.fsencode(file)))
 
 
 def _part_of(file: Path) -> Path:

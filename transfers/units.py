@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from typing import Any
 
+from hibali.system_errors import words_of
 from transfers.agent import frames
 from transfers.connection import Connection
 from transfers.entry import Kind, Proof
@@ -68,7 +69,7 @@ def problem_from(found: Any) -> Problem:
     """The agent's [code, message, again]."""
     try:
         code, message, again = found
-        return Problem(str(code), str(message), again=bool(again))
+        return Problem(str(code), words_of(str(code), str(message)), again=bool(again))
     except (TypeError, ValueError):
         return Problem("failed", "the agent gave no reason")
 
@@ -95,9 +96,7 @@ def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, diges
         raise connection.broken("sent data without its sizes")
     if len(sizes) != count or len(digests) != count:
         raise connection.broken("sent data that does not add up")
-    problems = {
-        int(position): Problem(str(p[0]), str(p[1]), again=bool(p[2])) for position, p in found.items()
-    }
+    problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
         raise connection.broken("told a problem of nothing that was asked")
     for position, item in enumerate(unit.items):

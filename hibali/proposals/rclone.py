@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.proposals.proposal import Found, Passed, Proposal, name_site
 from hibali.settings_edit import check_site_table
+from hibali.system_errors import reason_of
 from hibali.text import printable
 
 _MOST_BYTES = 1 << 20
@@ -42,9 +43,7 @@ def propose(path: Path, taken: Sequence[str]) -> list[Found]:
     except FileNotFoundError:
         raise NotFoundError("no-such-file", "rclone has no configuration there", about=str(path)) from None
     except OSError as problem:
-        raise UsageError(
-            "unreadable-file", problem.strerror or "it cannot be read", about=str(path)
-        ) from None
+        raise UsageError("unreadable-file", reason_of(problem), about=str(path)) from None
     if len(text) > _MOST_BYTES:
         raise UsageError("too-large", f"it is larger than {_MOST_BYTES} bytes", about=str(path))
     return propose_remotes(read_remotes(text, str(path)), str(path), taken)

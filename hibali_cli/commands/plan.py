@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import command as as_command
-from hibali_cli.moving import add_planning_options, rules_of, show_plan, take_recorded
+from hibali_cli.moving import add_planning_options, planned_exit, rules_of, show_plan, take_recorded
 from hibali_cli.options import OUTPUT_FILE, Common
 
 
@@ -65,4 +65,4 @@ def command(
 
     with listening(common, f"plan {source} {target}", ends_at_plan=True) as tell:
         found = plan_only(request, show, tell, save=None if output is None else Path(output))
-    return 10 if detailed_exit_code and found.changes else 0
+    return planned_exit(found, target, detailed=detailed_exit_code)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.remote import (
     LARGEST_FILE,
@@ -135,6 +136,6 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise IncompleteError(
             "remote-failed",
-            f"the folder cannot be used: {problem.strerror}",
+            f"the folder cannot be used: {reason_of(problem)}",
             about=printable(os.fsencode(path)),
         ) from None

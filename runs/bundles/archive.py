@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, NoReturn, Self
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from hibali.whole_file import WholeFile
 from runs.bundles.members import MOST_MEMBERS, is_folder, is_member
@@ -91,7 +92,7 @@ class ArchiveWriter:
     def _broken(self, problem: OSError) -> IncompleteError:
         return IncompleteError(
             "unwritable-file",
-            f"it could not be written: {problem.strerror or 'it failed'}",
+            f"it could not be written: {reason_of(problem)}",
             about=str(self._file.path),
         )
 
@@ -120,9 +121,7 @@ class Archive:
         except PermissionError:
             raise AccessError("denied", "this file may not be read", about=self.about) from None
         except OSError as problem:
-            raise UsageError(
-                "unreadable-file", problem.strerror or "it cannot be read", about=self.about
-            ) from None
+            raise UsageError("unreadable-file", reason_of(problem), about=self.about) from None
         try:
             self.size = os.fstat(stream.fileno()).st_size
             with self._translated("its list of members"):

@@ -15,6 +15,7 @@ from hibali.events import Listener, ignore
 from hibali.folders import private_folder, state_folder
 from hibali.locations import Location
 from hibali.sites import local_site
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.book import Book
 from runs.bundles.archive import BLOCK, ArchiveWriter
@@ -84,7 +85,7 @@ def _read(path: Path) -> Iterator[bytes]:
     except OSError as problem:
         raise RefusedError(
             "input-changed",
-            f"it cannot be read any more: {problem.strerror}",
+            f"it cannot be read any more: {reason_of(problem)}",
             about=printable(os.fsencode(path)),
         ) from None
 

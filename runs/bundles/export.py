@@ -13,6 +13,7 @@ from pathlib import Path
 from hibali import __version__
 from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
 from hibali.ledger import sync_folder, write_atomic
+from hibali.system_errors import reason_of
 from registry.pipeline import Pipeline
 from runs.bundles.archive import ArchiveWriter
 from runs.bundles.compose import left_facts, manifest_of, run_facts
@@ -165,7 +166,7 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
     except PermissionError:
         raise AccessError("denied", "it may not be written there", about=str(target)) from None
     except OSError as problem:
-        reason = problem.strerror or "it failed"
+        reason = reason_of(problem)
         raise IncompleteError(
             "unwritable-file", f"it could not be written: {reason}", about=str(target)
         ) from None

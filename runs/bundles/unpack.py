@@ -12,6 +12,7 @@ from pathlib import Path
 from hibali.errors import IncompleteError, RefusedError
 from hibali.folders import private_folder, state_folder
 from hibali.ledger import sync_folder
+from hibali.system_errors import reason_of
 from runs.bundles.archive import Archive
 from runs.bundles.members import path_of
 from runs.bundles.read import Bundle, large_members
@@ -49,9 +50,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
         partial.rename(final)
         sync_folder(parent)
     except OSError as problem:
-        raise IncompleteError(
-            "not-unpacked", problem.strerror or "it could not be written", about=str(parent)
-        ) from None
+        raise IncompleteError("not-unpacked", reason_of(problem), about=str(parent)) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final

@@ -9,7 +9,7 @@ from hibali.events import Listener
 from hibali.plugins import load
 from hibali.proxy import ready_proxy, seconds_left, show_time
 from hibali.sites import Site, SshSettings
-from runs.doctor.network import ask_ssh, connect_once, goes_straight, knows_key, ssh_address
+from runs.doctor.network import ask_ssh, connect_once, goes_straight, greeted, knows_key, ssh_address
 from runs.doctor.walk import Walk
 
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
@@ -56,11 +56,14 @@ def _look_at_data_host(walk: Walk, ssh: SshSettings, host: str) -> None:
         walk.skip([step], way)
         return
     address, port = ssh_address(says, host)
-    if not connect_once(walk, address, port, greets="SSH-", step=step):
+    found = greeted(walk, address, port, greets="SSH-", step=step)
+    if not found:
         return
     if knows_key(says, host) is False:
         hint = "Log in once by hand, and check the key with the site."
-        walk.warn(step, f"the key of {host} is in none of ssh's files", hint)
+        walk.warn(step, f"{found}; its host key is in none of ssh's files", hint)
+    else:
+        walk.ok(step, found)
 
 
 def _look_at_gridftp(walk: Walk, ssh: SshSettings, url: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from hibali import shell
 from hibali.errors import NotFoundError, TryLaterError, UsageError
 from hibali.proposals.ssh_config import read_told
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.doctor.walk import Walk
 
@@ -67,7 +68,18 @@ def ssh_address(says: dict[str, str], host: str) -> tuple[str, int]:
 
 
 def connect_once(walk: Walk, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
-    """One TCP connection, which is closed again; a server's first line has to begin with `greets`."""
+    """The step of `greeted`; returns whether it was well."""
+    found = greeted(walk, host, port, greets=greets, step=step)
+    if found:
+        walk.ok(step, found)
+    return bool(found)
+
+
+def greeted(walk: Walk, host: str, port: int, *, greets: str = "", step: str) -> str:
+    """One TCP connection, which is closed again; a server's first line has to begin with `greets`.
+
+    Returns what there is to say of it; empty where `step` was told as a fault.
+    """
     about = f"{host} port {port}"
     began = time.monotonic()
     try:
@@ -79,18 +91,17 @@ def connect_once(walk: Walk, host: str, port: int, *, greets: str = "", step: st
             step,
             TryLaterError(
                 "unreachable",
-                f"nobody answers: {problem.strerror or 'no answer in time'}",
+                f"nobody answers: {reason_of(problem)}",
                 about=about,
                 hint=f"Does the site need a VPN, or a jump host? By hand: nc -vz {host} {port}",
             ),
         )
-        return False
+        return ""
     if not greeting.startswith(greets):
         said = printable(greeting) or "nothing"
         walk.fault(step, _wrong_greeting(greets, said, about))
-        return False
-    walk.ok(step, f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}")
-    return True
+        return ""
+    return f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
 
 
 def _wrong_greeting(greets: str, said: str, about: str) -> TryLaterError:

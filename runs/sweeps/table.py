@@ -17,6 +17,7 @@ from hibali.errors import UsageError
 from hibali.ledger import write_atomic
 from hibali.locations import Location
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from runs.run import Run
 from runs.sweeps.sweep import sweep_of
@@ -77,7 +78,7 @@ def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) 
         write_atomic(path, content, mode=0o666)
     except OSError as problem:
         raise UsageError(
-            "table-unwritable", f"the table cannot be written: {problem.strerror}", about=str(path)
+            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", about=str(path)
         ) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import socket
@@ -10,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hibali import shell
+from hibali.account import account_names
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.ledger import ledger_folder, write_atomic
+from hibali.system_errors import reason_of
 from runs.unattended.crontab import crontab_line, split_block, with_block
 from runs.unattended.schedule import Installer, Schedule, Schedules
 from runs.unattended.schedules_file import alone
@@ -114,7 +115,7 @@ def systemd_answers() -> bool:
 
 def lingers() -> bool:
     """Whether the user's systemd goes on when nobody is logged in (loginctl(1), enable-linger)."""
-    return (Path("/var/lib/systemd/linger") / getpass.getuser()).exists()
+    return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
 
 
 def _own_minute() -> int:
@@ -227,7 +228,7 @@ def _write_unit(path: Path, text: str) -> None:
         write_atomic(path, content, mode=0o644)
     except OSError as problem:
         raise UsageError(
-            "config-unwritable", f"cannot be written: {problem.strerror}", about=str(path)
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
         ) from None
 
 

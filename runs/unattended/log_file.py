@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hibali.errors import RefusedError
+from hibali.system_errors import reason_of
 from runs.unattended.firings import schedule_folder
 
 _LARGE = 1024 * 1024
@@ -36,7 +37,7 @@ class Log:
             self.stream: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
         except OSError as problem:
             raise RefusedError(
-                "ledger-unwritable", f"the log cannot be written: {problem.strerror}", about=str(path)
+                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", about=str(path)
             ) from None
 
     def say(self, text: str) -> None:

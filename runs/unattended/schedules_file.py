@@ -17,6 +17,7 @@ from hibali.ledger import ledger_folder, write_atomic
 from hibali.settings import SettingsError
 from hibali.settings_lines import line_of_key
 from hibali.settings_table import Wrong
+from hibali.system_errors import reason_of
 from runs.unattended.schedule import Notices, Schedule, Schedules, read_schedules
 
 
@@ -121,7 +122,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Sche
             write_atomic(target, after.encode("utf-8"))
         except OSError as problem:
             raise UsageError(
-                "config-unwritable", f"cannot be written: {problem.strerror}", about=str(path)
+                "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
             ) from None
     return path
 

@@ -15,6 +15,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageErro
 from hibali.hidden import remember_secret
 from hibali.ledger import now, write_atomic
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.web import post_json
 from runs.unattended.firings import Firing, schedule_folder
@@ -74,7 +75,7 @@ def _keep(schedule: str, told: Told, say: Say) -> None:
     try:
         write_atomic(_told_file(schedule), line_of_json(told.to_record()).encode("ascii") + b"\n")
     except OSError as problem:
-        say(f"what was told cannot be kept: {problem.strerror}")
+        say(f"what was told cannot be kept: {reason_of(problem)}")
 
 
 def give_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
@@ -146,9 +147,7 @@ def _secret(notices: Notices) -> str:
             with Path(notices.secret_file).open("rb") as stream:
                 found = stream.read(_MOST_SECRET + 1)
         except OSError as problem:
-            raise IncompleteError(
-                "no-secret", problem.strerror or "unreadable", about=notices.secret_file
-            ) from None
+            raise IncompleteError("no-secret", reason_of(problem), about=notices.secret_file) from None
     else:
         return ""
     secret = found.decode("utf-8", "replace").strip()

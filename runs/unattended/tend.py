@@ -8,6 +8,7 @@ from pathlib import Path
 from hibali.errors import HibaliError, IncompleteError
 from hibali.ledger import write_atomic
 from hibali.settings import Settings, load_sites
+from hibali.system_errors import reason_of
 from runs.unattended.credentials import Credential
 from runs.unattended.fire import fire_due
 from runs.unattended.firings import read_firings
@@ -65,7 +66,7 @@ def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[
         write_atomic(file, current_metrics(schedules, credentials).encode("utf-8"), mode=0o644)
     except OSError as problem:
         raise IncompleteError(
-            "unwritable-file", f"the metrics cannot be written: {problem.strerror}", about=str(file)
+            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", about=str(file)
         ) from None
 
 

@@ -51,6 +51,29 @@ def test_a_proxy_is_looked_at_before_the_login_and_the_data_host_and_gridftp_aft
     assert (verdicts["login"], verdicts["gridftp"]) == ("not-tried", "not-tried")
 
 
+def test_a_data_host_whose_key_is_unknown_is_told_once(
+    hibali: Any, ssh_server: SshServer, tmp_path: Path
+) -> None:
+    add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
+    nobody = tmp_path / "known_hosts"
+    nobody.touch()
+    ways = tmp_path / "ways"
+    named = ssh_server.config.read_text()
+    lines = [line for line in named.splitlines() if "KnownHosts" not in line and not line.startswith("Host ")]
+    unknown = "\n".join(["Host data", *lines, f"UserKnownHostsFile {nobody}", "GlobalKnownHostsFile none"])
+    ways.write_text(f"{named}\n{unknown}\n")
+    config: Path = hibali.home.config
+    text = config.read_text().replace(f'"{ssh_server.config}"', f'"{ways}"')
+    config.write_text(text.replace("\nhost = ", '\ndata_host = "data"\nhost = '))
+    lines_told = [line for line in hibali("doctor", "far", "--json", exit=0).lines if line["kind"] == "step"]
+    names = [line["name"] for line in lines_told]
+    assert sorted(set(names)) == sorted(names)
+    (told,) = (line for line in lines_told if line["name"] == "data host")
+    assert told["verdict"] == "warning"
+    assert "host key is in none of ssh's files" in told["found"]
+    assert "answers in" in told["found"]
+
+
 def test_globus_is_asked_for_the_collection_whether_or_not_ssh_goes_there_too(
     hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

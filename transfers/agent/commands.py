@@ -97,8 +97,9 @@ def _look(header: Dict[str, Any]) -> Answer:
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
-    identity = identify(_path(place), this_machine())
-    return {**place, **found, "room": room, "packed": _packed_at(_path(place)), "identity": identity}, record
+    path = _path(place)
+    told = {"room": room, "packed": _packed_at(path), "file_above": _is_below_a_file(path)}
+    return {**place, **found, **told, "identity": identify(path, this_machine())}, record
 
 
 def _identify(header: Dict[str, Any]) -> Answer:
@@ -112,6 +113,15 @@ def _identify(header: Dict[str, Any]) -> Answer:
         else:
             found.append(identify(_path(place), this_machine()))
     return {"identities": found}, b""
+
+
+def _is_below_a_file(path: bytes) -> bool:
+    """Whether a part of the path before the last is something else than a folder."""
+    try:
+        os.stat(path)
+    except OSError as problem:
+        return problem.errno == errno.ENOTDIR
+    return False
 
 
 def _packed_at(path: bytes) -> Optional[str]:

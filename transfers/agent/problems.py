@@ -6,13 +6,19 @@ from typing import List, Union
 
 Problem = List[Union[str, bool]]
 
+# The same as in hibali/system_errors.py, which says in words what they mean.
 _CODES = {
     errno.ENOENT: "vanished",
     errno.ENOSPC: "no-space",
     errno.EDQUOT: "no-quota",
     errno.EACCES: "denied",
     errno.EPERM: "denied",
+    errno.ENOKEY: "key-expired",
+    errno.EKEYEXPIRED: "key-expired",
+    errno.EKEYREVOKED: "key-expired",
+    errno.EKEYREJECTED: "key-expired",
     errno.EROFS: "read-only",
+    errno.EFBIG: "file-too-large",
     errno.ELOOP: "symlink-in-the-way",
     errno.ENOTDIR: "not-a-folder",
     errno.EISDIR: "folder-in-the-way",
@@ -22,9 +28,25 @@ _CODES = {
     errno.EILSEQ: "name-not-allowed",
     errno.ESTALE: "stale",
     errno.EIO: "input-output-error",
+    errno.EREMOTEIO: "input-output-error",
+    errno.EUCLEAN: "input-output-error",
+    errno.ENXIO: "filesystem-gone",
+    errno.ENODEV: "filesystem-gone",
+    errno.ENOTCONN: "filesystem-gone",
+    errno.ESHUTDOWN: "filesystem-gone",
+    errno.EHOSTDOWN: "filesystem-gone",
     errno.ETIMEDOUT: "timed-out",
+    errno.ENOLCK: "no-locks",
     errno.EMFILE: "too-many-open-files",
+    errno.ENFILE: "too-many-open-files",
+    errno.ENOMEM: "no-memory",
+    errno.EAGAIN: "too-many-processes",
     errno.EMLINK: "too-many-names",
+    errno.EXDEV: "other-device",
+    errno.ETXTBSY: "file-busy",
+    errno.EBUSY: "file-busy",
+    errno.EOPNOTSUPP: "not-supported",
+    errno.ENOSYS: "not-supported",
 }
 
 
@@ -52,6 +74,11 @@ def code_of(number: int) -> str:
     return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
 
 
+def words_of(number: int) -> str:
+    """What the system says of an errno that has no code of its own; of all others the client has words."""
+    return "" if number in _CODES else os.strerror(number)
+
+
 def failure_of(problem: BaseException) -> str:
     """What is known of a bug: the exception, and the line of ours that raised it."""
     step = problem.__traceback__
@@ -68,7 +95,7 @@ def problem_of(problem: Exception) -> Problem:
     if isinstance(problem, OSError) and problem.errno:
         return [
             code_of(problem.errno),
-            os.strerror(problem.errno),
+            words_of(problem.errno),
             problem.errno in (errno.ESTALE, errno.EIO),
         ]
     if isinstance(problem, RefusedError):

@@ -21,6 +21,7 @@ from transfers.agent.problems import (
     RefusedError,
     code_of,
     failure_of,
+    words_of,
 )
 from transfers.agent.session import Session
 from transfers.agent.trusted import Roots
@@ -141,7 +142,7 @@ def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
             frames.ERROR,
             {
                 "code": code_of(number),
-                "message": os.strerror(number) if number else str(problem),
+                "message": words_of(number) if number else str(problem),
                 "about": frames.text_of(about),
             },
         )
@@ -154,6 +155,6 @@ def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
             frames.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
         )
     except MemoryError:
-        channel.send(frames.ERROR, {"code": code_of(errno.ENOMEM), "message": os.strerror(errno.ENOMEM)})
+        channel.send(frames.ERROR, {"code": code_of(errno.ENOMEM), "message": words_of(errno.ENOMEM)})
     except Exception as problem:  # noqa: BLE001  # told, so that the client does not take it for a lost line
         channel.send(frames.ERROR, {"code": FAILED, "message": failure_of(problem)})

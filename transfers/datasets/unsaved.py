@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hibali.errors import RefusedError
 from hibali.ledger import ledger_folder, new_identifier
+from hibali.system_errors import reason_of
 
 
 class Unsaved:
@@ -24,7 +25,7 @@ class Unsaved:
         except OSError as problem:
             raise RefusedError(
                 "ledger-unwritable",
-                f"the ledger cannot be written: {problem.strerror}",
+                f"the ledger cannot be written: {reason_of(problem)}",
                 about=str(self._own),
                 hint="Nothing was started. Make room there, or set HIBALI_STATE.",
             ) from None

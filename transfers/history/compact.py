@@ -11,6 +11,7 @@ from typing import Any
 from hibali.errors import IncompleteError
 from hibali.ledger import now, write_atomic
 from hibali.strict_json import line_of_json
+from hibali.system_errors import reason_of
 from hibali.text import path_from_fields
 from transfers.history.journals import journal_of
 from transfers.history.operation import Operation, Place
@@ -105,5 +106,5 @@ def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
         write_atomic(path, kept[0] + note + b"".join(kept[1:]), mtime_ns=stamp)
     except OSError as problem:
         raise IncompleteError(
-            "ledger-unwritable", f"the ledger cannot be written: {problem.strerror}", about=str(path)
+            "ledger-unwritable", f"the ledger cannot be written: {reason_of(problem)}", about=str(path)
         ) from None

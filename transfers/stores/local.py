@@ -10,6 +10,7 @@ from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.sites import Site
+from hibali.system_errors import words_of
 from hibali.text import printable
 from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.commands import expanded
@@ -100,7 +101,8 @@ class LocalStore(PosixStore):
                 root.close()
         except (OSError, UnsafeNameError, RefusedError) as problem:
             code, message, _ = problem_of(problem)
-            raise error_from(str(code), str(message), printable(self.where)) from None
+            words = words_of(str(code), str(message))
+            raise error_from(str(code), words, printable(self.where)) from None
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:

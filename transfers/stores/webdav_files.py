@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hibali.answers import MOST_ANSWER
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.system_errors import words_of
 from hibali.text import printable
 from transfers.agent import own_names
 from transfers.spool import Blocks
@@ -302,7 +303,7 @@ class Files:
                 raise error_of(status, self.about)
         else:
             raise error_of(status, self.about)
-        raise IncompleteError("not-a-folder", "a file stands where its folder should be", about=self.about)
+        raise IncompleteError("not-a-folder", words_of("not-a-folder"), about=self.about)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""

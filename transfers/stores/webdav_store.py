@@ -124,6 +124,15 @@ class DavStore:
         self._weaken(entry)
         return entry
 
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        parts = self.where.strip(b"/").split(b"/")
+        for count in range(len(parts) - 1, 0, -1):
+            found = self._files.look(b"/".join(parts[:count]))
+            if found is not None:
+                return not found.folder
+        return False
+
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
             self._proof_read = Proof.SIZE

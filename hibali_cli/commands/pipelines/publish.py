@@ -25,9 +25,7 @@ def command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int
     is refused (8), and then nothing was published. The content of an image goes first, where the remote has a place for images
     and does not have it yet.
     """
-    import getpass
-    import socket
-
+    from hibali.account import account_names
     from hibali.errors import IncompleteError
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.exchanging import open_remote, show_exchanged
@@ -37,7 +35,7 @@ def command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int
     catalogue = open_catalogue(common)
     remote, seen = open_remote(common, remote_name)
     wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = account_names()[1]
     shelf = open_shelf(common, remote_name)
     done = publish(catalogue, remote, remote_name, seen, wanted, by, shelf)
     show_exchanged(common, remote_name, done)

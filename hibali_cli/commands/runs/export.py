@@ -30,10 +30,10 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
     No data goes into it; `hibali bundle create` makes a file that a peer can repeat. What was not collected is hashed at its site.
     Of a sweep each task is an action with its own values, times and outputs.
     """
-    import getpass
     import os
     from pathlib import Path
 
+    from hibali.account import account_names
     from hibali.text import path_fields
     from hibali_cli.progress import listening
     from hibali_cli.run_site import run_site, update_runs
@@ -54,7 +54,7 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
             check_pipeline(run, pipeline)
             tasks = read_again(run, book, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
             found.append(Exported(run, pipeline, left, tasks))
-        texts = crate_texts(found, getpass.getuser())
+        texts = crate_texts(found, account_names()[0])
         write_crate(texts, target)
     for each in found:
         for problem in each.left.problems:

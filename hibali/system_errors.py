@@ -1,0 +1,236 @@
+"""Explain errors of the operating system in plain English: code, words, what to do and the exit code, in one place.
+
+The agent (`transfers.agent.problems`) names an errno by the same codes, and the client adds the words from here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+    UsageError,
+)
+
+
+class Explanation(NamedTuple):
+    """What a system error means to a user; `error` is its class where it ends a whole command that had changed nothing."""
+
+    code: str
+    words: str
+    hint: str
+    error: type[HibaliError] = IncompleteError
+
+
+_ROOM = "Make room there, then run the same command again."
+_REPEAT = "Run the same command again; if it fails again, ask whoever runs that filesystem."
+_WAIT = "Wait until other programs have ended, then run the same command again."
+
+_ALL: Final = (
+    Explanation("vanished", "it does not exist", "", NotFoundError),
+    Explanation("denied", "permission denied", "Check the owner and the permissions: ls -ld", AccessError),
+    Explanation(
+        "key-expired",
+        "the filesystem's key or Kerberos ticket is missing or expired",
+        "Run kinit there.",
+        AccessError,
+    ),
+    Explanation("no-space", "no space is left on the filesystem", _ROOM, RefusedError),
+    Explanation("no-quota", "the disk quota is exceeded", _ROOM, RefusedError),
+    Explanation(
+        "read-only", "the filesystem is read-only", "Name a place that can be written.", RefusedError
+    ),
+    Explanation(
+        "file-too-large",
+        "the file is larger than the filesystem or `ulimit -f` allows",
+        "Raise the limit, or name another place.",
+    ),
+    Explanation(
+        "name-too-long",
+        "the file name or path is too long",
+        "Names have at most 255 bytes, paths 4096. Shorten it.",
+        RefusedError,
+    ),
+    Explanation(
+        "name-not-allowed", "the filesystem does not allow this name", "Choose another name.", RefusedError
+    ),
+    Explanation(
+        "symlink-in-the-way",
+        "a symlink is in the path, or symlinks that point to each other",
+        "Look where it leads: namei -l",
+        RefusedError,
+    ),
+    Explanation(
+        "not-a-folder",
+        "a part of the path is a file, not a folder",
+        "Check the path, or move that file away.",
+        RefusedError,
+    ),
+    Explanation("folder-in-the-way", "a folder is in the place of this file", "Move the folder away."),
+    Explanation("folder-not-empty", "the folder is not empty", "Look what it holds: ls -la"),
+    Explanation(
+        "in-the-way", "something of that name exists already", "Move it away, or choose another name."
+    ),
+    Explanation("too-many-names", "the file has as many hard links as the filesystem allows", ""),
+    Explanation("other-device", "source and target are on different filesystems", ""),
+    Explanation("file-busy", "the file is in use by a program", _WAIT, TryLaterError),
+    Explanation(
+        "not-supported", "the filesystem does not support this", "Name a place on another filesystem."
+    ),
+    Explanation(
+        "stale",
+        "the file server no longer knows this file or folder (stale file handle)",
+        _REPEAT,
+        TryLaterError,
+    ),
+    Explanation(
+        "input-output-error", "the disk or file server failed (input/output error)", _REPEAT, TryLaterError
+    ),
+    Explanation("filesystem-gone", "the filesystem is not available now", _REPEAT, TryLaterError),
+    Explanation("timed-out", "it did not answer in time", _REPEAT, TryLaterError),
+    Explanation("no-locks", "the file server gives no locks", _REPEAT, TryLaterError),
+    Explanation(
+        "too-many-open-files",
+        "too many files are open",
+        f"Raise the limit (ulimit -n). {_WAIT}",
+        TryLaterError,
+    ),
+    Explanation("no-memory", "there is not enough memory", _WAIT, TryLaterError),
+    Explanation(
+        "too-many-processes",
+        "no further process or thread can be started",
+        f"Look at the limit (ulimit -u). {_WAIT}",
+        TryLaterError,
+    ),
+)
+EXPLANATIONS: Final[Mapping[str, Explanation]] = MappingProxyType({each.code: each for each in _ALL})
+
+# The same as in transfers.agent.problems, which may import nothing of ours.
+_CODES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        errno.ENOENT: "vanished",
+        errno.ENOSPC: "no-space",
+        errno.EDQUOT: "no-quota",
+        errno.EACCES: "denied",
+        errno.EPERM: "denied",
+        errno.ENOKEY: "key-expired",
+        errno.EKEYEXPIRED: "key-expired",
+        errno.EKEYREVOKED: "key-expired",
+        errno.EKEYREJECTED: "key-expired",
+        errno.EROFS: "read-only",
+        errno.EFBIG: "file-too-large",
+        errno.ELOOP: "symlink-in-the-way",
+        errno.ENOTDIR: "not-a-folder",
+        errno.EISDIR: "folder-in-the-way",
+        errno.ENOTEMPTY: "folder-not-empty",
+        errno.EEXIST: "in-the-way",
+        errno.ENAMETOOLONG: "name-too-long",
+        errno.EILSEQ: "name-not-allowed",
+        errno.ESTALE: "stale",
+        errno.EIO: "input-output-error",
+        errno.EREMOTEIO: "input-output-error",
+        errno.EUCLEAN: "input-output-error",
+        errno.ENXIO: "filesystem-gone",
+        errno.ENODEV: "filesystem-gone",
+        errno.ENOTCONN: "filesystem-gone",
+        errno.ESHUTDOWN: "filesystem-gone",
+        errno.EHOSTDOWN: "filesystem-gone",
+        errno.ETIMEDOUT: "timed-out",
+        errno.ENOLCK: "no-locks",
+        errno.EMFILE: "too-many-open-files",
+        errno.ENFILE: "too-many-open-files",
+        errno.ENOMEM: "no-memory",
+        errno.EAGAIN: "too-many-processes",
+        errno.EMLINK: "too-many-names",
+        errno.EXDEV: "other-device",
+        errno.ETXTBSY: "file-busy",
+        errno.EBUSY: "file-busy",
+        errno.EOPNOTSUPP: "not-supported",
+        errno.ENOSYS: "not-supported",
+    }
+)
+
+# What only a mistake of ours brings about, where no file is named.
+_OURS = frozenset({errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ENOTSOCK, errno.ENOTTY, errno.ESPIPE})
+
+
+def code_of(number: int) -> str:
+    """A stable word for an errno(3)."""
+    return _CODES.get(number, f"errno-{errno.errorcode.get(number, str(number)).lower()}")
+
+
+def words_of(code: str, message: str = "") -> str:
+    """The agent's own words where it gave some; else what its code means."""
+    known = EXPLANATIONS.get(code)
+    return message or (known.words if known is not None else "it gave no reason")
+
+
+def hint_of(code: str) -> str:
+    """What to do about it, in a line; empty where there is nothing to say."""
+    known = EXPLANATIONS.get(code)
+    return known.hint if known is not None else ""
+
+
+def reason_of(problem: OSError) -> str:
+    """Why a system call failed, as part of a sentence."""
+    if problem.errno is None:
+        return str(problem) or "it failed"
+    known = EXPLANATIONS.get(code_of(problem.errno))
+    return known.words if known is not None else problem.strerror or os.strerror(problem.errno)
+
+
+def unreadable(problem: OSError, about: str, *, code: str = "unreadable-file", hint: str = "") -> HibaliError:
+    """The error for a file that the user named and that cannot be read: 5 where that may pass by itself, else 2."""
+    return passing(problem, about) or UsageError(code, reason_of(problem), about=about, hint=hint)
+
+
+def passing(problem: OSError, about: str) -> TryLaterError | None:
+    """The error for what may pass by itself, such as a file server that is away; None for anything else."""
+    code = code_of(problem.errno or 0)
+    known = EXPLANATIONS.get(code)
+    if known is None or known.error is not TryLaterError:
+        return None
+    return TryLaterError(code, known.words, about=about, hint=known.hint, transient=False)
+
+
+def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError | None:
+    """The error for what the operating system refused while a command was under way; None for what is a bug.
+
+    Something may have been changed before: what would be a `RefusedError` at the beginning is an `IncompleteError` here.
+    The hint says so where the file is one of hibali's own, below the folder `state`, or is not known.
+    """
+    if isinstance(problem, MemoryError):
+        return _explained("no-memory", "", "", "")
+    if isinstance(problem, RuntimeError) and "can't start new thread" in str(problem):
+        return _explained("too-many-processes", "", "", "")
+    if not isinstance(problem, OSError) or problem.errno is None:
+        return None
+    name = problem.filename2 or problem.filename
+    about = os.fsdecode(name) if isinstance(name, str | bytes) else ""
+    if not about and problem.errno in _OURS:
+        return None
+    more = ""
+    if state is not None and (about == str(state) or about.startswith(f"{state}/")):
+        more = "It is part of hibali's state; HIBALI_STATE names another folder for that."
+    elif state is not None and not about:
+        more = f"hibali writes to {state} and to the temporary folder (TMPDIR)."
+    return _explained(code_of(problem.errno), problem.strerror or os.strerror(problem.errno), about, more)
+
+
+def _explained(code: str, otherwise: str, about: str, more: str) -> HibaliError:
+    known = EXPLANATIONS.get(code) or Explanation(code, otherwise, "")
+    error = IncompleteError if known.error is RefusedError else known.error
+    hint = " ".join(part for part in (known.hint, more) if part)
+    if error is TryLaterError:
+        return TryLaterError(code, known.words, about=about, hint=hint, transient=False)
+    return error(code, known.words, about=about, hint=hint)

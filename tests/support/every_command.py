@@ -1,0 +1,201 @@
+"""One call of every command, in a home where each finds something to do; and ways to spoil the files it stands on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hibali_cli.root import root
+from tests.end_to_end.run_tools import Bench
+
+RUN, OPERATION = "{run}", "{operation}"
+# Of each command that is not a group: the words behind `hibali`. Those that would never end are ended by --max-time.
+CALLS: dict[str, tuple[str, ...]] = {
+    "apply": ("plan",),
+    "bundle create": (RUN, "-o", "new.zip"),
+    "bundle run": ("old.zip", "--site", "here", "--no-wait"),
+    "bundle show": ("old.zip",),
+    "cat": ("here:data/input.txt",),
+    "doctor": ("here",),
+    "du": ("here:data",),
+    "history": (),
+    "history compact": ("--older-than", "1d"),
+    "history show": (OPERATION,),
+    "init": ("--yes",),
+    "ls": ("here:data",),
+    "manifest": ("here:data",),
+    "mkdir": ("here:new",),
+    "pipelines add": ("other.json",),
+    "pipelines deprecate": ("{tool}",),
+    "pipelines diff": ("{tool}", "{tool}"),
+    "pipelines example": ("{tool}",),
+    "pipelines fetch": ("--from", "shelf"),
+    "pipelines image add": ("{tool}", "--archive", "old.zip"),
+    "pipelines image drop": ("{tool}",),
+    "pipelines image get": ("{tool}", "--from", "shelf"),
+    "pipelines image show": ("{tool}",),
+    "pipelines list": (),
+    "pipelines publish": ("{tool}", "--to", "shelf"),
+    "pipelines remotes add": ("more", "{folder}/more"),
+    "pipelines remotes list": (),
+    "pipelines remotes remove": ("shelf",),
+    "pipelines remove": ("{tool}",),
+    "pipelines search": ("letters",),
+    "pipelines show": ("{tool}",),
+    "pipelines sign": ("{tool}", "--key", "key"),
+    "pipelines stage": ("{tool}", "--site", "here"),
+    "pipelines trust": ("{tool}",),
+    "pipelines upgrade": ("other.json",),
+    "pipelines validate": ("other.json",),
+    "plan": ("files", "here:data", "-o", "new plan"),
+    "pull": ("here:data", "back"),
+    "push": ("files", "here:more"),
+    "report": (),
+    "rm": ("--yes", "here:data/input.txt"),
+    "run": ("{tool}", "answers.json", "--site", "here", "--wait"),
+    "runs adopt": ("here",),
+    "runs cancel": (RUN,),
+    "runs clean": ("--site", "here", "--all-ended", "--yes"),
+    "runs collect": (RUN, "collected"),
+    "runs compare": (RUN, RUN),
+    "runs export": (RUN, "--ro-crate", "crate"),
+    "runs list": (),
+    "runs logs": (RUN,),
+    "runs release": (RUN,),
+    "runs report": (RUN, "-o", "report.html"),
+    "runs rerun": (RUN,),
+    "runs show": (RUN,),
+    "runs wait": (RUN,),
+    "runs watch": (RUN, "--max-time", "2s"),
+    "schedule add": ("new", "--cron", "0 4 * * *", "--by", "print", "--no-check", "--", "ls", "here:data"),
+    "schedule check": ("nightly",),
+    "schedule list": (),
+    "schedule log": ("nightly",),
+    "schedule metrics": ("--file", "metrics.prom"),
+    "schedule notify": (),
+    "schedule pause": ("nightly",),
+    "schedule remove": ("nightly",),
+    "schedule resume": ("nightly",),
+    "schedule run": ("nightly",),
+    "schedule show": ("nightly",),
+    "sites add": ("more", "--local", "{folder}/files"),
+    "sites cache evict": ("here", "--keep", "0"),
+    "sites cache list": ("here",),
+    "sites check": ("here",),
+    "sites clean": ("here",),
+    "sites gate": (),
+    "sites import": ("ssh",),
+    "sites list": (),
+    "sites login": ("here",),
+    "sites logout": ("here",),
+    "sites remove": ("here",),
+    "sites show": ("here",),
+    "sites usage": ("here",),
+    "sync": ("files", "here:data"),
+    "verify": ("here:data",),
+}
+
+
+def commands(group: click.Group = root, above: str = "") -> Iterator[str]:
+    """Every command that does something, by its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        words = f"{above} {name}".strip()
+        if not isinstance(found, click.Group) or found.invoke_without_command:
+            yield words
+        if isinstance(found, click.Group):
+            yield from commands(found, words)
+
+
+class World:
+    """A home with a site, data, runs, a plan, a schedule and a remote; put back as it was before every call."""
+
+    def __init__(self, hibali: Any, *, small: bool = False) -> None:
+        """`small` leaves out what few commands need."""
+        self.hibali = hibali
+        self.folder: Path = hibali.home.folder
+        bench = Bench(hibali)
+        work = bench.add_local_site()
+        config = hibali.home.config
+        config.write_text(
+            config.read_text().replace('kind = "local"\n', 'kind = "local"\ndefault_root = "data"\n', 1)
+            + f'\n[sites.here.roots]\ndata = "{self.folder}/there"\n'
+        )
+        work.mkdir(exist_ok=True)
+        (self.folder / "there").mkdir()
+        (self.folder / "files").mkdir()
+        (self.folder / "shelf").mkdir()
+        (self.folder / "files/input.txt").write_text("hello\n")
+        (self.folder / "other.json").write_text(
+            (self.folder / "tool.json").read_text().replace("Count", "Other")
+        )
+        answers = bench.answers()
+        run = bench.run(answers, "--wait", exit=0).last
+        pushed = hibali("push", "files", "here:data", "--json", exit=0).last
+        hibali("schedule", "add", "nightly", *CALLS["schedule add"][1:], exit=0)
+        if not small:
+            self._add_more(run["id"])
+        self._names = {
+            "run": run["id"],
+            "operation": pushed["id"],
+            "tool": bench.reference,
+            "folder": str(self.folder),
+        }
+        self.kept = self.folder.with_name("kept")
+        shutil.copytree(self.folder, self.kept, symlinks=True)
+
+    def _add_more(self, run: str) -> None:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True)
+        self.hibali("plan", "files", "here:more", "-o", "plan", exit=0)
+        self.hibali("bundle", "create", run, "-o", "old.zip", exit=0)
+        self.hibali("pipelines", "remotes", "add", "shelf", self.folder / "shelf", exit=0)
+        self.hibali("schedule", "run", "nightly", exit=0)
+
+    def words(self, command: str) -> tuple[str, ...]:
+        """The call of a command."""
+        return tuple(word.format(**self._names) for word in (*command.split(" "), *CALLS[command]))
+
+    def put_back(self) -> None:
+        """All files as they were at first; the folder of all stays, as it may be mounted."""
+        for each in self.folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        shutil.copytree(self.kept, self.folder, symlinks=True, dirs_exist_ok=True)
+
+    def own_files(self) -> list[Path]:
+        """Every file of hibali's state and configuration."""
+        found = [path for path in self.hibali.home.state.rglob("*") if path.is_file()]
+        return sorted([*found, self.hibali.home.config])
+
+    def call(self, command: str, *prefix: str, env: dict[str, str] | None = None) -> Any:
+        """Run it."""
+        json = () if command in {"cat", "schedule add"} else ("--json",)
+        if not prefix:
+            return self.hibali(*self.words(command), *json, env=env, timeout=100)
+        ends = self.hibali.command
+        self.hibali.command = lambda *words: (*prefix, *ends(*words))
+        try:
+            return self.hibali(*self.words(command), *json, env=env, timeout=100)
+        finally:
+            self.hibali.command = ends
+
+
+def into_folder(path: Path) -> None:
+    """A folder in the place of a file."""
+    path.unlink()
+    path.mkdir(mode=0o700)
+    (path / "something").touch()
+
+
+def is_root() -> bool:
+    """Whether permissions say nothing."""
+    return os.geteuid() == 0
