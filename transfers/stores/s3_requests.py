@@ -85,7 +85,8 @@ class Requests:
         self.bucket = bucket
         self.about = about
         self._tell = tell
-        patience = _READ_SECONDS if patience is None else patience
+        self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
+        patience = patience or _READ_SECONDS
         self._gone = False  # all attempts of a request were in vain, and no answer has come since
         self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
@@ -96,7 +97,6 @@ class Requests:
         )
         pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
         pools.update({scheme: watched(kind) for scheme, kind in pools.items()})
-        self._patience = max(_LEAST_PATIENCE, 2.0 * patience)
         self._signer = _signer_class()
 
     def patient(self, seconds: int) -> Requests:

@@ -53,7 +53,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(webdav_wire, "_LISTING_SECONDS", 0.5)
     monkeypatch.setattr(s3_requests, "_LEAST_PATIENCE", 0.5)
-    monkeypatch.setattr(s3_requests, "_READ_SECONDS", 0.2)
 
 
 @contextmanager
