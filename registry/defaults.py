@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from registry.pipeline import Input, Pipeline
@@ -53,18 +53,23 @@ def _decide(pipeline: Pipeline, values: Mapping[str, Any]) -> tuple[dict[str, An
     waiting = [each for each in with_default if each.id not in values and each.optional]
     related = _find_related(pipeline)
     added |= {each.id: each.default for each in waiting if each.id not in related}
-    withdrawn: dict[str, str] = {}
     waiting = [each for each in waiting if each.id in related]
-    while waiting:
-        for each in list(waiting):
-            other = _find_excluding(pipeline, each, {**answers, **added})
-            if other:
-                withdrawn[each.id] = other
-                waiting.remove(each)
-        if waiting:
-            first = next((each for each in waiting if not _is_disabled(each, waiting)), waiting[0])
-            added[first.id] = first.default
-            waiting.remove(first)
+    groups = [frozenset(each.members) for each in pipeline.groups if each.mutually_exclusive]
+    known = {**answers, **added}
+    applied = [(each, known[each.id]) for each in pipeline.inputs if each.id in related and each.id in known]
+    withdrawn: dict[str, str] = {}
+    while True:
+        for other, answer in applied:
+            for each in list(waiting):
+                if _exclude(each, each.default, other, answer, groups):
+                    withdrawn[each.id] = other.id
+                    waiting.remove(each)
+        if not waiting:
+            break
+        first = next((each for each in waiting if not _is_disabled(each, waiting)), waiting[0])
+        waiting.remove(first)
+        added[first.id] = first.default
+        applied = [(first, first.default)]
     for each in pipeline.inputs:
         if each.id in added:
             answers[each.id] = copy.deepcopy(added[each.id])
@@ -81,33 +86,28 @@ def _find_related(pipeline: Pipeline) -> set[str]:
     return found.union(*(group.members for group in pipeline.groups if group.mutually_exclusive))
 
 
-def _find_excluding(pipeline: Pipeline, question: Input, answers: Mapping[str, Any]) -> str:
-    """The active input beside which this default cannot apply; "" for none."""
-    if not is_active(pipeline, question.id, {question.id: question.default}):
-        return ""
-    mates = {
-        member
-        for group in pipeline.groups
-        if group.mutually_exclusive and question.id in group.members
-        for member in group.members
-    }
-    for other in pipeline.inputs:
-        if other.id == question.id or not is_active(pipeline, other.id, answers):
-            continue
-        if (
-            other.id in mates
-            or disables(other, answers[other.id], question.id)
-            or disables(question, question.default, other.id)
-        ):
-            return other.id
-    return ""
+def _exclude(
+    one: Input, one_answer: Any, other: Input, other_answer: Any, groups: Sequence[frozenset[str]]
+) -> bool:
+    """Whether only one of two answered inputs can be given; a flag that is off excludes nothing."""
+    if one.id == other.id or _is_off(one, one_answer) or _is_off(other, other_answer):
+        return False
+    return (
+        disables(one, one_answer, other.id)
+        or disables(other, other_answer, one.id)
+        or any({one.id, other.id} <= group for group in groups)
+    )
 
 
-def _is_disabled(question: Input, others: list[Input]) -> bool:
+def _is_off(question: Input, answer: Any) -> bool:
+    return question.kind == "Flag" and answer is not True
+
+
+def _is_disabled(question: Input, others: Sequence[Input]) -> bool:
     return any(
         disables(other, other.default, question.id)
         for other in others
-        if other is not question and other.default is not False
+        if other is not question and not _is_off(other, other.default)
     )
 
 
