@@ -100,6 +100,8 @@ def _knows_more(accounted: Status, status: Status) -> bool:
     """Accounting lags: of a job that the queue knows to be over it may still say that it waits or runs."""
     if status.phase.queued or accounted.phase is Phase.GONE:
         return False
+    if status.phase is Phase.CANCELLED and accounted.phase is Phase.ENDED:
+        return False  # somebody ended the job, whatever its tool made of that
     return status.phase is Phase.GONE or not accounted.phase.queued
 
 

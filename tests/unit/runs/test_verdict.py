@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runs.run import State
@@ -127,6 +127,7 @@ def test_a_wish_that_never_arrived_explains_nothing() -> None:
     assert limit.state is State.FAILED
 
 
+@example(Phase.CANCELLED, Phase.ENDED, (0, ""), False, False, False, False)
 @given(
     st.sampled_from(list(Phase)),
     st.none() | st.sampled_from(list(Phase)),
