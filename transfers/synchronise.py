@@ -89,7 +89,10 @@ class Operation(Changing):
 
         After that, our own former agent may hold the target for a moment more.
         """
-        if self._globus is not None or not self._patience():
+        sites = (self._request.source.site, self._request.target.site)
+        here = {site.name for site in sites if site.kind == "local"}
+        # there is no line to an agent of this machine that could come back
+        if self._globus is not None or not self._patience() or problem.about in here:
             return False
         if self._restarted and problem.code == "locked":
             return this_client() in problem.message
