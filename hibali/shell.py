@@ -69,8 +69,10 @@ def run(
             argv, subprocess.PIPE, output, errors, environment, foreground=foreground, umask=umask
         )
         deadline = time.monotonic() + timeout
+        given = stdin
         try:
-            while not _ends(process, stdin, deadline):
+            while not _ends(process, given, deadline):
+                given = b""  # the rest of it goes on by itself
                 _check_output(process, argv[0], (output, errors), most)
                 # a seek would move where it writes
                 if enough and enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):
