@@ -99,7 +99,8 @@ def test_bash_goes_into_folders_of_a_site(known: Any) -> None:
     env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}", "PS1": "> "}
     terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], env, cwd=known.home.folder, columns=100)
     terminal.until(lambda screen: screen.endswith(">"))
-    terminal.press(f"source {BASH_COMPLETION}\r".encode())
+    (known.home.folder / "hibali.bash").symlink_to(CLONE / "completions" / "hibali.bash")
+    terminal.press(b"source ./hibali.bash\r")
     terminal.until(lambda screen: screen.endswith("hibali.bash\n>"))
     terminal.press(b"hibali ls he\t")
     terminal.until(lambda screen: screen.endswith("hibali ls here:"))

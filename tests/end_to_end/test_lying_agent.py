@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,14 @@ class World:
         self.outside = make_tree(self.folder / "outside", {b"keep": b"untouched"})
 
     def lie(self, name: str) -> None:
+        python = self.folder.parent / "python"  # it may have no space in its path, as the clone may
+        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        python.chmod(0o755)
         words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
         self.hibali.home.config.write_text(
             'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
             f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'
-            f"python = {json.dumps(sys.executable)}\n"
+            f"python = {json.dumps(str(python))}\n"
         )
         self.hibali.home.config.chmod(0o600)
         self.hibali.env.update(LIAR_OUTSIDE=str(self.outside), PYTHONPATH=str(REPOSITORY))

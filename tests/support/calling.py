@@ -15,7 +15,7 @@ def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
     folder = bench.folder / "programs"
     folder.mkdir()
     wrapper = folder / "hibali"
-    words = " ".join(bench.hibali.command())
+    words = shlex.join(map(str, bench.hibali.command()))
     wrapper.write_text(
         f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
     )
