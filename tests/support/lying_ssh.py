@@ -66,7 +66,7 @@ class Liar:
         while len(packed) < int(length):
             packed += self._from_client.read(int(length) - len(packed))
         self._to_agent.write(length + packed)
-        found = re.search(rb"main\('([0-9a-f]+)'\)\s*\Z", zlib.decompress(packed))
+        found = re.search(rb"main\('([0-9a-f]+)', .*\)\s*\Z", zlib.decompress(packed))
         assert found is not None
         nonce = found.group(1)
         seen = b""
