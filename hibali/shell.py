@@ -64,15 +64,11 @@ def run(
     """
     import tempfile
 
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _start(
-            argv, subprocess.PIPE, output, errors, environment, foreground=foreground, umask=umask
-        )
+    with _held(stdin) as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _start(argv, given, output, errors, environment, foreground=foreground, umask=umask)
         deadline = time.monotonic() + timeout
-        given = stdin
         try:
-            while not _ends(process, given, deadline):
-                given = b""  # the rest of it goes on by itself
+            while not _ends(process, deadline):
                 _check_output(process, argv[0], (output, errors), most)
                 # a seek would move where it writes
                 if enough and enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):
@@ -90,11 +86,24 @@ def run(
         return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
 
 
-def _ends(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> bool:
+def _held(content: bytes) -> BinaryIO:
+    """A file in memory that a program reads as its standard input: a pipe would have to be fed while it is looked after."""
+    import tempfile
+
+    try:
+        stream = os.fdopen(os.memfd_create("input"), "w+b")
+    except OSError:  # a kernel or a sandbox without it
+        stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who asked for it
+    stream.write(content)
+    stream.seek(0)
+    return stream
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
     """Whether it ended, after a quarter of a second at most. Raises `TimeoutExpired` after the deadline."""
     left = deadline - time.monotonic()
     try:
-        process.communicate(stdin, timeout=min(left, _LOOK_SECONDS))
+        process.wait(max(0.0, min(left, _LOOK_SECONDS)))
     except subprocess.TimeoutExpired:
         if left <= _LOOK_SECONDS:
             raise
@@ -269,7 +278,7 @@ def _watch_for_interruption() -> None:
 
 def _start(
     argv: Sequence[str | bytes],
-    stdin: int,
+    stdin: int | BinaryIO,
     stdout: int | BinaryIO,
     stderr: int | BinaryIO,
     environment: Mapping[str, str] | None,
