@@ -23,7 +23,7 @@ print(*(line for wanted in (*lists, *asked["dependency-groups"].values()) for li
 PYTHON
 }
 
-# Made with Python 3.11, the oldest that hibali runs with.
+# For the Python of Debian 12, the oldest that hibali is tested with.
 renew() {
     case $1 in
     requirements) lock=requirements.lock ;;
@@ -31,7 +31,7 @@ renew() {
     peers) lock=benchmarks/peers.txt ;;
     *) lock=tests/$1.lock ;;
     esac
-    options="--python ${PYTHON:-python3}"
+    options="--python ${PYTHON:-python3} --python-version 3.11.2"
     if [ -n "$keep" ]; then
         options="$options --no-deps"
         sed -n 's/^\([^# ][^ ]*\).*/\1/p' "$lock" >"$folder/wanted"
