@@ -120,6 +120,7 @@ class Worker:
         self.hibali.forks = False
         self._buckets: list[Buckets] = []
         self._durations: dict[tuple[str, str, bool], float] = {}
+        self._factor = 1.0  # adjusted so that most signals find their command running
 
         def ask(name: str) -> Any:
             server = ensure(session, SERVERS[name])
@@ -214,13 +215,9 @@ class Worker:
         if one.operation in {"push", "sync"} and one.number % 2:
             self.places[one.store].plant(f"t{one.number}", self.older)
 
-    @staticmethod
-    def _key(one: Round) -> tuple[str, str, bool]:
-        return one.operation, one.store, one.slowly
-
     def duration(self, one: Round) -> float:
-        """How long such a command takes undisturbed: measured once, then adjusted so that most signals find it running."""
-        key = self._key(one)
+        """How long such a command takes undisturbed; measured once."""
+        key = (one.operation, one.store, one.slowly)
         if key not in self._durations:
             plain = Round(
                 900_000 + len(self._durations), one.operation, one.store, one.signal, 0, one.slowly, False
@@ -235,12 +232,12 @@ class Worker:
         """Whether the signal found the command running, and how long it took to end. Raises `ViolationError`."""
         self.prepare(one)
         words = (*self.words(one), "--json")
-        moment = one.moment * self.duration(one)
+        moment = one.moment * self._factor * self.duration(one)
         process = self.hibali.start(*words)
         output = self.hibali.home.folder / f"{len(self.hibali._running) - 1}"
         time.sleep(moment)
         hit = process.poll() is None
-        self._durations[self._key(one)] *= 1.05 if hit else 0.8  # other load comes and goes
+        self._factor *= 1.03 if hit else 0.85  # other load comes and goes
         began = time.monotonic()
         for _ in range(2 if one.twice else 1):
             with contextlib.suppress(ProcessLookupError):
@@ -298,6 +295,14 @@ class Worker:
         self._must(*self.words(one), "--dry-run", "--detailed-exit-code")
 
     def _target(self, one: Round) -> dict[bytes, bytes]:
+        """Every file there; an agent may still remove its partial files while this looks."""
+        for _ in range(50):
+            with contextlib.suppress(FileNotFoundError):
+                return self._look(one)
+            time.sleep(0.1)
+        return self._look(one)
+
+    def _look(self, one: Round) -> dict[bytes, bytes]:
         if one.operation != "pull":
             return self.places[one.store].files(f"t{one.number}")
         folder = self.folder / f"t{one.number}"

@@ -237,7 +237,7 @@ def test_what_went_wrong_on_the_way_is_asked_again(
 def test_a_site_is_added_checked_and_shown_without_its_login(apache: Transfers) -> None:
     hibali, place = apache.hibali, apache.place
     table = place.table()
-    words = json.loads(table[table.index("[") :])
+    words, _ = json.JSONDecoder().raw_decode(table[table.index("[") :])
     hibali(
         "sites",
         "add",
