@@ -120,7 +120,7 @@ def check_local_file(text: str, settings: Settings) -> None:
             "not-a-local-file",
             f"this is a place at the site {name}, and only a file of this machine can be written",
             about=text,
-            hint=f"Write a local file and send it: hibali push FILE {shlex.quote(f'{name}:{path}')}. A local file of that name: ./{text}",
+            hint=f"A local file of that name: ./{text}. To send a file there afterwards: hibali push FILE {shlex.quote(f'{name}:{path}')}",
         )
     _refuse_local_home(text)
     _refuse_variables(text, "", text)

@@ -24,9 +24,9 @@ _FIELDS: dict[str, type] = {
         ("id", "key", "at", "pipeline", "pipeline_digest", "name", "scheduler", "container"), str
     ),
     **dict.fromkeys(("hibali", "origin", "ledger"), str),
-    **dict.fromkeys(("outputs", "after", "inputs"), list),
+    **dict.fromkeys(("outputs", "after", "inputs", "resources"), list),
     **dict.fromkeys(("hold", "proxy"), bool),
-    **dict.fromkeys(("invocation", "asked", "resources"), dict),
+    **dict.fromkeys(("invocation", "asked"), dict),
     "schema": int,
     "sweep": object,
 }

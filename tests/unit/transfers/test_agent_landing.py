@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from transfers.agent.beneath import open_root
+from tests.support.agent_root import open_root
 from transfers.agent.landing import Committer, Writer
 
 SEED = bytes(16)
@@ -22,7 +21,7 @@ def test_a_partial_file_in_a_folder_that_was_swapped_is_known_to_be_left(tmp_pat
     """So that the journal stays, and the next call finds and removes it."""
     folder = tmp_path / "sub"
     folder.mkdir()
-    root = open_root(os.fsencode(tmp_path))
+    root = open_root(tmp_path)
     data = {"unit": 1, "sizes": [0], "problems": {}, "digests": [None]}
     outcomes = Writer(root, SEED).write_pack({"unit": 1, "items": [ITEM]}, data, b"")
     assert [path.name[:8] for path in folder.iterdir()] == [".hibali-"]
