@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hibali.errors import RefusedError
 from hibali.folders import state_folder
+from hibali.system_errors import reason_of
 
 _NAME = "signing.key"
 _BYTES = 32
@@ -25,7 +26,7 @@ def sign(purpose: str, content: bytes) -> str:
     except OSError as problem:
         raise RefusedError(
             "state-unwritable",
-            f"the key for signatures cannot be kept: {problem.strerror}",
+            f"the key for signatures cannot be kept: {reason_of(problem)}",
             about=str(path),
             hint="Make room there, or set HIBALI_STATE to another folder that is yours.",
         ) from None

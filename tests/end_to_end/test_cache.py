@@ -311,7 +311,7 @@ def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
     choice = bench.run(bench.answers(), "--explain", "--dry-run", exit=0).last
     assert bench.run_ids() == []
     found = {each["site"]: bool(each["why_not"]) for each in choice["candidates"]}
-    assert found == {"alpha": False, "beta": False, "box": True}
+    assert found == {"alpha": False, "beta": False, "box": True, "plain": True}
     (bench.hibali.home.state / "trust.jsonl").unlink()
     refused = bench.run(bench.answers(), exit=2).last
     assert refused["code"] == "no-site"

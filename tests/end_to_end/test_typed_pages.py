@@ -59,7 +59,11 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
     "proof": ("push data juwels:@scratch/data", "push data juwels:study/data", "push data juwels:@archive"),
-    "transfers": ("push data juwels:@scratch/run7", "push data juwels:@scratch/run"),
+    "transfers": (
+        "push data juwels:@scratch/run7",
+        "push data juwels:@scratch/run",
+        "plan data juwels:@scratch/data -o theirs.plan",
+    ),
     "watching": (
         "run conform answers.json --site juwels --wait",
         "run bet answers.json --site juwels --wait",

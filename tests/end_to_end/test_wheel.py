@@ -60,8 +60,8 @@ def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
     assert where.startswith(str(folder))
     assert run(hibali, "--version", cwd=home, **env).startswith("hibali ")
     assert run(hibali, "init", "--yes", "--json", cwd=home, **env).count('"proof_moved":"digest"') == 1
-    assert "here" in run(hibali, "sites", "list", cwd=home, **env)
-    assert "hello.txt" in run(hibali, "ls", "here:hibali-first", cwd=home, **env)
+    assert "this-machine" in run(hibali, "sites", "list", cwd=home, **env)
+    assert "hello.txt" in run(hibali, "ls", "this-machine:hibali-first", cwd=home, **env)
     assert "sftp-server" in run(hibali, "sites", "gate", cwd=home, **env)  # a file that is no Python
     share = folder / "share"
     for page in CLONE.glob("man/*"):
@@ -73,7 +73,7 @@ def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
     ):
         assert (share / place).read_bytes() == (CLONE / "completions" / name).read_bytes()
     words = {"COMP_LINE": "hibali doctor ", "_HIBALI_COMPLETE": "bash_complete"}
-    assert run(hibali, cwd=home, **env, **words) == "plain,here\n"
+    assert run(hibali, cwd=home, **env, **words) == "plain,this-machine\n"
     # what is built from the source archive is the same
     with tarfile.open(archive) as stream:
         stream.extractall(tmp_path / "source", filter="data")

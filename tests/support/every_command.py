@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,16 @@ def commands(group: click.Group = root, above: str = "") -> Iterator[str]:
             yield from commands(found, words)
 
 
+def remove_busy(folder: Path) -> None:
+    """Remove a folder in which a job of a command before may still write its last files."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+            return
+        time.sleep(0.1)
+    shutil.rmtree(folder)
+
+
 class World:
     """A home with a site, data, runs, a plan, a schedule and a remote; put back as it was before every call."""
 
@@ -166,7 +178,7 @@ class World:
         """All files as they were at first; the folder of all stays, as it may be mounted."""
         for each in self.folder.iterdir():
             if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each)
+                remove_busy(each)
             else:
                 each.unlink()
         shutil.copytree(self.kept, self.folder, symlinks=True, dirs_exist_ok=True)

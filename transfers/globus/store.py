@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 from urllib.parse import quote, urlsplit
 
+from hibali.answers import MOST_ANSWER
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
@@ -153,10 +154,18 @@ class GlobusStore:
         self._read.append(reading)
         return reading
 
-    def get(self, path: bytes, *, etag: str | None = None, offset: int = 0, length: int | None = None) -> Got:
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = MOST_ANSWER,
+    ) -> Got:
         """Bytes of a file, as `Reading` asks for them; whoever names a tag is told whether the file still is what was listed."""
         self._path(path)
-        got = self._https().get(path, offset=offset, length=length)
+        got = self._https().get(path, offset=offset, length=length, most=most)
         if etag is None:
             return got
         found = self.stat(path)
