@@ -24,6 +24,7 @@ from hibali.retry import interrupt_waits
 RESUMES = "Run the same command again to resume."
 _END_SECONDS = 1.6  # after a signal; two seconds are promised (S24), and a busy machine takes its time
 _RENDER_SECONDS = 0.2
+_WAKE_SECONDS = 0.05
 
 Hint = str | Callable[[], str]
 
@@ -171,8 +172,26 @@ def _watch(reading: int, render: Render | None) -> None:
         if told[0] == signal.SIGALRM:
             interrupt_waits()
     interrupt_waits()
-    time.sleep(_END_SECONDS)
+    ends = time.monotonic() + _END_SECONDS
+    _wake_main_thread(told[0], ends)
+    time.sleep(max(0.0, ends - time.monotonic()))
     _end(told[0], render)
+
+
+def _wake_main_thread(number: int, until: float) -> None:
+    """Send the main thread the signal again until its handler in Python has run.
+
+    A signal that comes just before a call in C begins to wait, as readline does after its prompt, does not end that call.
+    """
+    main = threading.main_thread().ident
+    while main is not None and not _is_handled() and time.monotonic() < until:
+        time.sleep(_WAKE_SECONDS)
+        if not _is_handled():
+            signal.pthread_kill(main, number)
+
+
+def _is_handled() -> bool:
+    return _state.ended or bool(_state.number)
 
 
 def _end(number: int, render: Render | None) -> None:

@@ -46,6 +46,25 @@ try:
 except KeyboardInterrupt as interrupted:
     raise SystemExit(interrupted.exit)
 """
+# A signal that another thread's handler in C takes: the call that the main thread waits in is not ended by it.
+UNSEEN = """
+import os, signal, sys, threading, time
+from hibali_cli.interruption import listen_for_interruption
+
+listen_for_interruption()
+
+def take():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=take, daemon=True).start()
+reading, _ = os.pipe()
+try:
+    os.read(reading, 1)
+except KeyboardInterrupt:
+    print("cleaned up", flush=True)
+    raise SystemExit(143)
+"""
 
 
 def _ended(program: str, number: signal.Signals) -> int:
@@ -69,3 +88,8 @@ def test_signals_that_keep_coming_do_not_lock_it_up(number: signal.Signals, code
 
 def test_a_thread_that_hangs_does_not_keep_it() -> None:
     assert _ended(WAITING, signal.SIGTERM) == 143
+
+
+def test_a_signal_that_does_not_end_the_call_in_which_the_main_thread_waits_still_unwinds_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", UNSEEN], capture_output=True, timeout=20, check=False)
+    assert (ended.returncode, ended.stdout) == (143, b"cleaned up\n"), ended.stderr
