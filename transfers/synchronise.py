@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from hibali.errors import HibaliError, TryLaterError
+from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.locations import check_writable
 from transfers.changing import Changing
@@ -49,14 +49,25 @@ def plan_only(
     check_writable(request.target)
     with ExitStack() as stack:
         operation = Operation(request, tell, stack, dry=True)
-        operation.open_ends()
-        operation.note_unknown()
-        found = operation.look()
+        found = _look_only(operation)
         check_plan(found, request.rules, request.target.text)
         if save is not None:
             write_plan(save, operation.header(), found)
         show(found)
         return found
+
+
+def _look_only(operation: Operation) -> Survey:
+    """Plan. Raises `IncompleteError` also where nothing of the source or the target may be read, as where only a part may."""
+    try:
+        operation.open_ends()
+        operation.note_unknown()
+        return operation.look()
+    except AccessError as problem:
+        if problem.code != "denied":
+            raise
+        message = f"there is no plan: {problem.message}"
+        raise IncompleteError("plan-incomplete", message, about=problem.about, hint=problem.hint) from problem
 
 
 class Operation(Changing):

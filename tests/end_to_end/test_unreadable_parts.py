@@ -63,3 +63,18 @@ def test_a_target_below_a_file_is_refused_by_a_dry_run_as_by_a_transfer(
         assert answer.last["code"] == "not-a-folder"
         assert "a part of the path is a file, not a folder" in answer.last["message"]
     assert (there.root / "file").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_dry_run_that_can_read_nothing_of_an_end_ends_with_6_too(
+    as_nobody: Any, local_there: Transfers, words: list[str], side: str
+) -> None:
+    there = local_there
+    there.make(TREE)
+    make_tree(there.root, TREE)
+    close(there.source if side == "source" else there.root)
+    answer = as_nobody(*words, there.source, "there:data", "--json", exit=6)
+    assert answer.last["code"] == "plan-incomplete"
+    assert "permission denied" in answer.last["message"]
+    as_nobody("push", there.source, "there:data", exit=4)

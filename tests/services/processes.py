@@ -20,6 +20,8 @@ MARK = "TEST_SERVICES"  # in the environment of every server and of all that a s
 # `"$@" &` alone would leave us as its parent, and Python complains about children that outlive their Popen.
 _LAUNCH = 'log=$1; shift; exec 3>&1; { exec 3>&-; exec "$@" </dev/null >>"$log" 2>&1; } & echo $! >&3'
 
+_RESERVED: list[socket.socket] = []
+
 
 class MissingPackageError(Exception):
     """A server's program is not installed; says which Debian or Python package has it."""
@@ -43,10 +45,13 @@ def server_environment(session: Path, extra: Mapping[str, str] | None = None) ->
 
 
 def free_port() -> int:
-    """A free TCP port below the ephemeral range whose partner 10,000 above is free too (SeaweedFS takes both)."""
+    """A free TCP port below the ephemeral range whose partner 10,000 above is free too (SeaweedFS takes both).
+
+    It is reserved until this process ends, so that no other suite on this machine gets it before a server listens on it.
+    """
     for _ in range(200):
         port = 11_000 + secrets.randbelow(9_000)
-        if _can_bind(port) and _can_bind(port + 10_000):
+        if _reserve(port) and _can_bind(port) and _can_bind(port + 10_000):
             return port
     raise ServiceError("no free port found on 127.0.0.1")
 
@@ -165,6 +170,18 @@ def _line_of(pid: int, parents: Mapping[int, int]) -> list[int]:
         line.append(pid)
         pid = parents.get(pid, 0)
     return line
+
+
+def _reserve(port: int) -> bool:
+    """Take a name of Linux's abstract socket namespace for it, which the kernel frees when this process ends."""
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(f"\0hibali-test-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    _RESERVED.append(reservation)
+    return True
 
 
 def _can_bind(port: int) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
 from tests.services.grid import Grid, logs_in
 from tests.services.podman import Podman
-from tests.services.processes import MARK, SYSTEM_PATH, end_all, is_alive
+from tests.services.processes import MARK, SYSTEM_PATH, end_all, free_port, is_alive
 from tests.services.session import REPOSITORY
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
@@ -169,6 +169,21 @@ def test_a_master_left_by_a_test_ends_with_it(ssh_server: SshServer, hibali_home
     assert subprocess.run(ask, capture_output=True, check=False).returncode == 0
     end_all(hibali_home.runtime)
     assert subprocess.run(ask, capture_output=True, check=False).returncode != 0
+
+
+def test_a_port_is_given_once_also_to_another_suite() -> None:
+    port = free_port()
+    asks = (
+        "import itertools, secrets\n"
+        "from tests.services.processes import free_port\n"
+        f"wanted = itertools.chain([{port - 11_000}], range(9_000))\n"
+        "secrets.randbelow = lambda _: next(wanted)\n"
+        "print(free_port())\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", asks], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert int(other.stdout) != port
 
 
 def test_servers_end_when_the_session_is_killed(tmp_path: Path) -> None:
