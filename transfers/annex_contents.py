@@ -13,7 +13,7 @@ from hibali.locations import Location
 from transfers.entry import Entry, Kind, weakest
 from transfers.kept_place import KeptPlace
 from transfers.movers.stream import StreamMover
-from transfers.shelving import StoresWhole, named_anew
+from transfers.shelving import named_anew
 from transfers.single import SingleSource
 from transfers.store import PACK_BYTES, Item, Landed, Problem, Store
 from transfers.taking import put_content, take_file
@@ -96,8 +96,9 @@ class AnnexContents:
 
     def _store_small(self, path: bytes, file: Path) -> bool:
         """Store a file of a pack's size at most in one request; False where that takes the locked way."""
-        store = self._place.writable()
-        if not isinstance(store, StoresWhole):
+        self._place.writable()
+        store = self._place.whole()
+        if store is None:
             return False
         try:
             with file.open("rb") as stream:
@@ -142,10 +143,11 @@ class AnnexContents:
 
     def _retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None) -> None:
         found = self._place.find_file(path)
-        store = self._place.store()
-        if isinstance(store, StoresWhole) and found.size <= PACK_BYTES:
-            put_content(store.fetch_whole(found), file, progress, digest=digest, about=self._about)
+        whole = self._place.whole()
+        if whole is not None and found.size <= PACK_BYTES:
+            put_content(whole.fetch_whole(found), file, progress, digest=digest, about=self._about)
             return
+        store = self._place.store()
         store.expect(found.size)
         take_file(store, found, file, progress, digest=digest, about=self._about)
 
@@ -153,9 +155,10 @@ class AnnexContents:
         found = self._place.find(path)
         if found is None:
             return
-        store = self._place.writable()
-        if found.kind is Kind.FILE and isinstance(store, StoresWhole):
-            self._check_problem(store.remove_whole(found))
+        self._place.writable()
+        whole = self._place.whole()
+        if found.kind is Kind.FILE and whole is not None:
+            self._check_problem(whole.remove_whole(found))
             return
         folder, name = _parted(path)
         with self._place.locked_shelf(folder) as (target, below):

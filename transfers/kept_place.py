@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
@@ -39,12 +39,14 @@ class KeptPlace:
         self._there: Store | None = None
         self._here: Store | None = None
         self._lent: list[Store] = []
+        self._whole: StoresWhole | Literal[False] | None = False  # False: not looked at yet
         self._checked = False
 
     def close(self) -> None:
         """Let go of all connections; safe to call twice."""
         self._give_back()
         kept, self._there, self._here = [self._there, self._here], None, None
+        self._whole = False
         for store in kept:
             if store is not None:
                 with suppress(HibaliError):
@@ -74,6 +76,13 @@ class KeptPlace:
             self._there = open_store(self.location, tell=self.tell)
         return self._there
 
+    def whole(self) -> StoresWhole | None:
+        """The same, where it handles single small files without a lock; found out once, as every request needs it."""
+        if self._whole is False:
+            store = self.store()
+            self._whole = store if isinstance(store, StoresWhole) else None
+        return self._whole
+
     def writable(self) -> Store:
         """The same, where the configuration lets it be written to."""
         store = self.store()
@@ -90,8 +99,8 @@ class KeptPlace:
         reason = unsafe_component(path)
         if reason:
             raise self._unsafe(path, reason)
-        store = self.store()
-        find = store.find_whole if isinstance(store, StoresWhole) else store.stat
+        store, whole = self.store(), self.whole()
+        find = store.stat if whole is None else whole.find_whole
         found = find(path)
         if found is None and store.facts.folders and find(b"") is None:
             raise NotFoundError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.commands import expanded
 from transfers.agent.problems import RefusedError, problem_of
 from transfers.agent.removing import remove_item
-from transfers.agent.trusted import Roots, outside
+from transfers.agent.trusted import Place, Roots, outside
 from transfers.agent.whole import fetch_whole, store_whole
 from transfers.bundle import local_command
 from transfers.connection import Connection, error_from
@@ -57,6 +58,7 @@ class LocalStore(PosixStore):
     """A folder of this machine. Single small files are handled in this process: asking an agent takes longer than the file."""
 
     roots = Roots()  # those of the site, below which no symlink of another account is followed
+    _kept_folder: tuple[Place, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See StoresWhole."""
@@ -85,24 +87,44 @@ class LocalStore(PosixStore):
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
 
+    def close(self) -> None:
+        """Close the agent and the folder; safe to call twice."""
+        self._close_folder()
+        super().close()
+
     @contextmanager
     def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
-        """The folder, opened anew each time as another process may have replaced it; errors as an agent tells them."""
+        """The folder, with nothing remembered of what is in it; errors as an agent tells them."""
         try:
-            place = self.roots.open(self.where)
-            root = Root(place.descriptor)
-            try:
-                if removes and not place.inside:
-                    raise outside(self.where)
-                if place.foreign is not None and (writes or removes):
-                    raise place.foreign
-                yield root
-            finally:
-                root.close()
+            place, root = self._reopen_folder()
+            if removes and not place.inside:
+                raise outside(self.where)
+            if place.foreign is not None and (writes or removes):
+                raise place.foreign
+            yield root
         except (OSError, UnsafeNameError, RefusedError) as problem:
+            self._close_folder()
             code, message, _ = problem_of(problem)
             words = words_of(str(code), str(message))
             raise error_from(str(code), words, printable(self.where)) from None
+
+    def _reopen_folder(self) -> tuple[Place, Root]:
+        """The folder that is at the path now: opened anew, component by component, only where it is another than before."""
+        if self._kept_folder is not None:
+            place, root = self._kept_folder
+            there = os.stat(self.where)  # noqa: PTH116  # bytes, at every request
+            if os.path.samestat(there, os.fstat(place.descriptor)):
+                root.forget_all()  # another process may have replaced a folder in it
+                return self._kept_folder
+            self._close_folder()
+        place = self.roots.open(self.where)
+        self._kept_folder = place, Root(place.descriptor)
+        return self._kept_folder
+
+    def _close_folder(self) -> None:
+        opened, self._kept_folder = self._kept_folder, None
+        if opened is not None:
+            opened[1].close()
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:

@@ -1,0 +1,50 @@
+"""A local store handles small files in the folder that its path leads to now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hibali.locations import parse_location
+from transfers.entry import Entry, Kind
+from transfers.stores.local import LocalStore, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    (tmp_path / "place").mkdir()
+    location = parse_location(str(tmp_path / "place"), {}, b"/")
+    assert location is not None
+    opened = open_store(location)
+    assert isinstance(opened, LocalStore)
+    yield opened
+    opened.close()
+
+
+def entry(path: bytes, content: bytes) -> Entry:
+    return Entry(path, Kind.FILE, len(content), 1_500_000_000_000_000_000, 0o644)
+
+
+def test_a_folder_under_the_same_path_is_another_one_after_it_was_replaced(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    assert store.store_whole(entry(b"a/b", b"old"), b"old")
+    (tmp_path / "place").rename(tmp_path / "before")
+    assert store.find_whole(b"a/b") is None
+    (tmp_path / "place").mkdir()
+    assert store.find_whole(b"a/b") is None
+    assert store.store_whole(entry(b"a/b", b"new"), b"new")
+    assert store.fetch_whole(entry(b"a/b", b"new")) == b"new"
+    assert (tmp_path / "before/a/b").read_bytes() == b"old"
+
+
+def test_a_folder_inside_that_was_replaced_is_looked_at_anew(store: LocalStore, tmp_path: Path) -> None:
+    assert store.store_whole(entry(b"a/b", b"old"), b"old")
+    (tmp_path / "place/a").rename(tmp_path / "place/c")
+    assert store.find_whole(b"a/b") is None
+    found = store.find_whole(b"c/b")
+    assert found is not None
+    assert store.remove_whole(found) is None
+    assert not (tmp_path / "place/c/b").exists()
