@@ -6,9 +6,11 @@ import gc
 import os
 import signal
 import sys
-from typing import NoReturn
 
-from hibali_cli.output import prepare_streams
+# A Ctrl-C while these are imported ends with a traceback of Python's: as little as possible, not even `typing`.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
@@ -19,6 +21,8 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
+    from hibali_cli.output import prepare_streams
+
     prepare_streams()
     gc.set_threshold(
         50_000, 20, 100

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.services.session import REPOSITORY
+
 # The main thread waits for its turn to send and passes over interruptions, as a badly written clean-up might; signals keep coming.
 STUBBORN = """
 import os, signal, threading, time
@@ -93,3 +95,13 @@ def test_a_thread_that_hangs_does_not_keep_it() -> None:
 def test_a_signal_that_does_not_end_the_call_in_which_the_main_thread_waits_still_unwinds_it() -> None:
     ended = subprocess.run([sys.executable, "-c", UNSEEN], capture_output=True, timeout=20, check=False)
     assert (ended.returncode, ended.stdout) == (143, b"cleaned up\n"), ended.stderr
+
+
+def test_hardly_anything_is_imported_before_ctrl_c_is_taken_care_of() -> None:
+    """Python itself ends with a traceback where Ctrl-C comes earlier."""
+    text = "import sys; before = set(sys.modules); import hibali_cli.main; print(*sorted(set(sys.modules) - before))"
+    words = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(REPOSITORY)!r}); {text}"]
+    imported = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    ours = {name for name in imported if name.split(".")[0] in {"hibali", "hibali_cli"}}
+    assert ours == {"hibali_cli", "hibali_cli.main"}
+    assert "typing" not in imported
