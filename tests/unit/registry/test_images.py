@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import hibali.shell
+from hibali import shell
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from registry.catalogue import Catalogue
 from registry.image_record import ImageRecord, read_record, write_record
@@ -202,7 +202,7 @@ def test_reading_starts_no_program(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue.images.add(tool, archive)
-    monkeypatch.setattr(hibali.shell.subprocess, "Popen", None)
+    monkeypatch.setattr(shell.subprocess, "Popen", None)
     fresh = Catalogue(state)
     assert fresh.image_file(fresh.find("tool")).exists()
     assert fresh.image_digests()
