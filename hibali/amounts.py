@@ -1,6 +1,10 @@
-"""Sizes and times as people read them."""
+"""Durations, sizes, times of jobs and commands as people write them in config.toml and in options."""
 
 from __future__ import annotations
+
+import math
+import re
+import shlex
 
 
 def size_words(size: int) -> str:
@@ -23,3 +27,61 @@ def time_words(seconds: float) -> str:
             rest = whole % length // part
             return f"{whole // length} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+|[0-9]+(?:\.[0-9]+)?")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_JOB_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(iB|B)?", re.IGNORECASE)
+
+
+def read_duration(text: str) -> float:
+    """Seconds of `90`, `60s`, `10m`, `1h30m` or `2d`; raises ValueError with words for people."""
+    written = text.strip().lower()
+    if not _DURATION.fullmatch(written):
+        raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
+    parts = _PART.findall(written)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(written)
+
+
+def read_job_time(text: str) -> int:
+    """Seconds of `[D-]HH:MM:SS`, or of a duration with its unit (`90m`, `2d`); raises ValueError.
+
+    `10:30` and a bare number are hours to some schedulers and minutes or seconds to others.
+    """
+    found = _JOB_TIME.fullmatch(text)
+    if found is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    elif _PART.match(text.lower()):
+        total = math.ceil(read_duration(text))
+    else:
+        raise ValueError(f"{text!r} is not a job's time such as 01:00:00, 2-00:00:00, 90m or 12h")
+    if total <= 0:
+        raise ValueError(f"{text!r} leaves a job no time")
+    return total
+
+
+def read_size(text: str) -> int:
+    """Bytes of `500M`, `1.5G` or `4096`; raises ValueError.
+
+    As rsync reads them: K, M, G and KiB, MiB, GiB count in 1024, KB, MB, GB in 1000.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is not a size such as 4096, 500M or 2GiB")
+    number, prefix, suffix = found.groups()
+    step = 1000 if prefix and (suffix or "").upper() == "B" else 1024
+    return int(float(number) * step ** " KMGTP".index(prefix.upper() or " "))
+
+
+def read_words(text: str) -> tuple[str, ...]:
+    """The words of a command as a shell would split them, without a shell; raises ValueError."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise ValueError(f"{text!r} cannot be split into words: {problem}") from None
+    if not words:
+        raise ValueError("a command needs at least one word")
+    return words

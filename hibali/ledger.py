@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
-from hibali.folders import private_folder, state_folder
-from hibali.strict_json import line_of_json
+from hibali.files import _write_all, private_folder, state_folder, sync_folder
 from hibali.system_errors import passing, reason_of
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -171,43 +171,6 @@ def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
-    """Put `content` at `path` whole or not at all, durable when this returns; raises an OSError that names `path`.
-
-    With `mtime_ns` the file looks as if it had been written then.
-    """
-    try:
-        _write_atomic(path, content, mode, mtime_ns)
-    except OSError as problem:
-        problem.filename, problem.filename2 = str(path), None
-        raise
-
-
-def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -> None:
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
-        try:
-            _write_all(descriptor, content)
-            if mtime_ns is not None:
-                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # a folder that has become read-only keeps it
-            partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def _end_torn_line(path: Path, descriptor: int) -> None:
     """Close a line that a crash cut short, so that the next record stands on its own."""
     size = os.fstat(descriptor).st_size
@@ -216,12 +179,3 @@ def _end_torn_line(path: Path, descriptor: int) -> None:
             stream.seek(size - 1)
             if stream.read(1) != b"\n":
                 _write_all(descriptor, b"\n")
-
-
-def sync_folder(folder: Path) -> None:
-    """What was renamed into a folder, or out of it, is on disk when this returns (S19); raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from hibali.config.model import Site, local_site
+from hibali.config.settings import Settings, require_built
 from hibali.errors import RefusedError, UsageError
-from hibali.nearest import nearest
-from hibali.settings import Settings, require_built
-from hibali.sites import Site, local_site
+from hibali.text import nearest
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -22,7 +22,8 @@ def load(package: str, word: str) -> Any:
     what = package.rpartition(".")[2].removesuffix("s")
     if _WORD.fullmatch(word):
         if word in built_in_words(package):
-            return import_module(f"{package}.{word}")
+            module = import_module(f"{package}.{word}")
+            return import_module(f"{package}.{word}.kind") if hasattr(module, "__path__") else module
         found = _entry_points(package)
         if word in found:
             return _load_entry_point(found[word], what, word)
@@ -41,9 +42,11 @@ def words(package: str) -> list[str]:
 
 
 def built_in_words(package: str) -> list[str]:
-    """The words of hibali's own folder, sorted; a module with a `_` in its name is a part of another."""
+    """The words of hibali's own folder, sorted; `base`, and a module with a `_` in its name, are parts of others."""
     folder = import_module(package).__path__
-    return sorted(found.name for found in iter_modules(folder) if _MODULE.fullmatch(found.name))
+    return sorted(
+        found.name for found in iter_modules(folder) if found.name != "base" and _MODULE.fullmatch(found.name)
+    )
 
 
 def _entry_points(package: str) -> dict[str, Any]:

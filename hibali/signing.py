@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from hibali.errors import RefusedError
-from hibali.folders import state_folder
+from hibali.files import state_folder
 from hibali.system_errors import reason_of
 
 _NAME = "signing.key"

@@ -1,6 +1,6 @@
 """Explain errors of the operating system in plain English: code, words, what to do and the exit code, in one place.
 
-The agent (`transfers.agent.problems`) names an errno by the same codes, and the client adds the words from here.
+The agent (`transfers.agent.protocol`) names an errno by the same codes, and the client adds the words from here.
 """
 
 from __future__ import annotations

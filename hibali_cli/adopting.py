@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, RefusedError
-from hibali.sites import Site
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, run_site, update_runs
 from runs.adopt import Fate, Stray, adopt, find_strays
-from runs.book import Book
-from runs.run import RUN_ID
+from runs.model import RUN_ID
+from runs.store import Book
 
 
 def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) -> int:

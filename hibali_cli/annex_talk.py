@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import IO
 
 from hibali.annex_key import digest_of, size_of
+from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, UsageError
 from hibali.events import Event, Noted
 from hibali.locations import Location, read_location
-from hibali.settings import load_sites
 from hibali.system_errors import explain
 from hibali.text import printable
 from hibali_cli.annex_protocol import VERSION, Asked, line_of, read_request, told
-from transfers.annex_contents import AnnexContents
+from transfers.datasets.annex_contents import AnnexContents
 
 LOCATION = "location"
 _PROGRESS_SECONDS = 0.1

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
-from hibali.shell import has_terminal
+from hibali.subprocesses import has_terminal
 from hibali.text import printable
 from hibali_cli.output import write_aside
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.terminal_lines import read_line, terminal_as_stdout
-from registry.dialogue import (
+from registry.example import (
     Ask,
     Choose,
     Dialogue,
@@ -27,9 +27,9 @@ from registry.dialogue import (
     judge_entry,
     next_step,
 )
+from registry.invocation import read_typed, write_typed
 from registry.pipeline import Input, Pipeline
-from registry.problem import Problem
-from registry.typed_answer import read_typed, write_typed
+from registry.problems import Problem
 
 _BACK = "<"
 _HELP = f"TAB completes, Enter takes the [default] or passes over, {_BACK} takes the last answer back, Ctrl-C leaves."

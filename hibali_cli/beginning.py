@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hibali.config.edit import add_site
+from hibali.config.importers import Proposal, name_site
+from hibali.config.model import Site
+from hibali.config.settings import Settings
 from hibali.errors import HibaliError, UsageError
-from hibali.folders import private_folder, state_folder
-from hibali.ledger import write_atomic
-from hibali.nearest import did_you_mean
-from hibali.proposals.proposal import Proposal, name_site
-from hibali.settings import Settings
-from hibali.settings_edit import add_site
-from hibali.shell import has_terminal
-from hibali.sites import Site
+from hibali.files import private_folder, state_folder, write_atomic
+from hibali.subprocesses import has_terminal
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import did_you_mean, printable
 from hibali_cli.doctoring import visit_and_show
 from hibali_cli.importing import Wanted, change_of, choose, gather, show, take
 from hibali_cli.options import Common

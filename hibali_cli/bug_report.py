@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 from hibali import __version__
 from hibali.errors import HibaliError
-from hibali.folders import private_folder, state_folder
-from hibali.hidden import without_secrets
-from hibali.ledger import write_atomic
+from hibali.files import private_folder, state_folder, write_atomic
+from hibali.subprocesses import without_secrets
 
 
 def write_bug_report(failure: BaseException) -> str | None:

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hibali.account import account_names
 from hibali.errors import RefusedError, UsageError
+from hibali.files import account_names
 from hibali_cli.bundle_record import show_bundle
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -16,11 +16,10 @@ from hibali_cli.run_site import opener, run_site, update_runs
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation, read_invocation
 from registry.signature import is_signature_name
-from runs.book import Book
 from runs.bundles.archive import Archive
-from runs.bundles.compose import Parts
-from runs.bundles.create import create_bundle
-from runs.bundles.gather import (
+from runs.bundles.create import (
+    Parts,
+    create_bundle,
     given_answers,
     image_of,
     inputs_of_invocation,
@@ -29,12 +28,13 @@ from runs.bundles.gather import (
     require_single,
 )
 from runs.bundles.read import Bundle, read_bundle
-from runs.run import RUN_ID
+from runs.model import RUN_ID
+from runs.store import Book
 
 if TYPE_CHECKING:
     from hibali.events import Listener
     from registry.pipeline import Pipeline
-    from runs.bundles.compose import Include
+    from runs.bundles.create import Include
 
 
 class Taking(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any
 from hibali.text import path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
-from runs.bundles.compare import Compared, Fate
 from runs.bundles.read import Bundle
 from runs.bundles.record import PackedInput
-from runs.run import Run
+from runs.compare import Compared, Fate
+from runs.model import Run
 
 
 def show_bundle(common: Common, file: Path, bundle: Bundle) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
-from hibali.ledger import write_atomic
+from hibali.files import write_atomic
 from hibali.locations import read_location, read_target
 from hibali.text import printable
 from hibali_cli.bundle_record import show_comparison
@@ -21,32 +21,29 @@ from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
 from hibali_cli.run_record import find_failure
 from hibali_cli.run_site import opener, run_site, wait_for_runs
-from registry.exchange_images import judge_image
-from registry.image_record import FILE as IMAGE
-from registry.image_record import write_record
-from registry.remote import Arrival
-from runs.book import Book
+from registry.exchange import judge_image
+from registry.images.record import FILE as IMAGE
+from registry.images.record import write_record
+from registry.remotes.base import Arrival
 from runs.bundles.archive import Archive
-from runs.bundles.compare import Compared, Fate, compare_outputs
-from runs.bundles.contents import take_content
-from runs.bundles.gather import real_place
-from runs.bundles.outputs import hash_outputs
-from runs.bundles.read import Bundle, check_contents, read_bundle
-from runs.bundles.unpack import below, forget, place_of, unpack
-from runs.carry import Synchroniser
+from runs.bundles.create import real_place, take_content
+from runs.bundles.read import Bundle, below, check_contents, forget, place_of, read_bundle, unpack
 from runs.collect import collect
-from runs.container import load_container
-from runs.image import Pinned
-from runs.job_proxy import with_job_proxy
-from runs.launch import Request, launch
-from runs.prepare import Input
-from runs.run import Run, State
+from runs.compare import Compared, Fate, compare_outputs
+from runs.containers.base import load_container
+from runs.images import Pinned
+from runs.launch import launch
+from runs.model import Input, Run, State
+from runs.outputs import hash_outputs
+from runs.request import Request, with_job_proxy
 from runs.send import no_room
+from runs.stage import Synchroniser
+from runs.store import Book
 
 if TYPE_CHECKING:
     from hibali.events import Listener
     from registry.catalogue import Catalogue
-    from transfers.receipt import Receipt
+    from transfers.journal import Receipt
 
 
 @dataclass(frozen=True, slots=True)

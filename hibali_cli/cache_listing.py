@@ -9,26 +9,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hibali.amounts import read_duration, read_size
+from hibali.config.model import Site
+from hibali.config.settings import require_built
 from hibali.errors import Exit, NotFoundError, UsageError
-from hibali.settings import require_built
-from hibali.settings_values import read_duration, read_size
-from hibali.sites import Site
 from hibali.text import path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
-from runs.book import Book
-from runs.cache_book import CacheBook
-from runs.cache_evict import Evicted, Fate, choose_entries, evict
-from runs.cache_survey import Kept, Survey, look
-from runs.cache_times import times_at
-from runs.carry import Synchroniser
-from runs.run import Run
-from runs.stage import at_site
-from runs.work_folder import make_work_folder
-from transfers.far import Far
-from transfers.places import open_far
+from runs.cache.entries import CacheBook, times_at
+from runs.cache.listing import Evicted, Fate, Kept, Survey, choose_entries, evict, look
+from runs.clean import make_work_folder
+from runs.model import Run
+from runs.stage import Synchroniser, at_site
+from runs.store import Book
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+")
 _DAY_NS = 86_400 * 1_000_000_000

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from hibali_cli.options import Common
     from registry.catalogue import Catalogue
     from registry.pipeline import Pipeline
-    from registry.source import Access
-    from runs.image import Pinned
+    from registry.sources.base import Access
+    from runs.images import Pinned
 
 
 def open_catalogue(common: Common) -> Catalogue:
@@ -26,8 +26,8 @@ def open_catalogue(common: Common) -> Catalogue:
 
 def access_of(common: Common) -> Access:
     """What may be reached to fetch descriptors."""
-    from hibali.folders import private_folder, state_folder
-    from registry.source import Access
+    from hibali.files import private_folder, state_folder
+    from registry.sources.base import Access
 
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")
@@ -36,7 +36,7 @@ def access_of(common: Common) -> Access:
 
 def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
     """The image that the catalogue has beside a pipeline; its content is looked for only when it is wanted."""
-    from runs.image import Pinned
+    from runs.images import Pinned
 
     record = catalogue.image(pipeline)
     return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None

@@ -11,10 +11,10 @@ from hibali.errors import UsageError
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from hibali.sites import Site
-    from runs.container import Container
-    from runs.reference import Reference
-    from runs.run import Run
+    from hibali.config.model import Site
+    from runs.containers.base import Container
+    from runs.model import Run
+    from runs.store import Reference
 
 
 class Order(NamedTuple):
@@ -77,7 +77,7 @@ def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool
 
 def load_first(order: Order) -> list[Run]:
     """The runs that come first by name, as the ledger has them; raises `NotFoundError`."""
-    from runs.book import Book
+    from runs.store import Book
 
     return [Book().load(each) for each in dict.fromkeys(order.after)]
 
@@ -87,13 +87,13 @@ def settle(
 ) -> list[Run]:
     """The runs that come first by name, when all that have to have ended before have succeeded.
 
-    The others are left to the scheduler. Raises `NotFoundError`, and what `runs.chain.require_success` does.
+    The others are left to the scheduler. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
     """
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs, wait_for_runs
-    from runs.book import Book
-    from runs.chain import must_end_before, needed_parts, require_success
-    from runs.scheduler import load_scheduler
+    from runs.dependencies import must_end_before, needed_parts, require_success
+    from runs.schedulers.base import load_scheduler
+    from runs.store import Book
 
     book = Book()
     taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}

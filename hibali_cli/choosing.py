@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hibali.config.settings import Settings
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
-from hibali.settings import Settings
 from hibali_cli.chaining import Order, load_first
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -15,16 +15,13 @@ from hibali_cli.run_site import opener, update_runs, wait_for_runs
 from registry.catalogue import Catalogue
 from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.candidates import Sizes, can_choose, look_at, why_not_considered
-from runs.choose import Candidate, Choice, choose
-from runs.container import find_consent_reasons
-from runs.experience import runs_of
-from runs.fast import NO_MARKS, Marks
+from runs.containers.base import find_consent_reasons
+from runs.fast_storage import NO_MARKS, Marks
 from runs.inputs import Located, locate_inputs
-from runs.launch import Request
-from runs.prepare import run_key
-from runs.scheduler import Resources
+from runs.request import Request, run_key
+from runs.schedulers.base import Resources
+from runs.site_selection import Candidate, Choice, Sizes, can_choose, choose, look_at, why_not_considered
+from runs.store import Book, runs_of
 
 AUTO = "auto"
 NOTHING_WANTED = Resources()

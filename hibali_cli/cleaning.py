@@ -16,9 +16,9 @@ from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
 from hibali_cli.run_site import opener, run_site
-from runs.book import Book
 from runs.clean import Cleaned, Fate, Wanted, clean_run, needed_ids, plan_cleaning
-from runs.run import Run
+from runs.model import Run
+from runs.store import Book
 
 
 @dataclass(frozen=True, slots=True)

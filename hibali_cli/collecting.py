@@ -9,9 +9,9 @@ from hibali_cli.options import Common
 
 if TYPE_CHECKING:
     from hibali.events import Listener
-    from runs.book import Book
-    from runs.run import Run
-    from transfers.receipt import Receipt
+    from runs.model import Run
+    from runs.store import Book
+    from transfers.journal import Receipt
     from transfers.request import Saving
 
 
@@ -74,7 +74,7 @@ def check_collecting(into: Into, *, wait: bool) -> None:
 
 def collect_into(common: Common, book: Book, run: Run, into: Into, tell: Listener) -> Receipt | None:
     """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
-    from runs.run import State
+    from runs.model import State
     from transfers.request import Saving
 
     folder = into.dataset or into.folder
@@ -94,7 +94,7 @@ def _collect_kept(
     """From where they were collected before."""
     from hibali.errors import NotFoundError
     from hibali.locations import read_target
-    from runs.kept import bring_kept, find_kept
+    from runs.inputs import bring_kept, find_kept
 
     kept = find_kept(run, book)
     if kept is None:

@@ -17,13 +17,22 @@ from hibali.events import Failed, Listener
 from hibali.text import path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.run_site import run_site
-from runs.book import Book
-from runs.bundles.compare import Fate
-from runs.bundles.gather import left_by
-from runs.bundles.outputs import Left
-from runs.compare import Copies, Fact, differing_facts, is_within
-from runs.run import Run
-from runs.sweeps.compare import Beside, Pair, compare_tasks, differing_tasks, match_tasks
+from runs.bundles.create import left_by
+from runs.compare import (
+    Beside,
+    Copies,
+    Fact,
+    Fate,
+    Pair,
+    compare_tasks,
+    differing_facts,
+    differing_tasks,
+    is_within,
+    match_tasks,
+)
+from runs.model import Run
+from runs.outputs import Left
+from runs.store import Book
 
 _WORDS: dict[str, str] = {
     Fate.EQUAL: "equal",

@@ -14,7 +14,7 @@ from hibali.errors import HibaliError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from hibali.settings import Settings
+    from hibali.config.settings import Settings
 
 _MOST_RUNS = 50
 SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
@@ -191,13 +191,13 @@ def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
     del incomplete
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.schedule import load_schedules
 
     yield from sorted(load_schedules(context.params.get("config")).schedules)
 
 
 def _settings(context: click.Context) -> Settings:
-    from hibali.settings import load_sites
+    from hibali.config.settings import load_sites
 
     return load_sites(context.params.get("config"))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from hibali.sites import Site
+from hibali.config.model import Site
 from hibali.text import printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from hibali_cli.progress import listening
-from runs.doctor.walk import Step, Verdict, Walk
+from runs.doctor.network import Step, Verdict, Walk
 
 _WIDTH = max(len(verdict) for verdict in Verdict)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))

@@ -12,20 +12,18 @@ from hibali.locations import Location, read_location
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from hibali.settings import Settings
+    from hibali.config.settings import Settings
     from registry.exchange import Exchanged
-    from registry.remote import Remote
-    from registry.seen import Seen
+    from registry.remotes.base import Remote, Seen
     from registry.signature import Policy
 
 
 def open_remote(common: Common, name: str) -> tuple[Remote, Seen]:
     """The remote of that name, and what is known of it; raises `UsageError` for an unknown one."""
-    from hibali.folders import private_folder, state_folder
-    from registry.remote import Meeting
+    from hibali.files import private_folder, state_folder
+    from registry.remotes.base import Meeting, Seen
     from registry.remotes.folder import FolderRemote
     from registry.remotes.git import GitRemote, is_repository
-    from registry.seen import Seen
 
     settings = common.settings()
     url = settings.remote(name).url
@@ -47,7 +45,7 @@ def names_site(url: str, settings: Settings) -> bool:
 
 def _at_site(common: Common, location: Location) -> Remote:
     """Connected when it is looked at, closed when the command ends."""
-    from runs.catalogue_remote import PlaceRemote
+    from runs.site_remotes import PlaceRemote
 
     def tell(event: Event) -> None:
         if isinstance(event, Noted):
@@ -60,7 +58,7 @@ def _at_site(common: Common, location: Location) -> Remote:
 
 def policy_of(common: Common) -> Policy:
     """Whose signatures count, and whether one is needed."""
-    from hibali.folders import private_folder, state_folder
+    from hibali.files import private_folder, state_folder
     from registry.signature import Policy
 
     settings = common.settings().catalogue

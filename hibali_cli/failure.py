@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.folders import state_root
+from hibali.files import state_root
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside

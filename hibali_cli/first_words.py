@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali.errors import HibaliError
-from hibali.nearest import nearest
+from hibali.text import nearest
 
 # How other programs call what is here, too.
 _ELSEWHERE = {
@@ -57,7 +57,7 @@ def first_words() -> list[str]:
 
 def _site_names() -> list[str]:
     """The sites of config.toml; none where it cannot be read, which whatever is typed next tells."""
-    from hibali.settings import load_sites
+    from hibali.config.settings import load_sites
 
     try:
         return sorted(load_sites().sites)

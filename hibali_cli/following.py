@@ -15,7 +15,7 @@ from hibali_cli.moving import request_of, tell_receipt
 from hibali_cli.options import Common, duration_of
 
 if TYPE_CHECKING:
-    from transfers.finished import Following
+    from transfers.follow.watcher import Following
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
@@ -69,7 +69,7 @@ def take_following(options: dict[str, Any]) -> Following | None:
         raise _only_with("--follow cannot be a dry run: leave it out to see what would be sent now")
     if options["pack"]:
         raise _only_with("--follow cannot pack: push --pack what is finished")
-    from transfers.finished import QUIET_SECONDS, Following, read_marker
+    from transfers.follow.watcher import QUIET_SECONDS, Following, read_marker
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
     return Following(
@@ -83,7 +83,7 @@ def take_following(options: dict[str, Any]) -> Following | None:
 def follow(common: Common, source: str, target: str, following: Following, options: dict[str, Any]) -> int:
     """Follow the source, and tell the receipt however that ended; returns the exit code."""
     from hibali_cli.progress import listening
-    from transfers.follow import follow as follow_source
+    from transfers.follow.operation import follow as follow_source
 
     del options["dry_run"], options["detailed_exit_code"]
     request = request_of(common, "push", source, target, options)

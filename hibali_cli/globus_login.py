@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hibali.config.model import Site
 from hibali.errors import AccessError
-from hibali.shell import has_terminal
-from hibali.sites import Site
+from hibali.subprocesses import has_terminal
 from hibali_cli.options import Common
 from hibali_cli.output import write_aside
 from hibali_cli.terminal_lines import read_line, terminal_as_stdout
@@ -18,7 +18,7 @@ _SAID = {
 
 def log_in_and_tell(common: Common, site: Site) -> None:
     """Log in, asking on the terminal where that is needed, and say what the collection answers."""
-    from transfers.globus.login import log_in
+    from transfers.stores.globus.login import log_in
 
     def ask(url: str, why: str) -> str:
         return _ask_for_code(site, url, why)
@@ -33,7 +33,7 @@ def log_in_and_tell(common: Common, site: Site) -> None:
 
 def log_out_and_tell(common: Common, site: Site) -> None:
     """Log out, and say so."""
-    from transfers.globus.login import log_out
+    from transfers.stores.globus.login import log_out
 
     found = log_out(site)
     change = "logged out" if found.change == "logged out" else "same"

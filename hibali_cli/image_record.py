@@ -8,7 +8,7 @@ from hibali_cli.options import Common
 
 if TYPE_CHECKING:
     from registry.catalogue import Catalogue
-    from registry.image_record import ImageRecord
+    from registry.images.record import ImageRecord
     from registry.pipeline import Pipeline
 
 

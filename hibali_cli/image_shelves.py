@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
+    from hibali.config.settings import Settings
     from hibali.events import Listener
-    from hibali.settings import Settings
-    from registry.image_shelf import ImageShelf
+    from registry.exchange import ImageShelf
 
 
 def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
@@ -27,10 +27,10 @@ def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
         place = str(Path(place).expanduser())
     location = read_location(place, settings)
     if location.typed_local:
-        from registry.image_shelf import FolderShelf
+        from registry.exchange import FolderShelf
 
         return FolderShelf(Path(location.path))
-    from runs.image_shelf import SiteShelf
+    from runs.site_remotes import SiteShelf
 
     def listening(title: str) -> AbstractContextManager[Listener]:
         from hibali_cli.progress import listening as showing
@@ -58,7 +58,7 @@ def require_shelf(common: Common, remote_name: str) -> ImageShelf:
 def _beside(url: str, settings: Settings) -> str:
     """Below a remote that is a folder or at a site; "" for a git repository, which takes no large files."""
     from hibali_cli.exchanging import names_site
-    from registry.image_shelf import FOLDER
+    from registry.exchange import FOLDER
     from registry.remotes.git import is_repository
 
     if not names_site(url, settings) and (not Path(url).is_absolute() or is_repository(Path(url))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hibali.shell import has_terminal
+from hibali.subprocesses import has_terminal
 from hibali_cli.importing import OWN, Wanted, change_of, choose, gather, show, take
 from hibali_cli.options import Common
 from hibali_cli.terminal_lines import read_line, terminal_as_stdout

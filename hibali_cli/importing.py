@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from hibali.config import importers as profile
+from hibali.config import importers as rclone
+from hibali.config import importers as ssh_config
+from hibali.config.edit import Change, add_site, plan_site, render_site
+from hibali.config.importers import Found, Passed, Proposal, proposals_in
+from hibali.config.model import Site
+from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
-from hibali.proposals import profile, rclone, ssh_config
-from hibali.proposals.proposal import Found, Passed, Proposal, proposals_in
-from hibali.settings import Settings
-from hibali.settings_edit import Change, add_site, plan_site, render_site
-from hibali.sites import Site
 from hibali.system_errors import unreadable
 from hibali.text import printable
 from hibali_cli.options import Common
@@ -37,17 +39,17 @@ def gather(settings: Settings, wanted: Wanted) -> list[Found]:
         return [profile.with_account(each, wanted.user, wanted.account) for each in found]
     gathered: list[Found] = []
     if wanted.source in {"", "ssh"}:
-        gathered += ssh_config.propose(Path(wanted.ssh_config) if wanted.ssh_config else None, ())
-    path = rclone.usual_file()
+        gathered += ssh_config.propose_ssh_hosts(Path(wanted.ssh_config) if wanted.ssh_config else None, ())
+    path = rclone.rclone_config_file()
     if wanted.source == "rclone" or (wanted.source == "" and path.exists()):
         taken = [each.name for each in proposals_in(gathered)]
-        gathered += rclone.propose(path, taken)
+        gathered += rclone.propose_rclone_remotes(path, taken)
     return gathered
 
 
 def _read(settings: Settings, source: str) -> bytes:
     if "://" in source:
-        from registry.web import fetch
+        from hibali.http import fetch
 
         parts = urlsplit(source)
         origins = set(settings.catalogue.origins)
@@ -71,7 +73,7 @@ def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
         return proposals
     missing = [name for name in only if name not in {each.name for each in proposals}]
     if missing:
-        from hibali.nearest import did_you_mean
+        from hibali.text import did_you_mean
 
         passed = next((each for each in found if isinstance(each, Passed) and each.name in missing), None)
         told = did_you_mean(missing[0], [each.name for each in proposals])

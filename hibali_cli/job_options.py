@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.settings_values import read_job_time, read_size
+from hibali.amounts import read_job_time, read_size
 
 if TYPE_CHECKING:
     from hibali_cli.options import Common
     from hibali_cli.output import Output
-    from runs.launch import Request
+    from runs.request import Request
     from runs.resources import Asked
-    from runs.scheduler import Resources
+    from runs.schedulers.base import Resources
 
 _MIB = 1024**2
 _PROXY_WORDS = ("--no-proxy", "--with-proxy")
@@ -91,7 +91,7 @@ def add_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def wanted_of(given: Mapping[str, Any]) -> Resources:
     """What the command line asks for; raises `UsageError` for what cannot be a directive."""
-    from runs.scheduler import Resources, check_directive, check_plain
+    from runs.schedulers.base import Resources, check_directive, check_plain
 
     for name in ("partition", "account", "reservation"):
         if given[name] is not None:

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import RefusedError
-from hibali_cli.chaining import (
-    Order,
-    load_first,
-    settle,
-)
+from hibali_cli.chaining import Order, load_first, settle
 from hibali_cli.collecting import Into, collect_into, tell_collected
 from hibali_cli.job_options import say_asked
 from hibali_cli.options import Common
@@ -21,16 +17,16 @@ from hibali_cli.options import Common
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hibali.sites import Site
+    from hibali.config.model import Site
     from registry.catalogue import Catalogue
     from registry.invocation import Invocation
     from registry.pipeline import Pipeline
-    from runs.container import Container
-    from runs.fast import Marks
+    from runs.containers.base import Container
+    from runs.fast_storage import Marks
     from runs.inputs import Located
-    from runs.launch import Request
+    from runs.model import Run
     from runs.prepare import Prepared
-    from runs.run import Run
+    from runs.request import Request
 
 
 def read_request(
@@ -51,12 +47,10 @@ def read_request(
     """
     from hibali_cli.run_site import run_site
     from registry.invocation import read_invocation
-    from runs.container import load_container
+    from runs.containers.base import load_container
     from runs.dataset import asked_here
-    from runs.fast import NO_MARKS
-    from runs.inputs import locate_inputs, seen_from
-    from runs.prepare import list_inputs
-    from runs.taking import list_references
+    from runs.fast_storage import NO_MARKS
+    from runs.inputs import list_inputs, list_references, locate_inputs, seen_from
 
     site = run_site(common, site_name)
     invocation = read_invocation(pipeline, answers)
@@ -93,11 +87,11 @@ def make_request(
     """
     from hibali_cli.catalogue import pinned_image
     from registry.catalogue import Catalogue
-    from runs.container import load_container
-    from runs.fast import NOTHING_FAST, read_fast
-    from runs.launch import Request
-    from runs.scheduler import load_scheduler
-    from runs.taking import waiting_of
+    from runs.containers.base import load_container
+    from runs.fast_storage import NOTHING_FAST, read_fast
+    from runs.inputs import waiting_of
+    from runs.request import Request
+    from runs.schedulers.base import load_scheduler
 
     container = load_container(site.container)
     inputs = tuple(each.input for each in located)
@@ -127,7 +121,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
 
     Where nothing confines it, the tool is its author's code with all of the user's rights.
     """
-    from runs.container import find_consent_reasons
+    from runs.containers.base import find_consent_reasons
 
     reasons = find_consent_reasons(pipeline, container)
     if not reasons or catalogue.is_trusted(pipeline.digest):
@@ -158,11 +152,11 @@ def run_one(
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends, tell_left
     from hibali_cli.run_site import opener, wait_for_runs
-    from runs.book import Book
-    from runs.carry import Synchroniser
-    from runs.job_proxy import with_job_proxy
     from runs.launch import launch
+    from runs.request import with_job_proxy
     from runs.reuse import Reuse
+    from runs.stage import Synchroniser
+    from runs.store import Book
 
     request = with_job_proxy(request)
     book = Book()
@@ -205,8 +199,8 @@ def announce(common: Common, run: Run) -> None:
 def show_request(common: Common, request: Request) -> None:
     """What would be put at the site, and the command that would be said there; nothing is asked of it."""
     from hibali.ledger import new_identifier
-    from runs.launch import show_prepared
-    from runs.required import FILE
+    from runs.request import show_prepared
+    from runs.script import FILE
 
     prepared = show_prepared(request, new_identifier())
     files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}

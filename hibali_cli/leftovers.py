@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hibali.config.model import Site
+from hibali.config.settings import require_built
 from hibali.errors import Exit
-from hibali.settings import require_built
-from hibali.sites import Site
 from hibali.text import path_fields
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 
 if TYPE_CHECKING:
-    from transfers.clean import Leftover
+    from transfers.check import Leftover
 
 
 def clean_and_tell(
     common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
 ) -> int | None:
     """End uploads and show each; exit 6 where one that was to end could not be."""
-    from transfers.clean import Fate, clean_site
+    from transfers.check import Fate, clean_site
 
     require_built(site)
     found: list[Leftover] = []

@@ -13,8 +13,8 @@ from hibali_cli.progress import listening
 from hibali_cli.records import entry_fields, moment
 from hibali_cli.seen_places import Seen
 from transfers.entry import Entry, Kind
-from transfers.packs.seeing import Seeing
-from transfers.places import open_store
+from transfers.packs.view import Seeing
+from transfers.stores.open_store import open_store
 
 
 def list_place(common: Common, location: Location, *, recursive: bool, long: bool) -> int:

@@ -14,12 +14,11 @@ from hibali.text import path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
-from transfers.contents import contents
 from transfers.entry import Entry, Kind
-from transfers.folders import make_place
-from transfers.places import open_store
-from transfers.store import ListingIncompleteError
-from transfers.usage import Usage, usages
+from transfers.inventory import Usage, usages
+from transfers.single_files import contents, make_place
+from transfers.stores.base import ListingIncompleteError
+from transfers.stores.open_store import open_store
 
 
 def write_contents(common: Common, locations: Sequence[Location], *, recall: bool) -> int:

@@ -15,12 +15,12 @@ from hibali_cli.saving import SAVING, saving_of
 from hibali_cli.selecting import SELECTION, take_selection, take_size
 
 if TYPE_CHECKING:
+    from hibali.config.settings import Settings
     from hibali.locations import Location
-    from hibali.settings import Settings
-    from transfers.receipt import Receipt
+    from transfers.journal import Receipt
+    from transfers.planner import Survey
     from transfers.request import Request
     from transfers.rules import Rules
-    from transfers.survey import Survey
 
 _PROOFS = ("digest", "recorded", "claimed", "size", "none")
 
@@ -204,9 +204,9 @@ def move(common: Common, operation: str, source: str, target: str, options: dict
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
     """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location, read_target
-    from transfers.globus.patience import Patience
-    from transfers.globus.way import with_local_collection
+    from transfers.movers.globus_route import with_local_collection
     from transfers.request import Request
+    from transfers.stores.globus.paths import Patience
 
     settings = common.settings()
     recorded = take_recorded(options)
@@ -240,7 +240,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
 def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
     """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
     from hibali.errors import UsageError
-    from hibali.nearest import nearest
+    from hibali.text import nearest
 
     found = source.typed_local, target.typed_local
     if found == {"push": (True, False), "pull": (False, True)}[operation]:
@@ -283,7 +283,7 @@ def take_recorded(options: dict[str, Any]) -> bool:
 def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
     """Do what was asked and tell the receipt, or only show the plan; returns the exit code."""
     from hibali_cli.progress import listening
-    from transfers.synchronise import plan_only, synchronise
+    from transfers.operation import plan_only, synchronise
 
     title = f"{request.operation} {request.source.text} {request.target.text}"
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as tell:
@@ -375,6 +375,6 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
         f" {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:
-        from transfers.survey import incomplete
+        from transfers.planner import incomplete
 
         tell_people(incomplete(receipt.target, receipt.files_failed))

@@ -15,8 +15,8 @@ from hibali_cli.options import Common
 from hibali_cli.output import json_line
 
 if TYPE_CHECKING:
-    from runs.notice import Target
-    from runs.run import Run
+    from runs.model import Run
+    from runs.schedules.notices import Target
 
 notify_option = click.option(
     "--notify",
@@ -31,12 +31,12 @@ def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None
 
     What cannot be told is a warning: it changes nothing about the run. Raises `UsageError` at once for what can never be told.
     """
-    from runs.run import ignore_run
+    from runs.model import ignore_run
 
     if text is None:
         yield ignore_run
         return
-    from runs.notice import read_target
+    from runs.schedules.notices import read_target
 
     notices = _Notices(common, read_target(text))
     try:
@@ -70,12 +70,12 @@ class _Notices:
         self._thread.join()
 
     def _work(self) -> None:
-        from runs.notice import give_notice
+        from runs.schedules.notices import give_run_notice
 
         while (run := self._queue.get()) is not None:
             record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})
             try:
-                give_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
+                give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
             except HibaliError as problem:
                 about = f"{problem.about}: " if problem.about else ""
                 self._common.output.warn(f"not notified of the end of {run.id}: {about}{problem.message}")

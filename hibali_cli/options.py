@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.settings_values import read_duration
+from hibali.amounts import read_duration
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
-    from hibali.settings import Settings
+    from hibali.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Common:
 
     def settings(self) -> Settings:
         """config.toml, read and checked now; raises `UsageError` with everything that is wrong in it."""
-        from hibali.settings import load_sites
+        from hibali.config.settings import load_sites
 
         return load_sites(self.config)
 

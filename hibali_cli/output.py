@@ -120,7 +120,7 @@ class Output:
 
 def json_line(record: Mapping[str, Any]) -> str:
     """The record as one line; text in it that is not UTF-8 is escaped, because JSON cannot hold it."""
-    from hibali.strict_json import line_of_json
+    from hibali.documents import line_of_json
 
     line = line_of_json(dict(record))
     return line_of_json(_valid_text(dict(record))) if "\\ud" in line else line

@@ -12,9 +12,8 @@ from hibali.amounts import size_words
 from hibali.text import path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
-from runs.overview.gather import look_over
-from runs.overview.health import Health, Line, Mark, mark_of
-from runs.overview.model import Day, Overview, headline, summary, to_record
+from runs.reports.status import Day, Health, Line, Mark, Overview, headline, mark_of, summary, to_record
+from runs.reports.status_data import look_over
 
 _PAGE = "index.html"
 _SIGNS = {
@@ -48,8 +47,8 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
 
 def _write(found: Overview, output: str) -> tuple[str, int]:
     """The page's path and its size. Raises what `WholeFile` raises; the page that was there stays then."""
-    from hibali.whole_file import WholeFile
-    from runs.overview.page import render
+    from hibali.files import WholeFile
+    from runs.reports.status_page import render
 
     path = Path(output)
     if output.endswith("/") or path.is_dir():

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from registry.typed_answer import write_typed
+from registry.invocation import write_typed
 
 _MOST = 200  # candidates; nobody reads more
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
-    from registry.difference import Change
+    from registry.pipeline import Change
 
 _MARKS = {"added": "+", "removed": "-", "changed": "~"}
 _LONGEST = 60

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hibali_cli.output import Cell, Output
 
 if TYPE_CHECKING:
-    from registry.deprecation import Deprecation
+    from registry.catalogue_folder import Deprecation
     from registry.pipeline import Input, OutputFile, Pipeline
-    from registry.summary import Damaged, Summary
-    from runs.experience import SiteRuns
+    from registry.search import Damaged, Summary
+    from runs.store import SiteRuns
 
     Said = Callable[[Summary], Deprecation | None]
 
@@ -49,7 +49,7 @@ def list_pipelines(
     images: Mapping[tuple[str, str], str],
 ) -> int:
     """A line for each; `images` has the digests of those that have one. 6 when something that was added cannot be used, else 0."""
-    from registry.summary import Damaged
+    from registry.search import Damaged
 
     rows: list[tuple[Cell, ...]] = []
     damaged = 0

@@ -10,7 +10,7 @@ from hibali_cli.options import Common
 from hibali_cli.records import event_fields
 
 if TYPE_CHECKING:
-    from transfers.survey import Survey
+    from transfers.planner import Survey
 
 
 def show_summary(common: Common, plan: Survey, saved: str) -> None:

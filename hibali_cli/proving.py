@@ -22,10 +22,10 @@ from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.selecting import take_selection
+from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, read_manifest
-from transfers.receipt import Coverage, Receipt
 from transfers.rules import Rules
-from transfers.sample import read_share
+from transfers.single_files import read_share
 from transfers.verify import Question, Verification
 
 

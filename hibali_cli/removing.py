@@ -14,11 +14,11 @@ from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.entry import Kind
+from transfers.journal import Receipt
 from transfers.plan import Action, Verb
-from transfers.receipt import Receipt
-from transfers.removal import Doomed, Request, look_only, remove
+from transfers.planner import incomplete
+from transfers.remove import Doomed, Request, look_only, remove
 from transfers.rules import DeleteLimit, read_delete_limit
-from transfers.survey import incomplete
 
 
 def take_away(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hibali.errors import NotFoundError
-from runs.book import Book
+from runs.store import Book
 
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:

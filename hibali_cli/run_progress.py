@@ -20,9 +20,9 @@ from hibali_cli.drawing import Drawing, plain_line, shortened
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.run_table import Row, row_of, table_lines
-from runs.book import Book
-from runs.course import course_of_run
-from runs.run import Run, ignore_run
+from runs.model import Run, ignore_run
+from runs.status import course_of_run
+from runs.store import Book
 
 _A_SECOND = 1
 _MOST_NAMED = 5

@@ -9,9 +9,8 @@ from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryL
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
 from hibali_cli.sweep_record import counts_text, show_tasks
-from runs.book import Book
-from runs.run import Run, State
-from runs.sweeps.sweep import Sweep
+from runs.model import Run, State, Sweep
+from runs.store import Book
 
 _MOST_NAMED = 10
 

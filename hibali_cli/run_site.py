@@ -7,22 +7,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from hibali.config.model import Site
+from hibali.config.settings import require_built_for_runs
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener
 from hibali.retry import pause
-from hibali.settings import require_built_for_runs
-from hibali.sites import Site
 from hibali_cli.options import Common
-from runs.book import Book
-from runs.courtesy import reach
-from runs.follow import wait_for_end
-from runs.heard import update
-from runs.pilot.going_on import go_on, goes_on
-from runs.run import Run, ignore_run
-from runs.scheduler import load_scheduler
-from runs.usage import note_usage
-from runs.watch import Watching
-from transfers.far import Far
+from runs.model import Run, ignore_run
+from runs.monitor import Watching, note_usage, wait_for_end
+from runs.poll import update
+from runs.rate_limits import reach
+from runs.schedulers.base import load_scheduler
+from runs.store import Book
+from runs.sweeps.send import go_on, goes_on
+from transfers.remote.host import Far
 
 LOOK_SECONDS = 0.2  # between two looks at the ledger
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from hibali.amounts import time_words
 from hibali.text import printable
 from hibali_cli.drawing import plain_line, shortened
-from runs.run import Run, State
+from runs.model import Run, State
 
 _HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")
 _RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME, _ABOUT = range(len(_HEADINGS))

@@ -17,9 +17,9 @@ from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES,
 from hibali_cli.options import COMMON_NAMES, Common
 
 if TYPE_CHECKING:
-    from hibali.settings import Settings
-    from runs.unattended.looking import End
-    from runs.unattended.schedule import Schedule
+    from hibali.config.settings import Settings
+    from runs.schedules.preflight import End
+    from runs.schedules.schedule import Schedule
 
 # What a command reads and has to find, and what it writes; of other commands a location may be either.
 _READ: Mapping[str, tuple[str, ...]] = {
@@ -129,7 +129,7 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
 
 def find_ends(common: Common, schedule: Schedule) -> list[End]:
     """Return every location that the command reads or writes."""
-    from runs.unattended.looking import End
+    from runs.schedules.preflight import End
 
     command = parse_command(schedule.command)
     with contextlib.chdir(schedule.folder):
@@ -153,8 +153,8 @@ def find_closed_ends(common: Common, schedule: Schedule, ends: Sequence[End]) ->
 
 
 def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
-    from runs.unattended.looking import try_command
-    from runs.unattended.surroundings import bare_environment
+    from runs.schedules.environment import bare_environment
+    from runs.schedules.preflight import try_command
 
     words = ["run", "--dry-run", "--json", "--no-progress", *schedule.command[1:]]
     problem = try_command(words, bare_environment(common.config, schedule.environment))
@@ -163,11 +163,11 @@ def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
 
 def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
     """Look for the files of the answers, which a dry run only names."""
-    from hibali.strict_json import read_json_file
+    from hibali.documents import read_json_file
     from registry.catalogue import Catalogue
     from registry.invocation import check_invocation
-    from runs.prepare import list_inputs
-    from runs.run import FROM_RUN
+    from runs.inputs import list_inputs
+    from runs.model import FROM_RUN
 
     if not command.values("invocation") or command.values("each") or command.values("parameters"):
         return []
@@ -179,8 +179,8 @@ def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
 
 def _closed(location: Location, *, must_exist: bool = True) -> HibaliError | None:
     """Open a location; return why that fails."""
-    from runs.unattended.looking import missing_source
-    from transfers.places import open_store
+    from runs.schedules.preflight import missing_source
+    from transfers.stores.open_store import open_store
 
     try:
         with contextlib.closing(open_store(location)) as store:
@@ -227,7 +227,7 @@ def _check_person(command: Command) -> None:
 def _check_names(command: Command, settings: Settings) -> None:
     """Raise what naming an unknown site, root, remote, run or pipeline raises."""
     from registry.catalogue import Catalogue
-    from runs.book import Book
+    from runs.store import Book
 
     for kind in (PLACES, ENDS):
         for _, text in command.texts(kind):

@@ -12,8 +12,8 @@ from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from runs.unattended.firings import Firing
-    from runs.unattended.schedule import Schedule, Schedules
+    from runs.schedules.records import Firing
+    from runs.schedules.schedule import Schedule, Schedules
 
 UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of what is not UTF-8
 
@@ -43,8 +43,8 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
 
 def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed: bool) -> dict[str, Any]:
     """The fields of a JSON line of kind `schedule`."""
-    from runs.unattended.firings import holder_of
-    from runs.unattended.surroundings import local_zone
+    from runs.schedules.environment import local_zone
+    from runs.schedules.records import holder_of
 
     due = None if schedule.paused else schedule.cron.after(datetime.now(UTC), local_zone())
     return {
@@ -58,7 +58,7 @@ def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed:
 
 def due_words(schedule: Schedule) -> str:
     """When it is due next, by the clock on the wall."""
-    from runs.unattended.surroundings import local_zone
+    from runs.schedules.environment import local_zone
 
     if schedule.paused:
         return "paused"
@@ -88,7 +88,7 @@ def outcome_words(firing: Firing | None) -> str:
 
 def tell_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
     """What was done to a schedule: a record for programs, and for people what fires it now."""
-    from runs.unattended.installing import lines_of, lingers, systemd_answers
+    from runs.schedules.install import lines_of, lingers, systemd_answers
 
     printed = schedule.by == "print" and change != "removed"
     lines = lines_of(common.config, schedules, "print") if printed else []
@@ -120,7 +120,7 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
     Each step is taken only where the one before found nothing; without `connect` only the first.
     """
     from hibali_cli.schedule_check import find_closed_ends, find_ends, find_mistakes
-    from runs.unattended.looking import find_obstacles
+    from runs.schedules.preflight import find_obstacles
 
     found = find_mistakes(common, schedule)
     if found or not connect:

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from hibali.errors import HibaliError
-from hibali.ledger import ledger_folder, write_atomic
+from hibali.files import write_atomic
+from hibali.ledger import ledger_folder
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hibali.settings_values import read_duration, read_size
+from hibali.amounts import read_duration, read_size
 from hibali.system_errors import unreadable
 
 _SECOND = 1_000_000_000
@@ -84,7 +84,7 @@ def take_selection(options: dict[str, Any]) -> dict[str, Any]:
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     from hibali.errors import NotFoundError
-    from transfers.selection import read_names
+    from transfers.rules import read_names
 
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hibali.config.model import Site
+from hibali.config.settings import require_built
 from hibali.errors import AccessError, HibaliError, TryLaterError
-from hibali.settings import require_built
-from hibali.sites import Site
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -14,7 +14,7 @@ from hibali_cli.progress import listening
 
 def check_and_tell(common: Common, site: Site) -> None:
     """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
-    from runs.courtesy import start_afresh
+    from runs.rate_limits import start_afresh
     from transfers.check import check_site
 
     require_built(site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from hibali.sites import Site
+from hibali.config.model import Site
 
 
 def site_record(site: Site) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hibali.amounts import read_words
 from hibali.errors import UsageError
-from hibali.settings_values import read_words
 
 _KINDS = {"ssh": "--ssh", "s3": "--s3", "local": "--local", "url": "--url", "globus": "--globus"}
 _SSH = ("data_ssh", "ssh_command", "transport", "logins", "channels")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from hibali.amounts import size_words
+from hibali.config.model import Site
 from hibali.locations import Location
-from hibali.sites import Site
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.tuning import Trial, Tuning, tune
+from transfers.check import Trial, Tuning, tune
 
 
 def tune_and_tell(common: Common, site: Site, place: Location | None, logins: int | None) -> None:

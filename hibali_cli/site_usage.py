@@ -10,7 +10,7 @@ from hibali_cli.output import Cell
 
 def show_usage(common: Common, name: str | None) -> int | None:
     """Of one site or of all."""
-    from runs.site_usage import site_usage
+    from runs.rate_limits import site_usage
 
     settings = common.settings()
     sites = (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from hibali.ranges import write_ranges
+from hibali.text import write_ranges
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
-from runs.run import State
-from runs.sweeps.sweep import Sweep
+from runs.model import State, Sweep
 
 _LETTERS = {
     State.FAILED: "F",

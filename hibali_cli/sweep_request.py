@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hibali.strict_json import read_json_file
+from hibali.documents import read_json_file
 from hibali_cli.chaining import Order, settle
 from hibali_cli.choosing import Asked, choose_site, texts_of, typed_sites, with_experience
 from hibali_cli.job_options import wanted_again, with_wishes
@@ -17,19 +17,18 @@ from hibali_cli.run_site import run_site
 from registry.invocation import Invocation
 from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.container import load_container
+from runs.containers.base import load_container
 from runs.dataset import asked_here
-from runs.inputs import Located, locate_files, seen_from
-from runs.launch import Request, TaskRequest
-from runs.pilot.ready import by_pilot
-from runs.run import Run
+from runs.inputs import Located, list_references, locate_files, seen_from
+from runs.model import Run
+from runs.pilot.setup import by_pilot
+from runs.request import Request, TaskRequest
+from runs.store import Book
 from runs.sweeps.launch import files_of, takes_several, tasks_key
-from runs.sweeps.rerun import read_again
-from runs.taking import list_references
+from runs.sweeps.table import read_again
 
 if TYPE_CHECKING:
-    from runs.prepare import Input
+    from runs.model import Input
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,7 @@ from hibali_cli.chaining import Order
 from hibali_cli.choosing import Asked, is_choice
 from hibali_cli.collecting import Into, saving_in, tell_collected
 from hibali_cli.job_options import with_proxy, with_wishes
-from hibali_cli.launching import (
-    announce,
-    require_consent,
-    run_one,
-    show_files,
-)
+from hibali_cli.launching import announce, require_consent, run_one, show_files
 from hibali_cli.notifying import notifying
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -28,25 +23,24 @@ from hibali_cli.run_record import find_failure, report_ends, state_text
 from hibali_cli.run_site import opener, run_site, update_runs
 from hibali_cli.sweep_request import SweepLine, choose_sweep, read_tasks, request_again, request_at
 from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.carry import Synchroniser
 from runs.dataset import asked_before, keep_in
-from runs.follow import wait_for_end
-from runs.job_proxy import with_job_proxy
-from runs.launch import Request, launch
-from runs.pilot.ready import by_pilot
-from runs.run import Run, State
-from runs.scheduler import load_scheduler
+from runs.launch import launch
+from runs.model import Run, State
+from runs.monitor import wait_for_end
+from runs.pilot.setup import by_pilot
+from runs.records import sweep_of
+from runs.request import Request, with_job_proxy
+from runs.schedulers.base import load_scheduler
+from runs.stage import Synchroniser
+from runs.store import Book
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
 from runs.sweeps.launch import show_tasks
-from runs.sweeps.rerun import tasks_to_rerun
-from runs.sweeps.sweep import sweep_of
-from runs.sweeps.table import OutputFile, check_table, hash_files, write_table
+from runs.sweeps.table import OutputFile, check_table, hash_files, tasks_to_rerun, write_table
 from transfers.request import Saving
 
 if TYPE_CHECKING:
     from registry.catalogue import Catalogue
-    from transfers.receipt import Receipt
+    from transfers.journal import Receipt
 
 
 def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed: bool, wait: bool) -> int:

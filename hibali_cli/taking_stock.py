@@ -13,16 +13,15 @@ from pathlib import Path
 from hibali import __version__
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Event, Failed, Hashing, Listener, Noted
+from hibali.files import WholeFile
 from hibali.locations import Location
 from hibali.text import path_fields
-from hibali.whole_file import WholeFile
 from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.bag import write_bag
 from transfers.entry import Proof
 from transfers.inventory import Hashed, Inventory, Wanted
-from transfers.manifest import write_line
+from transfers.manifest import write_bag, write_line
 from transfers.rules import Rules
 
 _BLOCK = 64 * 1024

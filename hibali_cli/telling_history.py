@@ -12,12 +12,8 @@ from hibali.locations import Location, parse_location, read_location
 from hibali.text import path_fields, path_from_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
-from transfers.history.compact import compact
-from transfers.history.filters import Filter
-from transfers.history.index import read_operations
-from transfers.history.moves import Move, Way, moves_of
-from transfers.history.operation import Operation, Place, Result
-from transfers.history.story import Story, tell_story
+from transfers.history.index import Story, compact, read_operations, tell_story
+from transfers.history.operations import Filter, Move, Operation, Place, Result, Way, moves_of
 
 _MOST_LINES = 40  # for people, unless they say how many
 _MOST_FAILURES = 20

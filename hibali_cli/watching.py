@@ -25,9 +25,9 @@ from hibali_cli.run_progress import continues
 from hibali_cli.run_site import LOOK_SECONDS, by_site, follow_all
 from hibali_cli.run_table import Row, row_of, table_lines
 from hibali_cli.tally import Tally
-from runs.book import Book
-from runs.course import course_of_run
-from runs.run import Run
+from runs.model import Run
+from runs.status import course_of_run
+from runs.store import Book
 
 _A_SECOND = 1  # what takes minutes need not be drawn more often
 _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it

@@ -8,12 +8,51 @@ from dataclasses import replace
 from typing import Any
 
 from hibali.errors import HibaliError
+from registry.command_line import is_safe_variable, needs_consent
 from registry.condition import DEFAULT, read_condition
-from registry.environment import is_safe_variable, needs_consent
-from registry.problem import Problem
-from registry.sections import Part, Rule, Sections
+from registry.descriptor_rules import Part, Rule, Sections
+from registry.pipeline import Resources
+from registry.problems import Problem
 from registry.shell_text import read_shell
-from registry.suggested import advise_on_ours
+
+_OURS = "hibali"  # `"custom": {"hibali": {"tasks": 4, "gpus": 1}}`
+_LEAST = {"tasks": 1, "gpus": 0}
+
+
+def read_suggested(document: Mapping[str, Any]) -> Resources:
+    """The suggestions of a valid document."""
+    given = document.get("suggested-resources", {})
+    ours = _ours(document)
+    return Resources(
+        cpu_cores=given.get("cpu-cores"),
+        ram_gigabytes=given.get("ram"),
+        disk_gigabytes=given.get("disk-space"),
+        nodes=given.get("nodes"),
+        walltime_seconds=given.get("walltime-estimate"),
+        **{key: ours[key] for key in _LEAST if _is_count(ours.get(key), _LEAST[key])},
+    )
+
+
+def advise_on_ours(sections: Sections) -> Iterator[Problem]:
+    """What stands below `custom` makes no descriptor invalid, and what cannot be meant there is passed over: a word of advice."""
+    for key, value in _ours(sections.whole.given).items():
+        place = f"custom.{_OURS}.{key}"
+        if key not in _LEAST:
+            yield Problem(place, f"{key!r} says nothing here", f"{' and '.join(_LEAST)} are what is read")
+        elif not _is_count(value, _LEAST[key]):
+            message = f"{key} is no whole number of {_LEAST[key]} or more, and passed over"
+            yield Problem(place, message, f'write "{key}": 1')
+
+
+def _ours(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    custom = document.get("custom")
+    found = custom.get(_OURS) if isinstance(custom, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= 1_000_000
+
 
 _DIGEST = re.compile(r"(?:@sha256:|sha256:|^)[0-9a-f]{64}$")
 _KINDS = {"String": (str,), "File": (str,), "Number": (int, float), "Flag": (bool,)}
@@ -55,7 +94,7 @@ def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Itera
 
 
 def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
-    """Of defaults that exclude each other one does not apply (registry.defaults)."""
+    """Of defaults that exclude each other one does not apply (registry.invocation)."""
     active = {
         part.id: part
         for part in sections.inputs

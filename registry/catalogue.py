@@ -6,24 +6,30 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
-from hibali.folders import check_private_file, private_folder, state_folder
+from hibali.files import check_private_file, private_folder, state_folder
 from hibali.ledger import Journal, now, read_records
-from hibali.nearest import nearest
-from hibali.strict_json import read_json
-from hibali.text import printable
-from registry.deprecation import Deprecation, read_deprecation, take_back, write_deprecation
-from registry.descriptor import digest_document, make_pipeline, read_descriptor, read_file_bytes
-from registry.history import History
-from registry.image_record import FILE as IMAGE
-from registry.image_record import ImageRecord, read_record
-from registry.images import Images
-from registry.overview import Overview
-from registry.pins import Pins
+from hibali.text import nearest, printable
+from registry.catalogue_folder import (
+    DESCRIPTOR,
+    Deprecation,
+    History,
+    Pins,
+    Shelf,
+    read_deprecation,
+    take_back,
+    write_deprecation,
+    writing,
+)
+from registry.descriptor import digest_document, make_pipeline, read_descriptor
+from registry.images.images import Images
+from registry.images.record import FILE as IMAGE
+from registry.images.record import ImageRecord, read_record
 from registry.pipeline import Pipeline, split_reference
-from registry.remote import Arrival
-from registry.shelf import DESCRIPTOR, Shelf, writing
-from registry.summary import Damaged, Summary, summarise
+from registry.problems import read_file_bytes
+from registry.remotes.base import Arrival
+from registry.search import Damaged, Overview, Summary, summarise
 
 _TRIES = 20  # adding races with removing at most so often before we say so
 _PinsRead = dict[tuple[str, str], str]

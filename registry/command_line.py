@@ -1,27 +1,359 @@
-"""The command line of a checked invocation: a pure function from values to a shell script and what it will leave."""
+"""The files a run leaves and the configuration files it is given, by name, inside the work folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import glob
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import printable
-from registry.condition import DEFAULT, read_condition
-from registry.environment import is_safe_variable
-from registry.invocation import Invocation
-from registry.outputs import (
-    ConfigurationFile,
-    ExpectedOutput,
-    expect_output,
-    is_left,
-    output_text,
-    plain_value,
-    write_configuration,
-)
+from registry.condition import DEFAULT, Condition, read_condition
+from registry.invocation import Invocation, is_in_image
 from registry.pipeline import Input, OutputFile, Pipeline
 from registry.shell_text import ShellText, read_shell
-from registry.template import Key, Paths, Scene, fill_template, make_scene, split_template
+
+Paths = Mapping[str, str | list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A value-key found in a template."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything a template can name: the pipeline, the checked answers and where the files will be."""
+
+    pipeline: Pipeline
+    values: Mapping[str, Any]
+    paths: Paths
+    work_folder: str | None
+
+    def find_owner(self, key: Key) -> Input | OutputFile | None:
+        """Whose value the key stands for: of its inputs the first that says something, else an output; None: absent."""
+        answered = [
+            each for each in self.pipeline.inputs if each.value_key == key.text and each.id in self.values
+        ]
+        if answered:
+            return next((each for each in answered if self.values[each.id] is not False), answered[0])
+        return next((each for each in self.pipeline.outputs if each.value_key == key.text), None)
+
+    def is_read_only(self, question: Input) -> bool:
+        """Whether the answer is a file beside which the tool can write nothing: hibali staged it, or it is in the image."""
+        in_image = is_in_image(self.pipeline, question, self.values[question.id])
+        return question.id in self.paths or in_image
+
+    def items(self, question: Input) -> list[str]:
+        """The answer as texts, one for a single value; a File is where the tool will find it."""
+        answer = self.paths.get(question.id, self.values[question.id])
+        return [str(value) for value in answer] if isinstance(answer, list) else [str(answer)]
+
+
+def make_scene(
+    pipeline: Pipeline, invocation: Invocation, paths: Paths | None, work_folder: str | None
+) -> Scene:
+    """The scene of one run; `paths` names only inputs that are answered."""
+    return Scene(pipeline, invocation.values, paths or {}, work_folder)
+
+
+def split_template(template: str, pipeline: Pipeline) -> Iterator[str | Key]:
+    """The template's own text and the keys in it, from left to right; of two keys at one place the longer one."""
+    keys = {each.value_key for each in pipeline.inputs} | {each.value_key for each in pipeline.outputs}
+    keys.discard("")
+    if not keys:
+        yield template
+        return
+    pattern = re.compile("|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True)))
+    end = 0
+    for found in pattern.finditer(template):
+        if found.start() > end:
+            yield template[end : found.start()]
+        yield Key(found.group())
+        end = found.end()
+    if end < len(template):
+        yield template[end:]
+
+
+def fill_template(
+    template: str, pipeline: Pipeline, text_of: Callable[[Key, bool], str | None]
+) -> Iterator[tuple[str, bool, bool]]:
+    """Pieces of a filled template: the text, whether it is a value, and whether that value was there.
+
+    `text_of` gets the key and whether its first place is the very beginning; where it returns None, the key itself stays.
+    """
+    first: dict[str, str | None] = {}
+    at_beginning = True
+    for piece in split_template(template, pipeline):
+        if isinstance(piece, str):
+            at_beginning = False
+            yield piece, False, True
+            continue
+        if piece.text not in first:
+            first[piece.text] = text_of(piece, at_beginning)
+        text = first[piece.text]
+        at_beginning = at_beginning and text == ""
+        yield (piece.text, True, False) if text is None else (text, True, True)
+
+
+def text_of_input(
+    scene: Scene, question: Input, stripped: tuple[str, ...], *, only_names: bool = False
+) -> str:
+    """An answer as plain text, for paths, files and the environment: no flags, no quotes; extensions taken away.
+
+    With `only_names` each path stands for its last component.
+    """
+    items = scene.items(question)
+    if only_names:
+        items = [name_of_file(each.rstrip("/")) for each in items]
+    text = question.list_separator.join(items)
+    if question.kind in {"File", "String"}:
+        for extension in stripped:
+            text = text.replace(extension, "") if extension else text
+    return text
+
+
+def name_of_file(text: str) -> str:
+    """The last component of a path."""
+    return posixpath.basename(text)
+
+
+_WILDCARD = re.compile(r"[*?\[]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_SAFE = re.compile(r"[A-Za-z0-9_./:=@%+,-]*")
+_SCRIPT_ENDINGS = (
+    ".sh",
+    ".bash",
+    ".csh",
+    ".tcsh",
+    ".zsh",
+    ".py",
+    ".r",
+    ".m",
+    ".pl",
+    ".rb",
+    ".tcl",
+    ".jl",
+    ".js",
+    ".lua",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOutput:
+    """A file the run should leave: `path` is relative to the work folder, normalised, never climbing.
+
+    With `is_pattern` it is a glob in which only the author's wildcards are active (values are escaped);
+    `is_list` says that it may match several files.
+    """
+
+    id: str
+    path: str
+    optional: bool
+    is_list: bool
+    is_pattern: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationFile:
+    """A file to be written into the work folder before the command starts; `path` as in `ExpectedOutput`."""
+
+    id: str
+    path: str
+    content: str
+
+
+def is_left(scene: Scene, output: OutputFile) -> bool:
+    """Whether there is such an output under these answers; raises `UsageError` for a condition that cannot be judged."""
+    return _path_template(scene, output, frozenset()) is not None
+
+
+def output_text(scene: Scene, output: OutputFile) -> str:
+    """The path of an output as the tool is told it."""
+    return _absolute(scene, output, _joined(_fill_path(scene, output, frozenset())))
+
+
+def expect_output(scene: Scene, output: OutputFile) -> ExpectedOutput:
+    """Where the output will be; raises `UsageError` when that is not inside the work folder."""
+    pieces = list(_fill_path(scene, output, frozenset()))
+    is_pattern = any(_WILDCARD.search(text) for text, is_value, _ in pieces if not is_value)
+    text = "".join(glob.escape(text) if is_value and is_pattern else text for text, is_value, _ in pieces)
+    return ExpectedOutput(
+        output.id, _inside(scene, text, output.id), output.optional, output.is_list, is_pattern
+    )
+
+
+def write_configuration(scene: Scene, output: OutputFile) -> ConfigurationFile:
+    """The content of a configuration file; a line that names an absent input is left empty, as the reference does.
+
+    Values stand there as they are: the file is data. In a script they may only have characters that mean nothing.
+    Raises `UsageError`.
+    """
+    path = _inside(scene, _joined(_fill_path(scene, output, frozenset())), output.id)
+    is_script = output.file_template[0].startswith("#!") or path.lower().endswith(_SCRIPT_ENDINGS)
+    lines = []
+    for line in output.file_template:
+        pieces = list(fill_template(line, scene.pipeline, lambda key, _: _plain_text(scene, key, output)))
+        for text, is_value, _ in pieces:
+            if is_value:
+                _check_configured(text, output.id, is_script=is_script)
+        lines.append("".join(text for text, _, _ in pieces) if all(there for _, _, there in pieces) else "")
+    return ConfigurationFile(output.id, path, "\n".join(lines))
+
+
+def plain_value(scene: Scene, key: Key) -> str | None:
+    """What a key stands for as plain text; None where it is absent."""
+    owner = scene.find_owner(key)
+    if owner is None:
+        return None
+    if isinstance(owner, Input):
+        return text_of_input(scene, owner, ())
+    return output_text(scene, owner) if is_left(scene, owner) else None
+
+
+def _plain_text(scene: Scene, key: Key, output: OutputFile) -> str | None:
+    owner = scene.find_owner(key)
+    if isinstance(owner, Input):
+        return text_of_input(scene, owner, output.stripped_extensions)
+    return None if owner is None or not is_left(scene, owner) else output_text(scene, owner)
+
+
+def _joined(pieces: list[tuple[str, bool, bool]]) -> str:
+    return "".join(text for text, _, _ in pieces)
+
+
+def _absolute(scene: Scene, output: OutputFile, text: str) -> str:
+    """The path of an output as others are told it: absolute where its author wants that."""
+    if not output.uses_absolute_path or posixpath.isabs(text):
+        return text
+    if scene.work_folder is None:
+        raise UsageError(
+            "work-folder-unknown",
+            "this output needs an absolute path, and no work folder is known",
+            about=output.id,
+        )
+    return posixpath.normpath(posixpath.join(scene.work_folder, text))
+
+
+def _path_template(scene: Scene, output: OutputFile, seen: frozenset[str]) -> str | None:
+    """The template that counts; None where none of the conditions holds, and for an output that asks about itself."""
+    if not output.conditions:
+        return output.path_template
+    known = scene.pipeline.ids
+    for text, template in output.conditions:
+        if text == DEFAULT:
+            return template
+        condition = read_condition(text, known)
+        if condition.holds(_answers(scene, condition, seen | {output.id})):
+            return template
+    return None
+
+
+def _answers(scene: Scene, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
+    """What a condition may ask about: inputs as they were answered, other outputs by their paths."""
+    asked = [each for each in scene.pipeline.outputs if each.id in condition.ids and each.id not in seen]
+    paths = {
+        each.id: _absolute(scene, each, _joined(_fill_path(scene, each, seen)))
+        for each in asked
+        if _path_template(scene, each, seen) is not None
+    }
+    return {**paths, **scene.values}
+
+
+def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[tuple[str, bool, bool]]:
+    """The pieces of a path-template. An absent key stays in it, as the reference leaves it."""
+
+    def text_of(key: Key, at_beginning: bool) -> str | None:  # noqa: FBT001  # the signature is fill_template's
+        owner = scene.find_owner(key)
+        if isinstance(owner, Input):
+            if scene.is_read_only(owner):
+                return text_of_input(scene, owner, output.stripped_extensions, only_names=True)
+            text = text_of_input(scene, owner, output.stripped_extensions)
+            return name_of_file(text) if owner.kind == "File" and not at_beginning else text
+        if owner is None or owner.id in seen or owner.id == output.id:
+            return None
+        if _path_template(scene, owner, seen | {output.id}) is None:
+            return None
+        return _absolute(scene, owner, _joined(_fill_path(scene, owner, seen | {output.id})))
+
+    template = _path_template(scene, output, seen)
+    return list(fill_template(template or "", scene.pipeline, text_of))
+
+
+def _inside(scene: Scene, path: str, about: str) -> str:
+    """The path relative to the work folder, normalised; raises `UsageError` when it leads elsewhere."""
+    normal = posixpath.normpath(path) if path else ""
+    folder = scene.work_folder
+    if folder and posixpath.isabs(normal):
+        normal = posixpath.relpath(normal, folder)
+    if not normal or normal == ".." or normal.startswith(("../", "/")) or "\0" in normal:
+        raise UsageError(
+            "output-outside-work-folder",
+            f"this output would be written to {printable(path) or 'an empty path'}, outside the run's work folder",
+            about=about,
+            hint="Give a relative path that stays inside: what lies elsewhere cannot be collected.",
+        )
+    return normal
+
+
+def _check_configured(text: str, about: str, *, is_script: bool) -> None:
+    if is_script and not _SAFE.fullmatch(text):
+        raise UsageError(
+            "unquotable-value",
+            "a configuration file that is a script takes only values of ASCII letters, digits and _./:=@%+,-",
+            about=about,
+            hint="Give another value.",
+        )
+    if _CONTROL.search(text):
+        raise UsageError(
+            "unquotable-value",
+            "a value with a control character would start a new line of this configuration file",
+            about=about,
+            hint="Give another value.",
+        )
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED = re.compile(
+    r"LD_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|IFS|PYTHON.*|HIBALI_.*"  # how programs and shells start
+    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN_.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*"  # what runtimes read
+    r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # what schedulers say and read
+    re.DOTALL,
+)
+# Published tools set some of these (PATH, CLASSPATH, R_LIBS), so that they are not refused outright.
+_CONSENT = re.compile(
+    r"PATH|(?i:.*_proxy)"
+    # what glibc drops for privileged programs (sysdeps/generic/unsecvars.h) but TMPDIR, and macOS' loader
+    r"|GLIBC_TUNABLES|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_TRACE|NIS_PATH|NLSPATH"
+    r"|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|DYLD_.*"
+    # shells, and programs that other programs start
+    r"|PROMPT_COMMAND|BASH_.*|CDPATH|FPATH|ZDOTDIR|GLOBIGNORE|EXECIGNORE|INPUTRC|SHELL|PS[0-3]"
+    r"|EDITOR|VISUAL|FCEDIT|PAGER|MANPAGER|BROWSER|LESSOPEN|LESSCLOSE|MAKEFLAGS|MAKEFILES|GCC_EXEC_PREFIX|COMPILER_PATH"
+    # interpreters: options, modules and start-up files
+    r"|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|NODE_.*|NPM_.*|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_.*|CLASSPATH"
+    r"|R_(?:LIBS|PROFILE|ENVIRON|HOME|TESTS).*|JULIA_.*|LUA_.*|PHPRC|PHP_INI_SCAN_DIR|TCLLIBPATH|TCL_LIBRARY"
+    r"|MATLABPATH|OCTAVE_.*|GUILE_.*"
+    # network clients: what they run, whom they trust, where they connect
+    r"|GIT_.*|SSH_.*|SSL_CERT_.*|OPENSSL_.*|CURL_HOME|CURL_CA_BUNDLE|REQUESTS_CA_BUNDLE|WGETRC|NETRC|RSYNC_.*"
+    r"|KRB5.*|X509_.*",
+    re.DOTALL,
+)
+
+
+def is_safe_variable(name: str) -> bool:
+    """Whether a pipeline may set it, with the user's consent where `needs_consent` asks for that."""
+    return _NAME.fullmatch(name) is not None and _REFUSED.fullmatch(name) is None
+
+
+def needs_consent(names: Iterable[str]) -> list[str]:
+    """Those of the variables that change which programs run, what they load or where they connect."""
+    return [name for name in names if _CONSENT.fullmatch(name)]
+
 
 __all__ = [
     "CommandLine",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from hibali.errors import NotFoundError, UsageError
-from hibali.json_lines import find_lines, written_path
-from hibali.strict_json import MAXIMUM_BYTES, canonical_digest, find_repeated, read_json
-from hibali.system_errors import unreadable
+from hibali.documents import canonical_digest, find_repeated, read_json, written_path
+from hibali.errors import UsageError
+from registry.advice import read_suggested
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -22,8 +20,7 @@ from registry.pipeline import (
     catalogue_name,
     catalogue_version,
 )
-from registry.problem import DescriptorError, Problem
-from registry.suggested import read_suggested
+from registry.problems import DescriptorError, Problem, place_problems
 
 _LARGEST_DOUBLE = sys.float_info.max
 _LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
@@ -46,23 +43,10 @@ def read_descriptor(raw: bytes, about: str, name: str | None = None) -> Pipeline
         raise UsageError(error.code, error.message, about=where, hint=error.hint) from None
 
 
-def read_file_bytes(path: Path) -> bytes:
-    """The content of a file nobody vouches for, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(MAXIMUM_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
-    except OSError as problem:
-        raise unreadable(problem, str(path)) from None
-    except ValueError:
-        raise UsageError("unreadable-file", "cannot be read", about=str(path)) from None
-
-
 def find_problems(document: Any) -> list[Problem]:
     """Everything that makes the document no valid descriptor. The reference has the last word of what nothing is said against."""
+    from registry.boutiques_schema import find_refusals, find_shape_problems
     from registry.descriptor_rules import find_rule_problems
-    from registry.reference import find_refusals, find_shape_problems
 
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
@@ -121,13 +105,6 @@ def find_repeated_advice(raw: bytes) -> list[Problem]:
         )
         for each in find_repeated(raw)
     ]
-
-
-def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:
-    """The same by their lines in the file, from above; what stands nowhere is the first."""
-    lines = {written_path(path): line for path, line in find_lines(raw.decode("utf-8-sig")).items()}
-    placed = [each.at_line(lines.get(each.path, 0)) for each in problems]
-    return sorted(placed, key=lambda each: each.line)
 
 
 def _is_said(refusal: Problem, rules: list[Problem]) -> bool:

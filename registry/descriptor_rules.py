@@ -1,19 +1,288 @@
-"""What makes a document no valid descriptor beyond its schema: the rules of the reference validator, all at once.
-
-The reference (boutiques 0.5.33, validator.py) looks at them only where the schema holds, and stops with a traceback at some
-documents. Here each rule passes over what is malformed, which the schema names.
-"""
+"""What a descriptor may not say of its inputs, beyond the schema."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
-from registry.group_rules import GROUP_RULES
-from registry.input_rules import INPUT_RULES
-from registry.problem import Problem
-from registry.sections import Part, Rule, Sections
+from registry.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of a section: `path` is its place in the document."""
+
+    path: str
+    given: Mapping[str, Any]
+
+    def text(self, key: str) -> str:
+        """What stands there, "" for anything that is no text."""
+        found = self.given.get(key)
+        return found if isinstance(found, str) else ""
+
+    def texts(self, key: str) -> list[str]:
+        """The texts of a list that stands there."""
+        found = self.given.get(key)
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+    def number(self, key: str) -> float | None:
+        """The number that stands there."""
+        found = self.given.get(key)
+        return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+    def is_true(self, key: str) -> bool:
+        """Whether `true` stands there."""
+        return self.given.get(key) is True
+
+    @property
+    def id(self) -> str:
+        """Its id, "" without one."""
+        return self.text("id")
+
+    def at(self, key: str) -> str:
+        """The place of one of its keys, where it is there, else its own."""
+        return f"{self.path}.{key}" if key in self.given else self.path
+
+
+class Sections:
+    """Inputs, outputs, groups and the like of a document; whatever is malformed is left out, for the schema names it."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.whole = Part("", document)
+        self.inputs = list(_parts(document, "inputs"))
+        self.outputs = list(_parts(document, "output-files"))
+        self.groups = list(_parts(document, "groups"))
+        self.variables = list(_parts(document, "environment-variables"))
+        container = document.get("container-image")
+        self.container = Part("container-image", container) if isinstance(container, dict) else None
+
+    def find_input(self, identifier: str) -> Part | None:
+        """The first input of that id."""
+        return next((each for each in self.inputs if each.id == identifier), None)
+
+    @property
+    def input_ids(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(each.id for each in self.inputs if each.id)
+
+    @property
+    def group_ids(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(each.id for each in self.groups if each.id)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of inputs and outputs: what a condition may ask about."""
+        return self.input_ids | {each.id for each in self.outputs if each.id}
+
+
+Rule = Callable[[Sections], Iterator[Problem]]
+
+
+def _parts(document: Mapping[str, Any], section: str) -> Iterator[Part]:
+    found = document.get(section)
+    for number, each in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(each, dict):
+            yield Part(f"{section}[{number}]", each)
+
+
+def _flags_are_flags(sections: Sections) -> Iterator[Problem]:
+    for part in sections.inputs:
+        if part.text("type") != "Flag":
+            continue
+        if "command-line-flag" not in part.given:
+            message = f'"{part.id}" must have a command-line flag'
+            yield Problem(part.path, message, 'write "command-line-flag": "--name"')
+        if not part.is_true("optional"):
+            message = f'"{part.id}" is of type Flag, it has to be optional'
+            yield Problem(part.at("optional"), message, 'write "optional": true')
+        if part.is_true("list"):
+            yield Problem(part.at("list"), "an input of type Flag cannot be a list", "take `list` away")
+
+
+def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
+    for part in sections.inputs:
+        least, most = part.number("minimum"), part.number("maximum")
+        if part.text("type") == "Number" and least is not None and most is not None and least > most:
+            message = f'"{part.id}" cannot have greater min ({least}) than max ({most})'
+            yield Problem(part.at("minimum"), message, "exchange them")
+        if "list" not in part.given:
+            continue  # the reference does not look at the others
+        fewest = part.number("min-list-entries") or 0
+        largest = part.number("max-list-entries")
+        if fewest < 0:
+            message = f'"{part.id}" cannot have negative min entries ({fewest})'
+            yield Problem(part.at("min-list-entries"), message, "write 0 or more")
+        if largest is not None and largest <= 0:
+            message = f'"{part.id}" cannot have non-positive max entries ({largest})'
+            yield Problem(part.at("max-list-entries"), message, "write 1 or more")
+        elif largest is not None and fewest > largest:
+            message = f'"{part.id}" cannot have greater min entries ({fewest}) than max entries ({largest})'
+            yield Problem(part.at("min-list-entries"), message, "exchange them")
+
+
+def _choices_hold_the_default(sections: Sections) -> Iterator[Problem]:
+    for part in sections.inputs:
+        choices = part.given.get("value-choices")
+        if not isinstance(choices, list) or part.text("type") in {"Flag", "Number"}:
+            continue
+        if not choices:
+            message = f'"{part.id}" must have at least one value choice'
+            yield Problem(part.at("value-choices"), message, "name the choices, or take the list away")
+        if "default-value" in part.given:
+            default = part.given["default-value"]
+            wrong = [
+                each for each in (default if isinstance(default, list) else [default]) if each not in choices
+            ]
+            if wrong:
+                message = f'"{part.id}" cannot have default value outside its choices'
+                yield Problem(part.at("default-value"), message, _one_of(choices))
+
+
+def _what_inputs_name_exists(sections: Sections) -> Iterator[Problem]:
+    inputs, groups = sections.input_ids, sections.group_ids
+    for part in sections.inputs:
+        required, disabled = part.texts("requires-inputs"), part.texts("disables-inputs")
+        for each in required:
+            if each not in inputs | groups:
+                yield Problem(part.at("requires-inputs"), f'"{part.id}" required id "{each}" not found')
+            if each in disabled:
+                yield Problem(part.at("requires-inputs"), f'"{part.id}" requires and disables "{each}"')
+        for each in disabled:
+            other = sections.find_input(each)
+            if other is None:
+                yield Problem(part.at("disables-inputs"), f'"{part.id}" disables id "{each}" not found')
+            elif not other.is_true("optional"):
+                yield Problem(part.at("disables-inputs"), f'"{part.id}" disables required id "{each}"')
+        if not part.is_true("optional") and (
+            "requires-inputs" in part.given or "disables-inputs" in part.given
+        ):
+            message = f'"{part.id}" cannot require or disable other inputs'
+            yield Problem(
+                part.path,
+                message,
+                "a required input is always there: say it of the others, or make it optional",
+            )
+
+
+def _choices_name_what_exists(sections: Sections) -> Iterator[Problem]:
+    for part in sections.inputs:
+        tables = {
+            word: part.given[word] for word in ("value-requires", "value-disables") if word in part.given
+        }
+        choices = part.given.get("value-choices")
+        if tables and not isinstance(choices, list):
+            message = f'"{part.id}" cannot have {" and ".join(tables)} without value-choices defined'
+            yield Problem(part.path, message, 'write "value-choices": [...]')
+            continue
+        for word, table in tables.items():
+            if isinstance(table, dict):
+                yield from _table_names_what_exists(sections, part, word, table)
+        yield from _no_choice_does_both(part, tables)
+
+
+def _table_names_what_exists(
+    sections: Sections, part: Part, word: str, table: Mapping[str, Any]
+) -> Iterator[Problem]:
+    place = part.at(word)
+    if set(table) != {str(each) for each in part.given["value-choices"]}:
+        message = f'"{part.id}" {word} list is not the same as the value-choices'
+        yield Problem(place, message, "give every choice a list, [] for none")
+    for named in table.values():
+        for each in named if isinstance(named, list) else ():
+            other = sections.find_input(each) if isinstance(each, str) else None
+            if other is None:
+                yield Problem(place, f'"{part.id}" {word} id "{each}" not found')
+            elif not other.is_true("optional"):
+                yield Problem(place, f'"{part.id}" {word} cannot be used with required input "{each}"')
+
+
+def _no_choice_does_both(part: Part, tables: Mapping[str, Any]) -> Iterator[Problem]:
+    required, disabled = tables.get("value-requires"), tables.get("value-disables")
+    if not isinstance(required, dict) or not isinstance(disabled, dict):
+        return
+    for choice, named in required.items():
+        others = disabled.get(choice)
+        if not isinstance(named, list) or not isinstance(others, list):
+            continue
+        for each in named:
+            if each in others:
+                message = f'"{part.id}" choice "{choice}" requires and disables "{each}"'
+                yield Problem(part.at("value-requires"), message)
+
+
+def _one_of(choices: list[Any]) -> str:
+    named = ", ".join(str(each) for each in choices[:10])
+    return f"one of {named}{' ...' if len(choices) > 10 else ''}"
+
+
+INPUT_RULES: tuple[Rule, ...] = (
+    _flags_are_flags,
+    _limits_leave_something,
+    _choices_hold_the_default,
+    _what_inputs_name_exists,
+    _choices_name_what_exists,
+)
+
+
+def _members_of_groups(sections: Sections) -> Iterator[Problem]:
+    for group in sections.groups:
+        members = group.texts("members")
+        for each in dict.fromkeys(members):
+            if each not in sections.input_ids:
+                yield Problem(group.at("members"), f'"{group.id}" member "{each}" does not exist')
+            if members.count(each) > 1:
+                yield Problem(group.at("members"), f'"{group.id}" member "{each}" appears twice')
+
+
+def _groups_can_be_answered(sections: Sections) -> Iterator[Problem]:
+    for group in sections.groups:
+        found = [sections.find_input(each) for each in dict.fromkeys(group.texts("members"))]
+        required = [each.id for each in found if each is not None and not each.is_true("optional")]
+        for word, told in (
+            ("mutually-exclusive", "is mutually-exclusive and cannot have required members, such as"),
+            ("one-is-required", "is a one-is-required group and contains a required member,"),
+            ("all-or-none", "is an all-or-none group and contains a required member,"),
+        ):
+            if group.is_true(word):
+                for each in required:
+                    instead = f'write "optional": true for {each}, or take it out of the group'
+                    yield Problem(group.at("members"), f'"{group.id}" {told} "{each}"', instead)
+
+
+def _groups_do_not_contradict(sections: Sections) -> Iterator[Problem]:
+    for group in sections.groups:
+        members = group.texts("members")
+        exclusive, one = group.is_true("mutually-exclusive"), group.is_true("one-is-required")
+        if group.is_true("all-or-none") and (exclusive or one):
+            message = f'"{group.id}" is an all-or-none group and cannot be paired with one-is-required or mutually-exclusive groups'
+            yield Problem(group.at("all-or-none"), message, "make two groups of it")
+        for each in dict.fromkeys(members) if exclusive else ():
+            part = sections.find_input(each)
+            for other in part.texts("requires-inputs") if part is not None else ():
+                if other in members:
+                    message = f'"{group.id}" is mutually-exclusive and cannot have members require one another, such as "{each}" and "{other}"'
+                    yield Problem(group.at("members"), message)
+        for another in sections.groups:
+            if another is group or not another.is_true("all-or-none"):
+                continue
+            both = [each for each in dict.fromkeys(members) if each in another.texts("members")]
+            for left, right in permutations(both, 2) if exclusive else ():
+                message = f'mutually-exclusive group "{group.id}" and all-or-none group "{another.id}" cannot both contain input pairs "{left}" and "{right}"'
+                yield Problem(group.at("members"), message)
+            if one and members and len(both) == len(set(members)):
+                message = f'"{group.id}" is one-is-required and cannot be a subset of the all-or-none group "{another.id}"'
+                yield Problem(group.at("members"), message)
+
+
+GROUP_RULES: tuple[Rule, ...] = (
+    _members_of_groups,
+    _groups_can_be_answered,
+    _groups_do_not_contradict,
+)
 
 
 def find_rule_problems(document: Mapping[str, Any]) -> list[Problem]:

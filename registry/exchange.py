@@ -2,34 +2,294 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal, Protocol
 
-from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.annex_key import key_of, place_of
+from hibali.documents import line_of_json, read_json
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+)
 from hibali.ledger import now
 from hibali.retry import pause
-from hibali.strict_json import line_of_json, read_json
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.catalogue import Catalogue
-from registry.deprecation import FILE as DEPRECATED
+from registry.catalogue_folder import DESCRIPTOR
+from registry.catalogue_folder import FILE as DEPRECATED
 from registry.descriptor import read_descriptor
-from registry.exchange_images import (
-    Content,
-    check_known_images,
-    check_same_image,
-    image_contents,
-    judge_image,
-    leave_contents,
-)
-from registry.image_record import FILE as IMAGE
-from registry.image_shelf import ImageShelf
+from registry.images.images import check_names, other_image
+from registry.images.record import FILE, ImageRecord, read_record
+from registry.images.record import FILE as IMAGE
 from registry.pipeline import Pipeline
-from registry.remote import PUBLISHED, Arrival, Look, Offer, Parcel, Reference, Remote, published_digest
-from registry.seen import Seen
-from registry.shelf import DESCRIPTOR
+from registry.remotes.base import (
+    PUBLISHED,
+    Arrival,
+    Look,
+    Offer,
+    Parcel,
+    Reference,
+    Remote,
+    Seen,
+    published_digest,
+)
 from registry.signature import Policy, is_signature_name
+
+
+def check_standing(parcel: Parcel, name: str, standing: bytes, about: str) -> None:
+    """Judge a file that stands where one of the parcel was to be made, and has other content.
+
+    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor may be on its way, and
+    `immutable-image` where it is the record of another image. Anything else may differ, and stays.
+    """
+    where = f"at {printable(about)}"
+    if name == PUBLISHED and DESCRIPTOR in parcel.files:
+        _check_published(parcel, standing, where)
+    if name == IMAGE:
+        ours, theirs = read_record(parcel.files[IMAGE], parcel.reference).digest, "no image"
+        with contextlib.suppress(HibaliError):
+            theirs = read_record(standing, where).digest
+        raise other_image(parcel.reference, pinned=ours, found=theirs, where=where)
+
+
+def _check_published(parcel: Parcel, standing: bytes, where: str) -> None:
+    ours, theirs = published_digest(parcel.files[PUBLISHED], where), ""
+    with contextlib.suppress(HibaliError):
+        theirs = published_digest(standing, where)
+    if theirs != ours:
+        raise RefusedError(
+            "immutable-version",
+            f"somebody began to publish other content under this version: digest {printable(theirs) or 'none'} there, {ours} here",
+            about=f"{parcel.reference} {where}",
+            hint=f"Whoever it was ends it with the same line again. If nobody was, remove {PUBLISHED} there; or raise `tool-version`.",
+        )
+
+
+FOLDER = ".images"  # below a remote that is a folder or SITE:PATH, where nothing else is said
+_CHUNK = 1024 * 1024
+
+
+class ImageShelf(Protocol):
+    """Contents at one place, each under its key; what is taken from there is believed only after it was hashed."""
+
+    about: str
+
+    def present(self, records: Iterable[ImageRecord]) -> set[str]:
+        """The digests of those that lie there, whole by their size. Raises `TryLaterError` where the place cannot be reached."""
+
+    def put(self, record: ImageRecord, file: Path) -> None:
+        """Leave a content there, under its key only when it is whole; raises as moving data does."""
+
+    def get(self, record: ImageRecord, target: Path) -> None:
+        """Lay a content at `target`, going on where an earlier call was killed; raises `NotFoundError` `image-not-there`.
+
+        Its digest is for the caller to check.
+        """
+
+
+def shelf_place(record: ImageRecord) -> str:
+    """Where a content lies below a shelf: `xxx/yyy/KEY`."""
+    return place_of(key_of(record.size, record.hex, record.extension))
+
+
+def not_there(record: ImageRecord, about: str) -> NotFoundError:
+    """The error for a content that a shelf has not."""
+    return NotFoundError(
+        "image-not-there",
+        f"the content of the image {record.digest} is not there",
+        about=about,
+        hint="Ask whoever published the pipeline to publish it again from where the image is.",
+    )
+
+
+class FolderShelf:
+    """A plain folder, made when the first content comes. Others may write there: whatever is no regular file is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.about = printable(os.fsencode(folder))
+
+    def present(self, records: Iterable[ImageRecord]) -> set[str]:
+        """See ImageShelf."""
+        with self._translated():
+            return {each.digest for each in records if self._size(each) == each.size}
+
+    def put(self, record: ImageRecord, file: Path) -> None:
+        """See ImageShelf. Who finds something of another size there puts this one in its place."""
+        target = self._folder / shelf_place(record)
+        with self._translated():
+            if not self._folder.parent.is_dir():
+                raise TryLaterError("remote-unreachable", "there is no such folder now", about=self.about)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".{secrets.token_hex(16)}")
+            try:
+                with file.open("rb", buffering=0) as read, partial.open("xb") as written:
+                    hashed = hashlib.sha256()
+                    _copy(read, written, hashed)
+                    written.flush()
+                    os.fsync(written.fileno())
+                if f"sha256:{hashed.hexdigest()}" != record.digest:
+                    raise IncompleteError(
+                        "image-damaged",
+                        "the image's content here is damaged",
+                        about=printable(os.fsencode(file)),
+                    )
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def get(self, record: ImageRecord, target: Path) -> None:
+        """See ImageShelf."""
+        partial = target.with_name(f"{target.name}.part")
+        with self._translated(), self._open(record) as source:
+            begun = partial.stat().st_size if partial.exists() else 0
+            if _go_on(source, partial, begun) != record.digest and begun:
+                source.seek(0)
+                _go_on(source, partial, 0)  # what lay here was of something else
+        partial.replace(target)
+
+    def _size(self, record: ImageRecord) -> int:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = (self._folder / shelf_place(record)).lstat()
+            return found.st_size if stat.S_ISREG(found.st_mode) else -1
+        return -1
+
+    def _open(self, record: ImageRecord) -> IO[bytes]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            stream = os.fdopen(os.open(self._folder / shelf_place(record), flags), "rb", buffering=0)
+        except (FileNotFoundError, NotADirectoryError):
+            raise not_there(record, self.about) from None
+        found = os.fstat(stream.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size != record.size:
+            stream.close()
+            raise RefusedError(
+                "image-tampered",
+                f"what lies there has {found.st_size} bytes, but {record.size} were published",
+                about=self.about,
+                hint="Ask whoever published it to publish it again; nothing was kept.",
+            )
+        return stream
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except HibaliError:
+            raise
+        except PermissionError as problem:
+            raise AccessError(
+                "denied", f"the folder of images: {reason_of(problem)}", about=self.about
+            ) from None
+        except OSError as problem:
+            raise IncompleteError(
+                "remote-failed",
+                f"the folder of images cannot be used: {reason_of(problem)}",
+                about=self.about,
+            ) from None
+
+
+def _go_on(source: IO[bytes], partial: Path, begun: int) -> str:
+    """Copy what is missing behind the first `begun` bytes, which are compared by the digest of all."""
+    hashed = hashlib.sha256()
+    with partial.open("r+b" if begun else "wb", buffering=0) as written:
+        while (left := begun - written.tell()) > 0 and (piece := written.read(min(left, _CHUNK))):
+            hashed.update(piece)
+        source.seek(written.tell())
+        _copy(source, written, hashed)
+        written.truncate()
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def _copy(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
+    while piece := source.read(_CHUNK):
+        hashed.update(piece)
+        view = memoryview(piece)
+        while view:
+            view = view[target.write(view) :]
+
+
+Content = Literal["", "sent", "there", "stays here", "missing"]
+
+
+def leave_contents(
+    catalogue: Catalogue, wanted: Sequence[Pipeline], shelf: ImageShelf | None
+) -> dict[Reference, Content]:
+    """Have the content of each image lie at a shelf, and say of each where it is now; what lies there is not moved."""
+    records = {
+        (each.name, each.version): record for each in wanted if (record := catalogue.image(each)) is not None
+    }
+    if shelf is None:
+        return dict.fromkeys(records, "stays here")
+    there = shelf.present(records.values()) if records else set()
+    contents: dict[Reference, Content] = {}
+    for pipeline in wanted:
+        record = records.get((pipeline.name, pipeline.version))
+        if record is None:
+            continue
+        file = catalogue.images.here(pipeline, record)
+        if record.digest in there:
+            contents[(pipeline.name, pipeline.version)] = "there"
+        elif file is None:
+            contents[(pipeline.name, pipeline.version)] = "missing"
+        else:
+            shelf.put(record, file)
+            there.add(record.digest)
+            contents[(pipeline.name, pipeline.version)] = "sent"
+    return contents
+
+
+def judge_image(pipeline: Pipeline, raw: bytes, where: str) -> str:
+    """The digest of the image that a record tells of; raises for a record that is none, or is of another image."""
+    record = read_record(raw, where)
+    check_names(pipeline, record, where)
+    return record.digest
+
+
+def check_known_images(
+    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: Seen, about: str
+) -> None:
+    """Raise where a version that is here with an image has another one there."""
+    contents = image_contents(look, known, seen)
+    for offer in known:
+        key = offer.name, offer.version
+        pinned = catalogue.images.pinned(*key)
+        if key in contents and pinned is not None and contents[key] != pinned[1]:
+            there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {about}")
+            raise other_image(offer.reference, pinned=pinned[0], found=there.digest, where=f"at {about}")
+
+
+def check_same_image(
+    pipeline: Pipeline, here: bytes, look: Look, offer: Offer, content: str, about: str
+) -> None:
+    """Raise where the record of an image here is not the one there, of which `content` is the sha256."""
+    if content != hashlib.sha256(here).hexdigest():
+        there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {about}")
+        ours = read_record(here, pipeline.reference)
+        raise other_image(pipeline.reference, pinned=ours.digest, found=there.digest, where=f"at {about}")
+
+
+def image_contents(look: Look, offers: Iterable[Offer], seen: Seen) -> dict[Reference, str]:
+    """The sha256 of each record of an image there; those whose content was seen before are not read again."""
+    asked = [each for each in offers if FILE in each.files]
+    unknown = [each for each in asked if seen.digest(each.files[FILE]) is None]
+    for offer, raw in zip(unknown, look.read([each.files[FILE] for each in unknown]), strict=True):
+        seen.add(offer.files[FILE], hashlib.sha256(raw).hexdigest())
+    seen.save()
+    return {(each.name, each.version): seen.digest(each.files[FILE]) or "" for each in asked}
+
 
 _TRIES = 20  # others who publish at the same time are let go first so often
 Fate = Literal["published", "fetched", "same", "added to"]

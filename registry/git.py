@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from hibali.account import account_names
 from hibali.errors import IncompleteError, RefusedError
-from hibali.shell import Finished, run
+from hibali.files import account_names
+from hibali.subprocesses import Finished, run
 from hibali.text import printable
 
 _SECONDS = 600.0

@@ -2,18 +2,292 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hibali.nearest import nearest
-from hibali.strict_json import read_json
-from registry.answer import find_answer_problems, find_shape_problems
-from registry.defaults import add_defaults, find_withdrawn, is_in_image
-from registry.defaults import is_active as _is_active
+from hibali.documents import read_json
+from hibali.text import nearest
 from registry.pipeline import Group, Input, Pipeline
-from registry.problem import InvocationError, Problem
+from registry.problems import InvocationError, Problem
+
+_YES, _NO = frozenset({"y", "yes", "true", "on", "1"}), frozenset({"n", "no", "false", "off", "0"})
+
+
+def read_typed(question: Input, text: str) -> Any:
+    """The value that is meant; a text that is no such value comes back as it is, for the rules to say what is wrong with it.
+
+    What begins with a quotation mark is a JSON string: so blanks at the ends, control characters and `""` can be typed.
+    """
+    text = text.strip()
+    quoted = _unquoted(text)
+    if question.choices:
+        return _choice(question, text if quoted is None else quoted)
+    if quoted is not None:
+        return quoted
+    if question.kind == "Flag":
+        word = text.lower()
+        return True if word in _YES else False if word in _NO else text
+    if question.kind == "Number" or question.integer:
+        number = _number(text)
+        return text if number is None else number
+    return text
+
+
+def write_typed(value: Any) -> str:
+    """The text that `read_typed` reads as this value, without anything in it that a terminal would obey."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    plain = value.isprintable() and value.strip() == value and not value.startswith(('"', "<")) and value
+    return value if plain else json.dumps(value)
+
+
+def _choice(question: Input, text: str) -> Any:
+    for choice in question.choices or ():
+        if text == str(choice) or _number(text) == choice:
+            return choice
+    return text
+
+
+def _unquoted(text: str) -> str | None:
+    if not text.startswith('"'):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _number(text: str) -> int | float | None:
+    """As JSON writes numbers, or with a sign or point that people leave out or add; never `nan` or `1_000`."""
+    if not text or not set(text) <= set("0123456789+-.eE"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+_WANTED = {
+    "String": "a string",
+    "File": "a path, written as a string",
+    "Number": "a number",
+    "Flag": "true or false",
+}
+
+
+def find_answer_problems(question: Input, answer: Any) -> Iterator[Problem]:
+    """What is wrong with the answer by itself; relations between inputs are judged elsewhere."""
+    if not question.is_list:
+        yield from _find_value_problems(question, answer, question.id)
+        return
+    if not isinstance(answer, list):
+        yield Problem(question.id, f"must be a list, not {show_value(answer)}")
+        return
+    if question.minimum_entries and len(answer) < question.minimum_entries:
+        yield Problem(question.id, f"needs at least {question.minimum_entries} entries, not {len(answer)}")
+    if question.maximum_entries and len(answer) > question.maximum_entries:
+        yield Problem(question.id, f"takes at most {question.maximum_entries} entries, not {len(answer)}")
+    for number, value in enumerate(answer):
+        yield from _find_value_problems(question, value, f"{question.id}[{number}]")
+
+
+def find_shape_problems(question: Input, answer: Any) -> Iterator[Problem]:
+    """What no command line could hold, whatever the author's own schema permits."""
+    if question.kind == "Flag" and not isinstance(answer, bool):
+        yield Problem(question.id, f"must be true or false, not {show_value(answer)}")
+        return
+    values = answer if isinstance(answer, list) else [answer]
+    for number, value in enumerate(values):
+        path = f"{question.id}[{number}]" if isinstance(answer, list) else question.id
+        if isinstance(value, str):
+            yield from _find_text_problems(value, path)
+        elif value is None or isinstance(value, list | dict):
+            yield Problem(path, f"must be a single value, not {show_value(value)}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield Problem(path, "is too large for a number")
+
+
+def show_value(value: Any) -> str:
+    """A value as JSON, short enough to stand in a sentence."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:76] + " ..."
+
+
+def _find_value_problems(question: Input, value: Any, path: str) -> Iterator[Problem]:
+    wrong = _find_kind_problem(question, value)
+    if wrong:
+        yield Problem(path, wrong)
+        return
+    if isinstance(value, str):
+        yield from _find_text_problems(value, path)
+    elif not isinstance(value, bool):
+        yield from _find_limit_problems(question, value, path)
+
+
+def _find_kind_problem(question: Input, value: Any) -> str:
+    """The kind is that of the type, or, where there are choices, being one of them."""
+    if value is None:
+        return "null is no answer; leave the input out"
+    if question.integer and (not isinstance(value, int) or isinstance(value, bool)):
+        return f"must be a whole number, not {show_value(value)}"
+    if question.choices:
+        permitted = any(
+            choice == value and isinstance(choice, str) == isinstance(value, str)
+            for choice in question.choices
+            if not isinstance(value, bool)
+        )
+        shown = ", ".join(show_value(choice) for choice in question.choices)
+        return "" if permitted else f"must be one of {shown}, not {show_value(value)}"
+    fitting = {
+        "String": isinstance(value, str),
+        "File": isinstance(value, str),
+        "Number": isinstance(value, int | float) and not isinstance(value, bool),
+        "Flag": isinstance(value, bool),
+    }
+    return "" if fitting[question.kind] else f"must be {_WANTED[question.kind]}, not {show_value(value)}"
+
+
+def _find_text_problems(value: str, path: str) -> Iterator[Problem]:
+    """No program can be handed these: an argument ends at NUL and is made of bytes."""
+    if "\0" in value:
+        yield Problem(path, "holds a NUL character, which no program can be given")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        yield Problem(path, "holds half a surrogate pair, which is not a character")
+
+
+def _find_limit_problems(question: Input, value: Any, path: str) -> Iterator[Problem]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, "is too large for a number")
+        return
+    low, high = question.minimum, question.maximum
+    if low is not None and (value < low or (question.exclusive_minimum and value == low)):
+        relation = "greater than" if question.exclusive_minimum else "at least"
+        yield Problem(path, f"must be {relation} {low}, not {show_value(value)}")
+    if high is not None and (value > high or (question.exclusive_maximum and value == high)):
+        relation = "less than" if question.exclusive_maximum else "at most"
+        yield Problem(path, f"must be {relation} {high}, not {show_value(value)}")
+
+
+def add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers, with the defaults that apply.
+
+    `null` withdraws the default of an optional input. An answer outranks a default that it excludes, or that excludes it; of two
+    defaults the one that disables the other applies, else the first. A required input without an answer always has its default.
+    """
+    return _decide(pipeline, values)[0]
+
+
+def find_withdrawn(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, str]:
+    """The inputs whose default does not apply, and for each the input that excludes it."""
+    return _decide(pipeline, values)[1]
+
+
+def default_is_active(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
+    """Whether it is answered; for a flag: set. A group is active when one of its members is."""
+    group = pipeline.find_group(identifier)
+    if group is not None and pipeline.find_input(identifier) is None:
+        return any(default_is_active(pipeline, member, answers) for member in group.members)
+    found = pipeline.find_input(identifier)
+    if found is not None and found.kind == "Flag":
+        return answers.get(identifier) is True
+    return identifier in answers
+
+
+def is_in_image(pipeline: Pipeline, question: Input, answer: Any) -> bool:
+    """Whether this answer to a File input is a file of the pipeline's image: its absolute default.
+
+    An answer that repeats the default means the same file.
+    """
+    if question.kind != "File" or pipeline.container is None or answer != question.default:
+        return False
+    paths = answer if isinstance(answer, list) else [answer]
+    return bool(paths) and all(isinstance(path, str) and path.startswith("/") for path in paths)
+
+
+def _decide(pipeline: Pipeline, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    with_default = [each for each in pipeline.inputs if each.default is not None]
+    null = {each.id for each in with_default if each.id in values and values[each.id] is None}
+    answers = {identifier: value for identifier, value in values.items() if identifier not in null}
+    added = {each.id: each.default for each in with_default if each.id not in answers and not each.optional}
+    waiting = [each for each in with_default if each.id not in values and each.optional]
+    related = _find_related(pipeline)
+    added |= {each.id: each.default for each in waiting if each.id not in related}
+    waiting = [each for each in waiting if each.id in related]
+    groups = [frozenset(each.members) for each in pipeline.groups if each.mutually_exclusive]
+    known = {**answers, **added}
+    applied = [(each, known[each.id]) for each in pipeline.inputs if each.id in related and each.id in known]
+    withdrawn: dict[str, str] = {}
+    while True:
+        for other, answer in applied:
+            for each in list(waiting):
+                if _exclude(each, each.default, other, answer, groups):
+                    withdrawn[each.id] = other.id
+                    waiting.remove(each)
+        if not waiting:
+            break
+        first = next((each for each in waiting if not _is_disabled(each, waiting)), waiting[0])
+        waiting.remove(first)
+        added[first.id] = first.default
+        applied = [(first, first.default)]
+    for each in pipeline.inputs:
+        if each.id in added:
+            answers[each.id] = copy.deepcopy(added[each.id])
+    return answers, withdrawn
+
+
+def _find_related(pipeline: Pipeline) -> set[str]:
+    """The inputs that exclude others, or that others exclude."""
+    found: set[str] = set()
+    for each in pipeline.inputs:
+        disabled = {*each.disables, *(other for named in each.value_disables.values() for other in named)}
+        if disabled:
+            found |= {each.id, *disabled}
+    return found.union(*(group.members for group in pipeline.groups if group.mutually_exclusive))
+
+
+def _exclude(
+    one: Input, one_answer: Any, other: Input, other_answer: Any, groups: Sequence[frozenset[str]]
+) -> bool:
+    """Whether only one of two answered inputs can be given; a flag that is off excludes nothing."""
+    if one.id == other.id or _is_off(one, one_answer) or _is_off(other, other_answer):
+        return False
+    return (
+        disables(one, one_answer, other.id)
+        or disables(other, other_answer, one.id)
+        or any({one.id, other.id} <= group for group in groups)
+    )
+
+
+def _is_off(question: Input, answer: Any) -> bool:
+    return question.kind == "Flag" and answer is not True
+
+
+def _is_disabled(question: Input, others: Sequence[Input]) -> bool:
+    return any(
+        disables(other, other.default, question.id)
+        for other in others
+        if other is not question and not _is_off(other, other.default)
+    )
+
+
+def disables(question: Input, answer: Any, identifier: str) -> bool:
+    """Whether this answer to a question disables the input of that id."""
+    values = answer if isinstance(answer, list) else [answer]
+    return identifier in question.disables or any(
+        identifier in question.value_disables.get(str(value), ()) for value in values
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +326,7 @@ def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
 
     Raises `NotFoundError`, `UsageError` and `InvocationError`.
     """
-    from registry.descriptor import place_problems, read_file_bytes
+    from registry.problems import place_problems, read_file_bytes
 
     raw = read_file_bytes(path)
     values = read_json(raw, str(path))
@@ -88,7 +362,7 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     if own_schema and not problems:
-        from registry.reference import find_schema_problems
+        from registry.boutiques_schema import find_schema_problems
 
         problems = list(dict.fromkeys(find_schema_problems(own_schema, add_defaults(pipeline, values))))
     return problems
@@ -111,7 +385,7 @@ def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Pr
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
     """What the answers ask for beside themselves, in the order of inputs and groups; required inputs not among them."""
     answers = add_defaults(pipeline, values)
-    active = [each for each in pipeline.inputs if _is_active(pipeline, each.id, answers)]
+    active = [each for each in pipeline.inputs if default_is_active(pipeline, each.id, answers)]
     return [
         *(need for each in active for need in _find_needs_of(pipeline, each, answers)),
         *(need for group in pipeline.groups for need in _find_group_needs(pipeline, group, answers)),
@@ -163,30 +437,30 @@ def find_lasting_problems(
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
     """Answered, by a default too; for a flag: set. A group is active when one of its members is."""
-    return _is_active(pipeline, identifier, add_defaults(pipeline, values))
+    return default_is_active(pipeline, identifier, add_defaults(pipeline, values))
 
 
 def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
     for each in pipeline.inputs:
-        if not _is_active(pipeline, each.id, answers):
+        if not default_is_active(pipeline, each.id, answers):
             continue
         yield from (need.to_problem() for need in _find_needs_of(pipeline, each, answers))
         for other in each.disables:
-            if _is_active(pipeline, other, answers):
+            if default_is_active(pipeline, other, answers):
                 yield Problem(each.id, f"cannot be given together with {other}")
         for value in _values(answers[each.id]):
             for other in each.value_disables.get(str(value), ()):
-                if _is_active(pipeline, other, answers):
+                if default_is_active(pipeline, other, answers):
                     yield Problem(each.id, f"the value {value} cannot be given together with {other}")
 
 
 def _find_needs_of(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Need]:
     for other in each.requires:
-        if not _is_active(pipeline, other, answers):
+        if not default_is_active(pipeline, other, answers):
             yield Need(each.id, (other,), f"requires {other}, which is not given")
     for value in _values(answers[each.id]):
         for other in each.value_requires.get(str(value), ()):
-            if not _is_active(pipeline, other, answers):
+            if not default_is_active(pipeline, other, answers):
                 yield Need(each.id, (other,), f"the value {value} requires {other}, which is not given")
 
 
@@ -195,7 +469,7 @@ def _values(answer: Any) -> list[Any]:
 
 
 def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Need]:
-    active = [member for member in group.members if _is_active(pipeline, member, answers)]
+    active = [member for member in group.members if default_is_active(pipeline, member, answers)]
     if group.one_is_required and not active:
         yield Need(group.id, group.members, f"one of these is required: {', '.join(group.members)}")
     if group.all_or_none and active and len(active) < len(group.members):
@@ -205,7 +479,7 @@ def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, An
 
 
 def _find_group_problems(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Problem]:
-    active = [member for member in group.members if _is_active(pipeline, member, answers)]
+    active = [member for member in group.members if default_is_active(pipeline, member, answers)]
     if group.mutually_exclusive and len(active) > 1:
         yield Problem(group.id, f"only one of these can be given, not {', '.join(active)}")
     yield from (need.to_problem() for need in _find_group_needs(pipeline, group, answers))

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hibali.documents import JsonProblemError, read_json
 from hibali.errors import NotFoundError, UsageError
-from hibali.nearest import nearest
-from hibali.ranges import write_ranges
-from hibali.strict_json import JsonProblemError, read_json
 from hibali.system_errors import unreadable
-from registry.invocation import Invocation, check_invocation, find_invocation_problems
+from hibali.text import nearest, write_ranges
+from registry.invocation import Invocation, check_invocation, find_invocation_problems, read_typed
 from registry.pipeline import Input, Pipeline
-from registry.problem import InvocationError, Problem, ProblemsError
-from registry.typed_answer import read_typed
+from registry.problems import InvocationError, Problem, ProblemsError
 
 MOST_TASKS = 100_000
 _MOST_PROBLEMS = 100

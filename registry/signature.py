@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hibali.errors import AccessError, NotFoundError, RefusedError
-from hibali.shell import run
+from hibali.subprocesses import run
 from hibali.text import printable
 from registry.pipeline import Pipeline
 

@@ -5,18 +5,94 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from hibali.errors import HibaliError, TryLaterError
+from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.ledger import now
 from hibali.text import printable
-from runs.book import Book
-from runs.heard import update
-from runs.job_proxy import remove_proxy
-from runs.run import Run
-from runs.scheduler import Scheduler
-from runs.sweeps.cancel import end_jobs, give_up_unsent
-from runs.unsubmitted import end_begun, end_unbegun
-from transfers.far import Far
+from runs.model import Run, State
+from runs.poll import update
+from runs.records import chunk_folder, sweep_of
+from runs.schedulers.base import Scheduler
+from runs.store import Book
+from runs.submit import end_begun, end_unbegun, give_up, remove_proxy
+from transfers.remote.host import Far
+
+_IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
+
+
+def release_run(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
+    """The run after the scheduler was told, and asked once; one that was let go before is let go.
+
+    Raises `UsageError` for a run that was not begun on hold, `RefusedError` for one that has ended, `TryLaterError` where it was
+    never submitted or the scheduler did not take the wish.
+    """
+    check_releasable(run)
+    run = update(far, scheduler, book, [run])[0]
+    check_releasable(run)
+    if run.state not in _IN_QUEUE:
+        return book.note(run.id, "released") if not run.released else run
+    book.note(run.id, "release")
+    finished = far.run(scheduler.release_words(run.job))
+    if finished.exit_code != 0 and update(far, scheduler, book, [run])[0].state in _IN_QUEUE:
+        said = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", about=run.id)
+    return update(far, scheduler, book, [book.note(run.id, "released")])[0]
+
+
+def check_releasable(run: Run) -> None:
+    """Raise where there is nothing to let go; see `release_run`."""
+    if not run.hold:
+        raise UsageError(
+            "not-on-hold",
+            "this run was not begun on hold",
+            about=run.id,
+            hint=f"hibali runs show {run.id}",
+        )
+    if run.state.final:
+        raise RefusedError("run-ended", f"the run has ended: it is {run.state}", about=run.id)
+    if not run.job:
+        raise TryLaterError(
+            "not-submitted",
+            "this run was never submitted, so there is nothing to let go",
+            about=run.id,
+            hint="Type its `hibali run` line again; it goes on from there.",
+            transient=False,
+        )
+
+
+def give_up_unsent(far: Far, book: Book, run: Run) -> Run:
+    """The sweep after the wish to end it is in the ledger: what was not submitted never is.
+
+    Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
+    whether it was.
+    """
+    unsent = sweep_of(run).unsent()
+    if any(far.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
+        raise TryLaterError(
+            "submission-unclear",
+            "a job of this sweep was begun to be submitted, and nobody has noted whether it was",
+            about=run.id,
+            hint="Type its `hibali run` line again, which finds out; then cancel it.",
+            transient=False,
+        )
+    numbers = [number for chunk in unsent for number in chunk.tasks]
+    for number in numbers if run.proxy else ():
+        remove_proxy(far, run, number)
+    return give_up(book, run, numbers)
+
+
+def end_jobs(far: Far, scheduler: Scheduler, run: Run) -> None:
+    """Tell the scheduler to end the jobs of a sweep; raises `TryLaterError` where it did not take that."""
+    for chunk in sweep_of(run).chunks:
+        if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
+            continue
+        for job in chunk.jobs:
+            finished = far.run(scheduler.cancel_words(job))
+            if finished.exit_code != 0:
+                said = printable(finished.stderr.strip()[-500:])
+                raise TryLaterError(
+                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", about=run.id
+                )
 
 
 def cancel_run(

@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from hibali.config.model import Site
 from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
-from hibali.sites import Site
-from runs.book import Book
-from runs.run import Output, Run, State
+from runs.model import Output, Run, State
+from runs.store import Book
 from transfers.entry import Entry, Kind
-from transfers.places import open_store
-from transfers.receipt import Receipt
+from transfers.journal import Receipt
+from transfers.operation import synchronise
 from transfers.request import Request, Saving
 from transfers.rules import Rules
-from transfers.synchronise import synchronise
+from transfers.stores.open_store import open_store
 
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
-from hibali.ledger import write_atomic
+from hibali.files import write_atomic
 from hibali.text import printable
 from runs.inputs import Located
-from runs.run import Output, Run
-from transfers.datasets.programs import run_git
-from transfers.datasets.repository import Repository, find_place
+from runs.model import Output, Run
+from transfers.datasets.repository import Repository, find_place, run_git
 from transfers.request import Saving
 
 _MESSAGE = """\

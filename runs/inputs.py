@@ -1,23 +1,375 @@
-"""Where the files of an invocation lie, and what they are, before anything is asked of the run's site."""
+"""Taking an output of another run, or of tasks of a sweep, as an input: where it lies for the new run, and what is known of it."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hibali.errors import NotFoundError
+from hibali.config.model import Site, local_site
+from hibali.config.settings import Settings
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.events import Listener, ignore
+from hibali.ledger import Journal, ledger_folder, new_identifier, read_records
 from hibali.locations import Location, read_location
-from hibali.settings import Settings
-from hibali.sites import Site
+from hibali.system_errors import reason_of
+from hibali.text import printable
 from registry.invocation import Invocation
-from runs.identity import Identity, identify_elsewhere, identify_local
-from runs.prepare import Input, list_inputs
-from runs.reference import Reference, read_reference
-from runs.taking import Taken, find_home, take_output
-from transfers.datasets.contents import bring_here
-from transfers.places import open_store
+from runs.cache.entries import CONTENT, ORIGIN, Name
+from runs.collect import choose_outputs, pull_files
+from runs.dependencies import require_submitted, require_success
+from runs.model import Input, Run, State
+from runs.outputs import content_at, look_at, matched_paths, require_whole, size_at, work_location
+from runs.script import Need, Waiting
+from runs.store import Book, Named, Reference, find_output, parts_meant, read_reference
+from transfers.datasets.repository import bring_here, is_reserved, look_into
+from transfers.entry import Entry, Kind
+from transfers.journal import Expected, Receipt, moved_by
+from transfers.remote.host import Far
+from transfers.request import Saving
+from transfers.stores.open_store import open_store
+
+_FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
+
+
+class LocalContent:
+    """Digests of what lies here, with those of earlier calls at hand."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {
+            record["mark"]: record["digest"]
+            for record in read_records(_book())
+            if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
+        }
+
+    def of_file(self, path: bytes, found: os.stat_result) -> str:
+        """sha256 of a file; remembered for as long as size, times, device and inode stay.
+
+        Raises `UsageError` where it cannot be read, `IncompleteError` where it changed meanwhile.
+        """
+        mark = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+        if mark in self._known:
+            return self._known[mark]
+        try:
+            with Path(os.fsdecode(path)).open("rb", buffering=0) as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                after = os.fstat(stream.fileno())
+        except OSError as problem:
+            raise unreadable(path, problem) from None
+        if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
+            raise IncompleteError(
+                "input-changed", "the input changed while it was read", about=printable(path)
+            )
+        if time.time_ns() - found.st_ctime_ns > _FRESH_NS:
+            self._known[mark] = digest
+            with contextlib.closing(Journal(_book())) as journal:
+                journal.append({"schema": 1, "kind": "digest", "mark": mark, "digest": digest})
+        return digest
+
+    def of_tree(self, root: bytes) -> tuple[str, dict[bytes, str], int]:
+        """The digest of a folder's sorted names, kinds and contents; its files with theirs, and their bytes.
+
+        In a dataset, annexed files are files. Raises as `of_file` does.
+        """
+        whole = hashlib.sha256()
+        files: dict[bytes, str] = {}
+        size = 0
+        contents = look_into(root)
+        for path, looked in _walk(root, b""):
+            if contents is not None and is_reserved(path):
+                continue
+            content = contents.find(path) if contents is not None and stat.S_ISLNK(looked.st_mode) else None
+            name, found = content if content is not None else (root + b"/" + path, looked)
+            if stat.S_ISLNK(found.st_mode):
+                what = b"l " + os.fsencode(Path(os.fsdecode(root + b"/" + path)).readlink())
+            elif stat.S_ISDIR(found.st_mode):
+                what = b"d"
+            elif stat.S_ISREG(found.st_mode):
+                files[path] = self.of_file(name, found)
+                size += found.st_size
+                what = b"f " + files[path].encode("ascii")
+            else:
+                raise UsageError(
+                    "bad-input", "a device, FIFO or socket cannot be staged", about=printable(path)
+                )
+            whole.update(b"%d:%b%b\n" % (len(path), path, what))
+        return whole.hexdigest(), files, size
+
+
+def _walk(root: bytes, below: bytes) -> Iterable[tuple[bytes, os.stat_result]]:
+    try:
+        with os.scandir(root + b"/" + below) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+        for entry in entries:
+            path = below + b"/" + entry.name if below else entry.name
+            found = entry.stat(follow_symlinks=False)
+            yield path, found
+            if stat.S_ISDIR(found.st_mode):
+                yield from _walk(root, path)
+    except OSError as problem:
+        raise unreadable(root + b"/" + below, problem) from None
+
+
+def _book() -> Path:
+    return ledger_folder("runs", "cache") / "here.digests"
+
+
+def unreadable(path: bytes, problem: OSError) -> UsageError:
+    """The error for an input that cannot be read."""
+    return UsageError(
+        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", about=printable(path)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an input is: `text` goes into the run's key; `digest` names it in the cache, "" where it is used in place.
+
+    `files` are the digests by relative path of what is to be staged (b"" for a single file), None where
+    they are not known before. `size` is in bytes, None where nobody looked.
+    """
+
+    text: str
+    digest: str = ""
+    files: dict[bytes, str] | None = None
+    size: int | None = None
+
+    @property
+    def name(self) -> Name:
+        """Its entry in a cache."""
+        return Name(ORIGIN if self.files is None else CONTENT, self.digest)
+
+
+def identify_local(path: Path) -> Identity:
+    """The content of a file or folder here, hashed now unless it was and has not changed since.
+
+    Raises `NotFoundError`, `UsageError` for what is neither.
+    """
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(
+            "no-such-input",
+            "there is no such input file",
+            about=printable(os.fsencode(path)),
+            hint="Relative paths in an invocation are taken from the current folder.",
+        ) from None
+    except OSError as problem:
+        raise unreadable(os.fsencode(path), problem) from None
+    content = LocalContent()
+    if stat.S_ISREG(found.st_mode):
+        digest = content.of_file(os.fsencode(path), found)
+        return Identity(f"sha256:{digest}", digest, {b"": digest}, found.st_size)
+    if stat.S_ISDIR(found.st_mode):
+        digest, files, size = content.of_tree(os.fsencode(path))
+        return Identity(f"tree:{digest}", digest, files, size)
+    raise UsageError("bad-input", "an input is a file or a folder", about=printable(os.fsencode(path)))
+
+
+def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
+    """An input at another site, by what its store says of it; raises `NotFoundError`."""
+    if found is None:
+        raise NotFoundError("no-such-input", "there is no such input at that site", about=location.text)
+    mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
+    text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return Identity(text, digest, size=found.size if found.kind is Kind.FILE else None)
+
+
+def identify_at_site(far: Far, location: Location) -> tuple[Identity, bytes]:
+    """An input that is at the run's site already, and its absolute path there; raises `NotFoundError`."""
+    path = far.expand(location.path)
+    found = far.stat(path)
+    if found is None:
+        raise NotFoundError("no-such-input", "there is no such input at the site", about=location.text)
+    mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.inode))
+    return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All outputs of a run in a folder of this machine; `files` are their paths there."""
+
+    folder: Path
+    files: tuple[bytes, ...]
+    size: int
+
+
+def find_kept(run: Run, book: Book) -> Kept | None:
+    """The latest folder into which all outputs were collected at once and where each still has its content; None without one."""
+    for record in reversed(book.records(run.id)):
+        moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
+        if moved is None:
+            continue
+        folder = Path(str(record["target"]))
+        chosen = choose_outputs(run.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()])
+        if not chosen.problems and all(_holds(folder, path, moved[path]) for path in chosen.files):
+            return Kept(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
+    return None
+
+
+def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
+    try:
+        return identify_local(folder / os.fsdecode(path)).text == f"sha256:{expected.digest}"
+    except HibaliError:
+        return False
+
+
+def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ignore) -> Receipt:
+    """The outputs from there into another folder, verified; nothing moves where that is the same one."""
+    source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
+    if target.typed_local and _same_folder(kept.folder, target):
+        count = len(kept.files)
+        name = new_identifier()
+        return Receipt(
+            name, "collect", source.text, target.text, files=count, bytes=kept.size, files_kept=count
+        )
+    return pull_files("collect", source, target, kept.files, saving, tell)
+
+
+def _same_folder(folder: Path, target: Location) -> bool:
+    return folder.resolve() == Path(os.fsdecode(target.raw)).resolve()
+
+
+def list_inputs(invocation: Invocation) -> list[Input]:
+    """The files an invocation names, in its own order."""
+    found: list[Input] = []
+    for identifier, answer in invocation.file_inputs():
+        for text in [answer] if isinstance(answer, str) else answer:
+            found.append(Input(identifier, len(found), text))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A file or folder that a run left, as an input of another one; `path` is relative to the work folder of that run.
+
+    Of a sweep `run` is the task, as a run by itself.
+    """
+
+    input: Input
+    place: Location
+    identity: Identity
+    run: Run
+    path: str
+
+
+def list_references(files: Iterable[Input], settings: Settings) -> list[Reference]:
+    """The outputs of runs among files that are named; raises `UsageError` for what only looks like one."""
+    found = (read_reference(each.text, settings.sites) for each in files)
+    return [each for each in found if each is not None]
+
+
+def find_home(reference: Reference, settings: Settings) -> Location:
+    """Where the run that is meant left what it did, before anything is looked at there.
+
+    Raises `NotFoundError` and `UsageError` for what it never was to leave.
+    """
+    run = Book().load(reference.run)
+    for part in parts_meant(run, reference):
+        find_output(part, reference)
+    return work_location(run, settings.site(run.site))
+
+
+def take_output(
+    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
+) -> list[Taken]:
+    """What an answer stands for: one file or folder, or with `several` all that a pattern takes, of each task of a sweep.
+
+    At the run's own site it is used in place, whether it is there yet or not; from elsewhere it is hashed, and staged by its
+    content. Without `look` no site is asked anything. Raises `NotFoundError`, `UsageError`, `IncompleteError` for what is missing or no
+    regular file, and what `require_success` raises.
+    """
+    run = Book().load(reference.run)
+    found = [
+        taken
+        for part in parts_meant(run, reference)
+        for taken in _take_of(each, replace(reference, task=part.task), part, settings, site, look=look)
+    ]
+    if len(found) > 1 and not several:
+        one = replace(reference, task=found[0].run.task, below="").text
+        raise UsageError(
+            "several-files",
+            f"the output is {len(found)} files, and this input takes one",
+            about=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
+            hint=f"Name one task of the sweep: {one}" if run.sweep is not None and not reference.task else "",
+        )
+    return found
+
+
+def _take_of(
+    each: Input, reference: Reference, run: Run, settings: Settings, site: Site, *, look: bool
+) -> list[Taken]:
+    """Of one run, or of one task as a run by itself."""
+    output = find_output(run, reference)
+    require_submitted(run)
+    home = settings.site(run.site)
+    here = home.name == site.name
+    if not look or (here and not output.is_pattern):
+        return [_taken(each, reference, run, home, output.path, here=here)]
+    require_success(run)
+    standing = look_at(run, home, [output], hashed=not here)
+    require_whole(standing, reference.text)
+    found = []
+    for path in matched_paths(output, standing):
+        text = path.decode("utf-8", "surrogateescape") or "."
+        identity = None
+        if not here:
+            content = content_at(path, standing)
+            identity = Identity(reference.text, content.digest, content.files, size_at(path, standing))
+        taken = _taken(each, reference, run, home, text, here=here)
+        found.append(taken if identity is None else replace(taken, identity=identity))
+    return [_told_apart(taken, reference) for taken in found] if output.is_pattern else found
+
+
+def _taken(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> Taken:
+    place = work_location(run, home)
+    for part in path.split("/") if path != "." else ():
+        place = place.child(part.encode("utf-8", "surrogateescape"))
+    named = replace(each, name=place.name.decode("utf-8", "surrogateescape"))
+    if here:
+        named = replace(named, in_place=True, source=place.path)
+    return Taken(named, place, Identity(reference.text), run, path)
+
+
+def _told_apart(taken: Taken, reference: Reference) -> Taken:
+    """Of a pattern each file has an identity of its own."""
+    text = Named(reference, printable(taken.path)).text
+    return replace(taken, identity=replace(taken.identity, text=text))
+
+
+def waiting_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
+    """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first.
+
+    The jobs are those of the ledger; whoever submits asks again.
+    """
+    runs: dict[str, Run] = {}
+    paths: dict[str, list[str]] = {}
+    for each in taken:
+        if each.run.site == site.name:
+            runs[each.run.word] = each.run
+            paths.setdefault(each.run.word, []).append(each.path)
+    for run in after:
+        if run.site == site.name and not (run.sweep is not None and run.state is State.SUCCEEDED):
+            runs[run.word] = run
+    needs = (
+        Need(
+            run.id,
+            run.folder.decode("utf-8", "surrogateescape"),
+            tuple(paths.get(run.word, ())),
+            run.task,
+            all_tasks=run.sweep is not None,
+        )
+        for run in runs.values()
+    )
+    jobs = (run.job for run in runs.values() if run.job and not run.state.ended)
+    return Waiting(tuple(needs), tuple(dict.fromkeys(jobs)), hold)
+
 
 _MOST_NAMED = 100
 
@@ -52,7 +404,7 @@ def locate_inputs(
     inputs.
 
     Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
-    annexed content that cannot be got, and what `runs.taking.take_output` raises.
+    annexed content that cannot be got, and what `runs.inputs.take_output` raises.
     """
     lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
     files = list_inputs(invocation)

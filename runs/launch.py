@@ -2,108 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hibali import __version__
-from hibali.claim import Claim
-from hibali.errors import TryLaterError
-from hibali.events import Listener, ignore
+from hibali.errors import IncompleteError, TryLaterError
+from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
-from hibali.locations import Location, work_path
-from hibali.sites import SchedulerSettings, Site
-from hibali.text import path_fields
-from registry.invocation import Invocation
-from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.cache_times import expected_wait
-from runs.card import put_card
-from runs.chain import check_needs, jobs_to_come_after
-from runs.container import Container
-from runs.experience import runs_of
-from runs.fast import NO_MARKS, NOTHING_FAST, Fast, Marks
-from runs.identity import Identity, identify_at_site
-from runs.image import Pinned, find_image
-from runs.job_proxy import job_proxy
-from runs.pilot.pilot import Pilot
-from runs.prepare import Input, Prepared, Started, Waiting, prepare, run_key
-from runs.put import as_bytes, as_text, put_files
-from runs.resources import Asked, check_gpus, decide_resources, find_launcher
+from hibali.locks import Claim
+from hibali.text import as_bytes, as_text, path_fields, printable
+from runs.adopt import put_card
+from runs.cache.entries import expected_wait
+from runs.clean import make_work_folder
+from runs.containers.base import Started
+from runs.dependencies import check_needs, jobs_to_come_after
+from runs.images import SiteImages, find_image
+from runs.inputs import Identity, identify_at_site
+from runs.model import Input, Output, Pilot, Run, State, ignore_run
+from runs.prepare import Prepared
+from runs.request import Request, job_proxy, prepare_request, run_key
+from runs.resources import show_value
 from runs.reuse import Reuse, known_content
-from runs.run import Output, Run, State, ignore_run
-from runs.same_line import take_wishes
-from runs.scheduler import Resources, Scheduler
+from runs.script import FILE, PROXY
 from runs.send import send
-from runs.site_images import SiteImages
 from runs.stage import Cache, Carrier, open_cache
-from runs.unsubmitted import end_begun, end_unbegun
-from runs.work_folder import make_work_folder
-from transfers.far import Far
+from runs.store import Book, runs_of
+from runs.submit import end_begun, end_unbegun
+from transfers.remote.host import Far
+
+Fields = list[dict[str, Any]]  # Asked.to_fields()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRequest:
-    """One task of a sweep: its number, what it answers beside the others, and all of its answers, checked."""
+def take_wishes(book: Book, run: Run, now: Fields, tell: Listener) -> None:
+    """What a job asks for is no part of a run's key, so that a run is continued whatever is asked for now."""
+    before = recorded_wishes(book, run.id)
+    if before is None or _values(before) == _values(now):
+        return
+    if run.job or run.state.ended:
+        tell(
+            Noted(
+                f"run {run.id} was submitted with {_shown(before)}, and goes on so; --new starts one with {_shown(now)}"
+            )
+        )
+    else:
+        book.note(run.id, "resources", {"resources": now})
 
-    number: int
-    values: Mapping[str, Any]
-    invocation: Invocation
+
+def recorded_wishes(book: Book, run_id: str) -> Fields | None:
+    """What the job of a run was to ask for when that was said last; None for a run that an older version began."""
+    for record in reversed(book.records(run_id)):
+        found = record.get("resources")
+        if isinstance(found, list):
+            return found
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked for, checked: the pipeline, its answers, and where to run it.
+def _values(wishes: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    """Who said so makes no other job."""
+    return [(each.get("name"), each.get("value")) for each in wishes]
 
-    `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
-    `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
-    where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
-    `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
-    then the files of all of them, and `invocation` has what all of them answer, not checked by itself; what goes to fast storage is
-    said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks. With `allocations`
-    the tasks go by a pilot, in so many one after the other at most. With `proxy` the job has one for GSI, whose content was made before
-    the site was asked anything (runs.job_proxy).
-    """
 
-    pipeline: Pipeline
-    invocation: Invocation
-    inputs: tuple[Input, ...]
-    places: tuple[Location, ...]
-    identities: tuple[Identity | None, ...]
-    site: Site
-    scheduler: Scheduler
-    container: Container
-    name: str = ""
-    image: str = ""
-    pinned: Pinned | None = None
-    new: bool = False
-    fast: Fast = NOTHING_FAST
-    marks: Marks = NO_MARKS
-    line: str = ""
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    wanted: Resources = field(default_factory=Resources)
-    after: tuple[str, ...] = ()
-    waiting: Waiting = field(default_factory=Waiting)
-    tasks: tuple[TaskRequest, ...] = ()
-    origin: str = ""
-    allocations: int = 0
-    proxy: bool = False
-    proxy_content: bytes = field(default=b"", repr=False)
+def _shown(wishes: Sequence[dict[str, Any]]) -> str:
+    words = [f"{name} {show_value(str(name), value)}" for name, value in _values(wishes)]
+    return ", ".join(words) or "what the site gives"
 
-    @property
-    def settings(self) -> SchedulerSettings:
-        """The site's defaults for jobs."""
-        return self.site.scheduler or SchedulerSettings()
 
-    def ask(self) -> Asked:
-        """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
-        asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
-        check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
-        find_launcher(asked.resources, self.settings)
-        return asked
+def put_files(far: Far, prepared: Prepared, proxy: bytes = b"") -> None:
+    """Copies first, then what the job needs, the script last; all of it again is the same. `proxy` is that of the job."""
+    folder = as_bytes(prepared.folder)
+    _put_copies(far, prepared, folder)
+    for path, content in prepared.configuration_files.items():
+        target = folder + b"/work/" + as_bytes(path)
+        far.make_folder(target.rpartition(b"/")[0])
+        far.put(target, as_bytes(content))
+    command = as_bytes(prepared.command_path)
+    far.make_folder(command.rpartition(b"/")[0])
+    far.put(command, as_bytes(prepared.command))
+    if prepared.fast:
+        far.put(folder + b"/fast.sh", as_bytes(prepared.fast))
+    if prepared.required:
+        far.put(folder + f"/{FILE}".encode("ascii"), as_bytes(prepared.required))
+    if proxy:
+        far.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
+    far.put(folder + b"/start", as_bytes(prepared.start))
+    far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
+
+
+def _put_copies(far: Far, prepared: Prepared, folder: bytes) -> None:
+    """All private copies of inputs or none: a copy that was cut short is never taken for one."""
+    final = folder + b"/inputs"
+    if not prepared.copies or far.stat(final) is not None:
+        return
+    partial = final + b"-" + secrets.token_hex(8).encode("ascii")
+    for each in prepared.copies:
+        target = partial + as_bytes(each.target).removeprefix(final)
+        far.make_folder(target.rpartition(b"/")[0])
+        far.copy(as_bytes(each.source), target)
+    far.move(partial, final)
+    if far.stat(final) is None:
+        raise IncompleteError("not-copied", "the inputs could not be put in place", about=printable(final))
 
 
 def launch(
@@ -142,7 +143,7 @@ def launch(
         if not run.reused:
             take_wishes(book, run, wishes, tell)
         if run.sweep is not None:
-            from runs.pilot.ready import settle_pilot
+            from runs.pilot.setup import settle_pilot
 
             run = settle_pilot(book, run, pilot, tell, wanted=bool(request.allocations))
         if _is_sent(run) or run.state.ended:
@@ -156,7 +157,7 @@ def _ask_for_pilot(request: Request, far: Far, run: Run | None) -> Pilot | None:
     """The pilot that a sweep is to have, `run` where it was begun before. Raises where it cannot, before there is any trace of it."""
     if not request.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
         return None
-    from runs.pilot.ready import prepare_pilot
+    from runs.pilot.setup import prepare_pilot
 
     return prepare_pilot(request, far)
 
@@ -347,48 +348,3 @@ def _bring_inputs(
         paths = {f"the input {each.id} ({each.text})": as_bytes(each.source) for each in staged}
         cache.warn_of_purge(paths, wait)
     return staged
-
-
-def prepare_request(
-    request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: Started, number: int = 0
-) -> Prepared:
-    """See `prepare`; what is asked for comes from the request."""
-    return prepare(
-        request.pipeline,
-        request.invocation,
-        inputs,
-        run=run_id,
-        folder=folder,
-        settings=request.settings,
-        scheduler=request.scheduler,
-        container=request.container,
-        image=image,
-        waiting=request.waiting,
-        number=number,
-        fast=request.fast,
-        wanted=request.wanted,
-        gpus=request.site.gpus,
-        site=request.site.name,
-        proxy=request.proxy,
-    )
-
-
-def show_prepared(request: Request, run_id: str) -> Prepared:
-    """What a run would put at the site, without asking the site anything: paths there stand as configured."""
-    folder = f"{work_path(request.site)}/runs/{run_id}"
-    return prepare_request(request, shown_inputs(request), run_id, folder, image=shown_image(request))
-
-
-def shown_inputs(request: Request) -> list[Input]:
-    """The inputs as far as they are known without asking the site."""
-    return [
-        each
-        if each.in_place
-        else replace(each, in_place=known is None, source=place.path if known is None else "")
-        for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
-    ]
-
-
-def shown_image(request: Request) -> Started:
-    """What stands for the image where none was looked for."""
-    return Started("IMAGE" if request.container.isolates else "")

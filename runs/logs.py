@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hibali.config.model import Limits
 from hibali.errors import NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
-from hibali.sites import Limits
-from runs.book import Book
-from runs.follow import wait_for_end
-from runs.run import Run
-from runs.scheduler import Scheduler
-from runs.sweeps.sweep import choose_task
+from runs.model import Run
+from runs.monitor import wait_for_end
+from runs.records import choose_task
+from runs.schedulers.base import Scheduler
+from runs.store import Book
 from transfers.entry import Entry, Kind
-from transfers.far import Far
+from transfers.remote.host import Far
 
 Stream = Literal["stdout", "stderr", "scheduler.log"]
 Show = Callable[[Stream, bytes], None]

@@ -5,62 +5,19 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import UsageError
-from hibali.sites import Gpus, SchedulerSettings
-from hibali.strict_json import canonical_digest
 from registry.command_line import CommandLine, build_command_line
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.container import Bind, Container, Task, check_environment, read_options
-from runs.container_words import quoted
-from runs.fast import NOTHING_FAST, Fast, check_fast
-from runs.guard import Need, guard_lines
-from runs.inside import Inside
-from runs.job_proxy import with_proxy
-from runs.required import required_script
+from runs.containers.base import Bind, Container, Started, Task, check_environment, quoted, read_options
+from runs.fast_storage import NOTHING_FAST, Fast, check_fast
+from runs.model import Input, Output
 from runs.resources import Asked, check_gpus, decide_resources, find_launcher
-from runs.run import Output
-from runs.scheduler import Job, Resources, Scheduler
-from runs.script import job_script, start_script
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One file or folder that an invocation names: `number` counts all of them from 0, `text` is as written.
-
-    `name` is the last component, which the tool sees too: many tools decide by it. `source` is where it lies
-    at the site, absolute, "" while unknown; `in_place` says that this is the user's own copy there.
-    """
-
-    id: str
-    number: int
-    text: str
-    name: str = "input"
-    in_place: bool = False
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The image to start: its id, or where it lies as the file or folder the runtime takes.
-
-    `environment` and `entrypoint` are the image's own, known only where the runtime does not know them by itself.
-    """
-
-    image: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    entrypoint: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
-
-    needs: tuple[Need, ...] = ()
-    jobs: tuple[str, ...] = ()
-    hold: bool = False
+from runs.schedulers.base import Job, Resources, Scheduler
+from runs.script import Inside, Waiting, guard_lines, job_script, required_script, start_script, with_proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +47,6 @@ class Prepared:
     def script_path(self) -> str:
         """Where the job script lies."""
         return f"{self.folder}/job.sh"
-
-
-def list_inputs(invocation: Invocation) -> list[Input]:
-    """The files an invocation names, in its own order."""
-    found: list[Input] = []
-    for identifier, answer in invocation.file_inputs():
-        for text in [answer] if isinstance(answer, str) else answer:
-            found.append(Input(identifier, len(found), text))
-    return found
-
-
-def run_key(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    identities: Sequence[str],
-    site: str,
-    name: str,
-    after: Sequence[str] = (),
-) -> str:
-    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again").
-
-    `after` are the runs that have to come first.
-    """
-    return canonical_digest(
-        {
-            "pipeline": pipeline.digest,
-            "values": dict(invocation.values),
-            "inputs": list(identities),
-            "site": site,
-            "name": name,
-            **({"after": list(after)} if after else {}),
-        }
-    )
 
 
 def prepare(

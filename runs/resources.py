@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
+from hibali.amounts import read_job_time
+from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
-from hibali.settings_values import read_job_time
-from hibali.sites import Gpus, SchedulerSettings
 from hibali.text import printable
 from registry.pipeline import Resources as Suggested
-from runs.container import Container
-from runs.scheduler import Resources
+from runs.containers.base import Container
+from runs.schedulers.base import Resources
 
 _MIB = 1024**2
 _MOST = 1_000_000_000  # of anything: what is larger is a mistake, and no number for a scheduler

@@ -7,24 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hibali.config.settings import Settings
+from hibali.documents import canonical_digest
 from hibali.errors import HibaliError, NotFoundError
 from hibali.events import Listener, Noted, ignore
-from hibali.settings import Settings
-from hibali.strict_json import canonical_digest
 from hibali.text import printable
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.container import load_container
-from runs.identity import Identity
-from runs.kept import find_kept
-from runs.left import content_of_place, find_content, look_at
-from runs.reference import read_named
-from runs.run import FROM_RUN, Run, State
-from runs.sweeps.sweep import part_of
+from runs.containers.base import load_container
+from runs.inputs import Identity, find_kept
+from runs.model import FROM_RUN, Run, State
+from runs.outputs import content_of_place, find_content, look_at
+from runs.records import part_of
+from runs.store import Book, read_named
 
 if TYPE_CHECKING:
-    from runs.launch import Request
+    from runs.request import Request
 
 _Answer = TypeVar("_Answer")
 
@@ -131,7 +129,7 @@ class Reuse:
             return same_place and record.get("prologue", []) == list(request.settings.prologue)
         if not load_container(run.container).isolates:
             return False
-        from runs.bundles.gather import image_of
+        from runs.bundles.create import image_of
 
         wanted = _wanted_image(request)
         return not wanted or wanted == image_of(run, self._book)
@@ -168,8 +166,8 @@ def _values_before(pipeline: Pipeline, record: Mapping[str, Any]) -> str:
 
 def _wanted_image(request: Request) -> str:
     """The id of the image that would be started, 64 hexadecimal digits; "" where only the site could tell."""
-    from registry.image_archive import read_archive
-    from runs.image import first_image, read_image_id
+    from registry.images.archive import read_archive
+    from runs.images import first_image, read_image_id
 
     name = request.container.image_name(request.pipeline.container)
     if request.image:

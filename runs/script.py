@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hibali.errors import UsageError
+from runs.containers.base import Bind, Container, Task
+from runs.model import Output
+
+if TYPE_CHECKING:
+    from runs.model import Input
+
 
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
@@ -205,3 +214,203 @@ def start_script(prologue: Sequence[str], start: str) -> str:
         else []
     )
     return "\n".join(["#!/bin/sh", *head, *prologue, start]) + "\n"
+
+
+class Inside:
+    """Where what a run has in its folder lies, and where a tool in a container sees it."""
+
+    def __init__(self, folder: str, container: Container) -> None:
+        self._inputs = f"{folder}/inputs"
+        self._container = container
+        self._place = container.place
+        self.work = f"{self._place}/0" if self._place else f"{folder}/work"
+        # one folder holds all that a runtime with a place of its own is given beside the work folder
+        self.command = f"{self._inputs}/command" if self._place else f"{folder}/command"
+        self.sees_command = f"{self._place}/1/command" if self._place else self.command
+        self.proxy = f"{folder}/proxy"
+        self.sees_proxy = f"{self._place}/1/proxy" if self._place else self.proxy
+
+    def input(self, each: Input) -> str:
+        """Where the tool sees it."""
+        if self._place:
+            return f"{self._place}/1/{each.number}/{each.name}"
+        copied = self._container.isolates and not self._container.binds_inputs
+        return each.source if each.in_place and not copied else self._inside(each)
+
+    def _inside(self, each: Input) -> str:
+        return f"{self._inputs}/{each.number}/{each.name}"
+
+    def binds(self, inputs: Sequence[Input]) -> tuple[Bind, ...]:
+        """What the runtime is to show of them."""
+        if not self._container.isolates:
+            return ()
+        if not self._container.binds_inputs:
+            return (Bind(self._inputs, f"{self._place}/1"),) if self._place else ()
+        return tuple(Bind(each.source, self.input(each)) for each in inputs)
+
+    def copies(self, inputs: Sequence[Input]) -> tuple[Bind, ...]:
+        """What is to be copied into the run's folder; without a container the user's own files stay where they are."""
+        if self._container.isolates:
+            return tuple(Bind(each.source, self._inside(each)) for each in inputs)
+        return tuple(Bind(each.source, self._inside(each)) for each in inputs if not each.in_place)
+
+
+# Not every scheduler looks at how a job ended that another one waits for, and none at what it left. A tool's
+# output that is a symlink could lead to anything that this account can read (S12): it is not followed, nor is one on the way.
+_CHECKS = r"""
+hibali_unmet() {
+  printf '%s\n' "$1" >"$hibali_folder/unmet"
+  printf 'hibali: %s\n' "$1" >&2
+  exit 75
+}
+hibali_succeeded() {
+  hibali_tries=0
+  while [ ! -e "$2/exit.json" ] && [ "$hibali_tries" -lt 20 ]; do
+    sleep 1
+    hibali_tries=$((hibali_tries + 1))
+  done
+  grep -q '"code":0,"signal":""' "$2/exit.json" 2>/dev/null ||
+    hibali_unmet "run $1 did not succeed"
+}
+hibali_left() {
+  hibali_at=$2/work
+  hibali_rest=$3/
+  [ "$3" != . ] || hibali_rest=
+  while [ -n "$hibali_rest" ]; do
+    hibali_at=$hibali_at/${hibali_rest%%/*}
+    hibali_rest=${hibali_rest#*/}
+    [ ! -L "$hibali_at" ] || hibali_unmet "run $1 left a symlink, which is not followed: $3"
+  done
+  if [ -d "$hibali_at" ]; then
+    hibali_odd=$(find "$hibali_at" ! -type f ! -type d -print) ||
+      hibali_unmet "run $1 left a folder that cannot be read whole: $3"
+    [ -z "$hibali_odd" ] || hibali_unmet "run $1 left a folder with symlinks or special files: $3"
+  elif [ -e "$hibali_at" ]; then
+    [ -f "$hibali_at" ] || hibali_unmet "run $1 left a special file: $3"
+  else
+    hibali_unmet "run $1 did not leave it: $3"
+  fi
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A run of the same site, or with a number a task of a sweep, that has to have succeeded: its folder, and what is taken of its work folder.
+
+    Each of `paths` is relative to the work folder; without any it only comes first. Of `all_tasks` of a sweep every one has to have
+    succeeded, and the folder is that of the run.
+    """
+
+    run: str
+    folder: str
+    paths: tuple[str, ...] = ()
+    task: int = 0
+    all_tasks: bool = False
+
+    @property
+    def word(self) -> str:
+        """How it is called in a reference."""
+        return f"{self.run}.{self.task}" if self.task else self.run
+
+
+def guard_lines(folder: str, needs: Sequence[Need]) -> str:
+    """Shell lines for `start` of the run whose folder this is; "" where there is nothing to look after.
+
+    Where something is wrong they say so in `FOLDER/unmet` and end with 75 (`runs.script.EXIT_NOT_RUN`), the tool unstarted.
+    """
+    if not needs:
+        return ""
+    lines = [f"hibali_folder={shlex.quote(folder)}{_CHECKS}"]
+    for need in needs:
+        of = f"{shlex.quote(need.word)} {shlex.quote(need.folder)}"
+        if need.all_tasks:
+            every = f'hibali_succeeded {shlex.quote(need.run)}."${{hibali_task##*/}}" "$hibali_task"'
+            lines.append(f"for hibali_task in {shlex.quote(need.folder)}/tasks/*; do {every}; done\n")
+            continue
+        lines.append(f"hibali_succeeded {of}\n")
+        lines += [f"hibali_left {of} {shlex.quote(path)}\n" for path in need.paths]
+    return "".join(lines)
+
+
+FILE = "outputs.sh"
+ID = re.compile(
+    r"[A-Za-z0-9_,.-]{1,200}"
+)  # more than the schema allows, and nothing that a shell or JSON reads
+# A required output may be a symlink or unreadable: the tool left something, and collecting says what is wrong with it (S12).
+# The list goes into the exit record, which is read up to a limit.
+_HEAD = r"""
+is_left() {
+  for path do
+    if [ -e "$path" ] || [ -L "$path" ]; then return 0; fi
+  done
+  return 1
+}
+note() { [ "${#missing}" -ge 4000 ] || missing="$missing${missing:+,}\"$1\""; }
+"""
+_TAIL = r"""
+look
+while [ -n "$missing" ] && [ "$seconds" -gt 0 ]; do
+  sleep 1
+  seconds=$((seconds-1))
+  ls work >/dev/null 2>&1
+  look
+done
+printf '%s' "$missing"
+"""
+_OTHER_NODES_SECONDS = 60  # a shared filesystem may show so late what another node of the job wrote
+
+
+def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -> str:
+    """Return the script that prints the ids of missing required outputs, quoted as JSON with commas; "" if all outputs are optional.
+
+    The job's shell reads it in the folder of the run. A pattern is checked leniently: collecting is exact.
+    """
+    required = [each for each in outputs if not each.optional and ID.fullmatch(each.id)]
+    if not required:
+        return ""
+    checks = [f"  is_left {_words(each)} || note {each.id}\n" for each in required]
+    seconds = _OTHER_NODES_SECONDS if several_nodes else 0
+    return f"seconds={seconds}{_HEAD}look() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
+
+
+def _words(output: Output) -> str:
+    """The path below the folder of the run as one shell word, with its wildcards active."""
+    if not output.is_pattern:
+        return shlex.quote(f"work/{output.path}")
+    return "work/" + "".join(_piece(piece) for piece in re.split(r"([*?]|\[!?\]?[^]]*\])", output.path))
+
+
+def _piece(piece: str) -> str:
+    """Shells count characters and read `[...]` differently; at least one character is what they agree on."""
+    if piece in {"", "*"}:
+        return piece
+    if piece == "?" or (piece.startswith("[") and piece.endswith("]") and len(piece) > 1):
+        return "?*"
+    return shlex.quote(piece)
+
+
+PROXY = b"/proxy"  # in the run's folder; the job script knows it, too
+_VARIABLE = "X509_USER_PROXY"
+
+
+def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
+    """The task, whose tool sees the proxy in the run's folder. Raises `UsageError` where its container can show it no single file."""
+    if container.isolates and not container.binds_inputs:
+        raise UsageError(
+            "no-proxy-inside",
+            f"{container.name} cannot show a tool a proxy",
+            about=container.name,
+            hint="Run it at a site with another [container], or without it: --no-proxy.",
+        )
+    binds = (*task.binds, Bind(inside.proxy, inside.sees_proxy)) if container.isolates else task.binds
+    return replace(task, binds=binds, environment={**task.environment, _VARIABLE: inside.sees_proxy})
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
+
+    needs: tuple[Need, ...] = ()
+    jobs: tuple[str, ...] = ()
+    hold: bool = False

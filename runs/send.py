@@ -2,22 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hibali.errors import TryLaterError
+from hibali.config.model import Limits
+from hibali.errors import NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.sites import Limits
-from runs.book import Book
-from runs.budget import count_queued, say_full
-from runs.courtesy import courteous
-from runs.queued import Queued
-from runs.room import take_room
-from runs.run import Run
-from runs.scheduler import NotSubmitted, Scheduler
-from runs.submit import Submission, submit_once
-from runs.unsubmitted import end_begun, end_unbegun
-from transfers.far import Far
+from runs.model import Run
+from runs.poll import update
+from runs.rate_limits import courteous
+from runs.schedulers.base import NotSubmitted, Scheduler, Submitted
+from runs.store import Book, Queued, count_queued, holder_of, say_full
+from runs.submit import Submission, end_begun, end_unbegun, find_submission, submit_once
+from transfers.remote.host import Far
+
+
+def take_room(
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    limit: int,
+    *,
+    chunk: int = 0,
+    places: int = 1,
+    note: Callable[[], object],
+    look: bool = True,
+) -> bool:
+    """Whether a run, or the job array of a chunk, has its places in the queue now.
+
+    `note` puts into the ledger that it is going to be submitted, before anybody else counts. Without room, and unless `look` says
+    that this was done just now, the site is asked once how far the others are: nobody may have looked since they ended.
+    """
+    queued = Queued(run.site)
+    holder = holder_of(run.id, chunk)
+    if queued.take(holder, places, limit, taken=note):
+        return True
+    holders = _load(book, queued)
+    if look:
+        asked = [each for each in holders if each.job and each.scheduler == scheduler.name]
+        update(far, scheduler, book, [each for each in asked if not each.state.ended])
+    for each in holders:
+        if each.sweep is None and not each.job and each.submitting:
+            _settle_begun(far, scheduler, book, queued, each.id)
+    # a place is taken and the submission noted in one turn: who holds one without the other died between
+    queued.forget_dead(lambda run_id: _holds(book, run_id))
+    return queued.take(holder, places, limit, taken=note)
+
+
+def _load(book: Book, queued: Queued) -> list[Run]:
+    holders = []
+    for run_id in queued.runs():
+        with contextlib.suppress(NotFoundError):
+            holders.append(book.load(run_id))
+    return holders
+
+
+def _holds(book: Book, run_id: str) -> bool:
+    try:
+        run = book.load(run_id)
+    except NotFoundError:
+        return False
+    return not run.state.ended and (bool(run.job) or run.submitting)
+
+
+def _settle_begun(far: Far, scheduler: Scheduler, book: Book, queued: Queued, run_id: str) -> None:
+    """Find out what became of a submission whose process is gone; one that is at work keeps its place."""
+    with contextlib.suppress(TryLaterError), book.claim(book.load(run_id).key, longest_wait=0.0):
+        run = book.load(run_id)
+        if run.job or run.state.ended:
+            return
+        found = find_submission(far, scheduler, run.id, run.folder, run.created[:10])
+        if isinstance(found, Submitted):
+            book.note(run.id, "submitted", {"job": found.job})
+        elif isinstance(found, NotSubmitted):
+            queued.release(run.id)
 
 
 def send(

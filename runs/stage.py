@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from hibali.errors import IncompleteError
+from hibali.config.model import Site
+from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location
 from hibali.retry import when_free, with_retries
-from hibali.sites import Site
-from runs.cache_book import CacheBook
-from runs.cache_entry import CONTENT, Name, read_name
-from runs.cache_lease import Hold
-from runs.cache_times import Times, oldest_ns, times_at
-from runs.identity import Identity
+from runs.cache.entries import CONTENT, CacheBook, Hold, Name, Times, oldest_ns, read_name, times_at
+from runs.inputs import Identity
 from transfers.entry import Entry, Kind
-from transfers.far import Far
+from transfers.operation import synchronise
+from transfers.remote.host import Far
+from transfers.request import Request, Saving
+from transfers.rules import Rules
+from transfers.stores.open_store import open_store
 
 _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to look and to land
 
 
 class Carrier(Protocol):
-    """How files get from one location to another; `runs.carry.Synchroniser`, unless a test counts."""
+    """How files get from one location to another; `runs.stage.Synchroniser`, unless a test counts."""
 
     def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
         """Bring a file or folder there, verified, or raise; with `checksum` what stands there is hashed."""
@@ -270,3 +271,26 @@ def _changed(source: Location) -> IncompleteError:
         about=source.text,
         hint="Nothing was submitted. Let it come to rest and type the same line again.",
     )
+
+
+class Synchroniser:
+    """A `runs.stage.Carrier` over stores."""
+
+    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+        """Raises `IncompleteError` where anything of it did not arrive."""
+        # a cache that lies in somebody's dataset is not part of it
+        request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
+        receipt = synchronise(request, tell)
+        if receipt.exit is not Exit.DONE:
+            said = "; ".join(failed.message for failed in receipt.failures[:3])
+            raise IncompleteError(
+                "not-staged", f"the input could not be staged whole: {said}", about=source.text
+            )
+
+    def entries(self, location: Location) -> Iterator[Entry]:
+        """The listing of the store there."""
+        store = open_store(location)
+        try:
+            yield from store.list()
+        finally:
+            store.close()

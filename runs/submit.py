@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hibali.errors import TryLaterError
+from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
-from runs.scheduler import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
-from transfers.far import Far, Once, read_answer
+from hibali.text import write_ranges
+from runs.model import Run, State
+from runs.records import folder_of, sweep_of
+from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
+from runs.script import PROXY
+from runs.status import Seen
+from runs.store import Book, Queued, holder_of
+from transfers.remote.host import Far, Once, read_answer
+
+if TYPE_CHECKING:
+    from runs.model import Key
+
 
 # After this long a submission that left no trace has not happened: two minutes are all that a submission may last
 # (transfers), one is for what it may have left on its way to the controller, and for a name that a shared
@@ -208,3 +219,84 @@ def _ask_accounts(far: Far, scheduler: Scheduler, run: str, since: str) -> str |
     words = scheduler.accounting_words((), run, since)
     found = scheduler.read_accounting(far.run(words)) if words else None
     return next(iter(found), None) if found else None
+
+
+def remove_proxies(far: Far, runs: Iterable[Run], seen: Mapping[Key, Seen]) -> None:
+    """Remove what a job left that was killed: before its end is noted, so that a lost line does not forget it."""
+    known = {run.id: run for run in runs if run.proxy and not run.state.final}
+    for (run_id, number), found in seen.items():
+        run = known.get(run_id)
+        # a task that told of its end has removed it
+        if run is not None and found.state.final and (not number or _is_news(run, number, found)):
+            remove_proxy(far, run, number)
+
+
+def _is_news(run: Run, number: int, found: Seen) -> bool:
+    return found.record is None and run.sweep is not None and not run.sweep.tasks[number].state.final
+
+
+def remove_proxy(far: Far, run: Run, number: int = 0) -> None:
+    """Remove the proxy of a run or task that is over, if it is there still. Raises `TryLaterError`; other problems are left to `runs clean`."""
+    if not (run.proxy and run.folder):
+        return
+    try:
+        far.remove_tree((folder_of(run, number) if number else run.folder) + PROXY)
+    except TryLaterError:
+        raise
+    except HibaliError:
+        return
+
+
+def give_up(book: Book, run: Run, numbers: Iterable[int]) -> Run:
+    """The sweep after these tasks of it were never submitted."""
+    doomed = sorted(numbers)
+    if not doomed:
+        return run
+    change = {
+        "state": State.CANCELLED,
+        "native": "",
+        "reason": "it was never submitted",
+        "tasks": write_ranges(doomed),
+    }
+    run = book.note(run.id, "tasks", {"changes": [change], "ends": []})
+    for chunk in sweep_of(run).chunks:
+        if not chunk.jobs:
+            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
+    return run
+
+
+_PATIENCE_SECONDS = 5.0
+
+
+def end_unbegun(book: Book, run: Run) -> Run:
+    """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
+    if run.sweep is not None:
+        return give_up(book, run, run.sweep.tasks)
+    seen = Seen(State.CANCELLED, "", "cancelled before it was submitted")
+    return book.note(run.id, "seen", seen.to_fields())
+
+
+def end_begun(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
+    """The run whose submission was begun and not answered: with its job, where it has one, else CANCELLED.
+
+    A job may still turn up: so its one turn is taken from here, and it will do nothing. Raises `TryLaterError` where a job
+    took the turn first and does not say which it is. Whoever calls has the run's turn (Book.claim).
+    """
+    found = find_submission(far, scheduler, run.id, run.folder, run.created[:10])
+    if isinstance(found, Submitted):
+        return book.note(run.id, "submitted", {"job": found.job})
+    if far.make_folder(run.folder + b"/started", exclusive=True):
+        remove_proxy(far, run)
+        seen = Seen(State.CANCELLED, "", "cancelled before a job of it began")
+        return book.note(run.id, "seen", seen.to_fields())
+    intervals = growing_intervals(0.1, 1.0)
+    waited = 0.0
+    while (job := find_job(far, run.folder)) is None:
+        if waited >= _PATIENCE_SECONDS:
+            raise TryLaterError(
+                "submission-unclear", "a job of this run began, and does not say which it is", about=run.id
+            )
+        seconds = intervals.next_pause()
+        pause(seconds)
+        waited += seconds
+    return book.note(run.id, "submitted", {"job": job})

@@ -33,10 +33,10 @@ remove() {
     FOLDER=$made "$python" -c '
 import os
 from globus_sdk import DeleteData
-from hibali.settings import load_sites
-from transfers.globus.answers import answered
-from transfers.globus.clients import open_access
-from transfers.globus.paths import path_in_collection
+from hibali.config.settings import load_sites
+from transfers.stores.globus.errors import answered
+from transfers.stores.globus.clients import open_access
+from transfers.stores.globus.paths import path_in_collection
 
 site = load_sites().site("target")
 folder = path_in_collection(site, os.environ["FOLDER"])

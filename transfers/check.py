@@ -1,16 +1,82 @@
-"""Asking a site what it is and what works there, without leaving anything behind."""
+"""Measuring what a site's line carries over one channel, several, and several logins, to propose its settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import cast
 
-from hibali.errors import AccessError, HibaliError, NotFoundError
+from hibali.config.model import Site, SshSettings
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
+from hibali.locations import Location, check_writable
 from hibali.plugins import load
-from hibali.sites import Site, SshSettings
-from transfers.agent_far import AgentFar
-from transfers.far import Far
-from transfers.sftp_client import Client
+from hibali.ssh.sessions import Login
+from transfers.entry import Entry, Kind, Proof
+from transfers.movers.stream import StreamMover
+from transfers.pipeline.batches import group_units
+from transfers.pipeline.channel_pool import count_lines
+from transfers.remote.host import AgentFar, Far
+from transfers.remote.transport import open_either
+from transfers.stores import local, ssh
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.base import PACK_BYTES, Item, Landed, Payload, Problem, Store, Unit
+from transfers.stores.sftp.client import Client
+
+
+class Fate(StrEnum):
+    """What becomes of it; PLANNED where a dry run would end it, FAILED where the server did not let us."""
+
+    ENDED = "ended"
+    PLANNED = "planned"
+    KEPT = "kept"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An upload that was begun and never completed.
+
+    `age` in seconds by the server's clock, None where it does not tell; `ours` whether this machine began it.
+    `because` says why it stays, and is empty where it does not.
+    """
+
+    bucket: str
+    key: bytes
+    begun: str
+    age: float | None
+    ours: bool
+    fate: Fate
+    because: str = ""
+
+
+def clean_site(
+    site: Site, *, older_than: float, everybody: bool, dry: bool, tell: Listener = ignore
+) -> Iterator[Leftover]:
+    """Abort uploads older than that many seconds, and tell of each that there is; `dry` only tells.
+
+    Without `everybody` only those that this machine began. Raises `UsageError` for a site where nothing can be left:
+    what an interrupted push leaves in a folder is taken away by the next push there.
+    """
+    module = load("transfers.stores", site.kind)
+    if not hasattr(module, "clean"):
+        raise UsageError(
+            "nothing-to-clean",
+            f"a site of kind {site.kind} keeps nothing that has to be cleaned by hand",
+            about=site.name,
+            hint="What an interrupted push left in a folder, the next push to it takes away.",
+        )
+    found: Iterator[Leftover] = module.clean(
+        site, older_than=older_than, everybody=everybody, dry=dry, tell=tell
+    )
+    return found
+
 
 _PROGRAMS = {
     "slurm": ("sbatch", "squeue", "scancel"),
@@ -71,7 +137,7 @@ def _check_collection(site: Site, report: SiteReport, tell: Listener) -> None:
 
 def _look_at_proxy(site: Site, settings: SshSettings) -> str:
     """How long it is valid; looked at even where a kept login needs none."""
-    from hibali.proxy import ready_proxy, seconds_left, show_time
+    from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
 
     return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, about=site.name).path))}"
 
@@ -87,7 +153,7 @@ def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, 
     if site.kind != "ssh":
         return with_agent()
     report.facts["transport"] = "agent"
-    from transfers.transport import forget, open_either, sftp_far
+    from transfers.remote.transport import forget, open_either, sftp_far
 
     def with_sftp(client: Client, logins: int) -> tuple[Far, int]:
         report.facts["transport"] = "sftp"
@@ -139,3 +205,196 @@ def _check_folder(site: Site, far: Far, report: SiteReport, what: str, path: str
                 hint="Correct config.toml.",
             )
         )
+
+
+TRIAL_BYTES = 64 * 1024 * 1024  # at most this much goes there, and comes back, in one trial
+_QUESTIONS = 5  # the quickest answer of so many is the round trip
+_TRIAL_SECONDS = 5.0
+_LINES_SECONDS = 30.0  # for further lines to come up, beside the pauses between logins
+_NOTHING_TO_SET = "only ssh sites have `logins` and `channels`; elsewhere hibali spreads its work by itself"
+_GOOD = 0.9  # a setting is as good as the best one when it reaches this share of it
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one setting reached, in bytes a second; `lines` were there, where fewer came than asked for."""
+
+    logins: int
+    channels: int
+    lines: int
+    up: int
+    down: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Tuning:
+    """What was measured, in seconds and trials; `because` says why there is none, or why no more."""
+
+    round_trip: float | None = None
+    login_seconds: float | None = None
+    trials: list[Trial] = field(default_factory=list)
+    because: str | None = None
+
+    @property
+    def proposed(self) -> Trial | None:
+        """The most modest trial that is as good as the best in both directions; None where only one was tried.
+
+        `channels` is the most that may be opened, and over a short line fewer are in any case.
+        """
+        return propose(self.trials) if len(self.trials) > 1 else None
+
+
+def settings_to_try(round_trip: float, logins: int, rate: int = 0) -> list[tuple[int, int]]:
+    """Logins and channels, the more modest first: one channel, several, and up to `logins` logins.
+
+    Where answers come at once, or the limit of `rate` bytes a second is low, one channel is all it takes.
+    """
+    if count_lines(round_trip, sys.maxsize, 2, rate) == 1:
+        return [(1, 1)]
+    several = sorted({number for number in (2, 4, 8, logins) if 1 < number <= logins})
+    return [(1, 1), (1, 4), (1, 8), *((number, max(8, number)) for number in several)]
+
+
+def propose(trials: Iterable[Trial]) -> Trial | None:
+    """The first trial that reaches nine tenths of the best, up and down; where none does, the one nearest to that."""
+    found = list(trials)
+    if not found:
+        return None
+    best_up, best_down = max(one.up for one in found) or 1, max(one.down for one in found) or 1
+
+    def goodness(trial: Trial) -> float:
+        return min(_GOOD, trial.up / best_up, trial.down / best_down)
+
+    return max(found, key=goodness)  # the first of equals
+
+
+def tune(site: Site, place: Location | None, logins: int | None = None, tell: Listener = ignore) -> Tuning:
+    """Measure with random data in a folder of its own below `place`, which is removed again; None where there is nothing to set.
+
+    Up to `logins` logins are tried, by default as many as the site's settings allow, and none that would ask for
+    anything. Raises what reaching or writing raises.
+    """
+    tuning = Tuning()
+    settings = site.ssh
+    if settings is None or place is None:
+        tuning.because = _NOTHING_TO_SET
+        return tuning
+    check_writable(place)
+    login = Login(settings, site.limits, host=settings.data_host, tell=tell)
+    login.ensure()
+    tuning.login_seconds = login.seconds
+
+    def with_agent() -> AgentFar | None:
+        return AgentFar(ssh.connect(site, bulk=True, tell=tell)[0])
+
+    def with_sftp(client: Client, logins: int) -> AgentFar | None:
+        del logins
+        client.close()
+        return None
+
+    far = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, tell=tell)
+    if far is None:
+        tuning.because = "SFTP uses one channel, whatever the settings are"
+        return tuning
+    with closing(far):
+        folder = far.expand(place.path)
+        for _ in range(_QUESTIONS):
+            far.stat(folder)
+        tuning.round_trip = far.round_trip
+        own = folder.rstrip(b"/") + b"/hibali-tune-" + secrets.token_hex(8).encode()
+        far.make_folder(own, exclusive=True)
+        try:
+            there = replace(place, path=own.decode("utf-8", "surrogateescape"))
+            _try_all(tuning, site, there, logins or settings.logins, tell)
+        finally:
+            far.remove_tree(own)
+    return tuning
+
+
+def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, tell: Listener) -> None:
+    assert tuning.round_trip is not None
+    series = settings_to_try(tuning.round_trip, logins, site.limits.bandwidth)
+    if len(series) == 1:
+        tuning.because = "one channel is all that this line takes"
+    elif logins == 1:
+        tuning.because = "several logins were not tried, because one is all that the site's settings allow"
+    for number, (some, channels) in enumerate(series):
+        trial = _try(site, there, number, some, channels, tell)
+        if some > 1 and trial.lines < channels:
+            tuning.because = f"{some} logins were not to be had"
+            return
+        tuning.trials.append(trial)
+
+
+def _try(site: Site, there: Location, number: int, logins: int, channels: int, tell: Listener) -> Trial:
+    """One setting: up, and the same back down."""
+    assert site.ssh is not None
+    tried = replace(site, ssh=replace(site.ssh, logins=logins, channels=channels))
+    with ExitStack() as stack:
+        path = f"{there.path}/{number}"
+        store = ssh.open_store(replace(there, site=tried, path=path), tell=tell)
+        stack.callback(store.close)
+        store.make_root()
+        lock = store.lock("tune")
+        stack.callback(lock.release)
+        store.expect(sys.maxsize)
+        lines = store.lines_up(_LINES_SECONDS + logins * site.limits.login_interval_seconds)
+        sent, up = _send(store, site.limits.bandwidth, there.text)
+        down = _fetch(store)
+        return Trial(logins, channels, lines, up, down, sent)
+
+
+def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
+    """How much went there, and how many bytes a second."""
+    began = time.monotonic()
+    sent = 0
+
+    def items() -> Iterator[Item]:
+        for number in range(TRIAL_BYTES // PACK_BYTES):
+            if time.monotonic() - began < _TRIAL_SECONDS:
+                yield Item(number, Entry(b"%d" % number, Kind.FILE, PACK_BYTES, 1, 0o600))
+
+    with closing(StreamMover(rate).carry(_Noise(), cast("Store", store), items())) as events:
+        for event in events:
+            if isinstance(event, Landed):
+                if event.problem is not None:
+                    raise IncompleteError(event.problem.code, event.problem.message, about=where)
+                sent += event.item.entry.size
+    return sent, int(sent / (time.monotonic() - began))
+
+
+def _fetch(store: PosixStore) -> int:
+    """How many bytes a second come back."""
+    there = [entry for entry in store.list() if entry.kind is Kind.FILE]
+    began = time.monotonic()
+    come = 0
+    items = (Item(number, entry) for number, entry in enumerate(there))
+    for payload in store.read(group_units(items, lambda: PACK_BYTES)):
+        come += len(payload.data)
+        if time.monotonic() - began > _TRIAL_SECONDS:
+            break
+    return int(come / (time.monotonic() - began))
+
+
+class _Noise:
+    """A source of random files of one pack each, which nothing on the way can make smaller."""
+
+    facts = local.FACTS
+
+    def __init__(self) -> None:
+        self._content = secrets.token_bytes(PACK_BYTES)
+        self._digest = hashlib.sha256(self._content).hexdigest()
+
+    def list(self) -> Iterator[Entry]:
+        """Nobody lists it."""
+        return iter(())
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return ((entry, self._digest, None) for entry in entries)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        for unit in units:
+            yield Payload(unit, self._content, [PACK_BYTES], [self._digest], [Proof.DIGEST])

@@ -1,20 +1,127 @@
-"""The digest of every file at a place, hashed there, in canonical order."""
+"""What stands at one place, listed, and hashed where it stands."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
-from transfers.digest_book import DigestBook
-from transfers.entry import Entry, Proof
-from transfers.rules import Rules, selector
-from transfers.store import Problem
-from transfers.tree import Tree, open_tree
+from transfers.datasets.view import see_dataset
+from transfers.entry import Entry, Kind, Proof
+from transfers.journal import DigestBook
+from transfers.movers.stream import Side
+from transfers.packs.view import Seeing
+from transfers.rules import Rules, Selector, selector, unmet
+from transfers.spool import EntrySpool
+from transfers.stores.base import ListingIncompleteError, Problem, Store
+from transfers.stores.open_store import open_store
+from transfers.stores.single_file import SingleTarget
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Digested = tuple[Entry, str | None, Problem | None]
+
+
+@dataclass(slots=True)
+class Tree:
+    """The files and symlinks that a filter takes, in canonical order, on disk; `single` where the place is one file.
+
+    `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at; `missing` are the names of a
+    list that nothing here meets.
+    """
+
+    location: Location
+    where: bytes
+    side: Side
+    stores: list[Store]
+    single: bool = False
+    files: EntrySpool = field(default_factory=EntrySpool)
+    links: EntrySpool = field(default_factory=EntrySpool)
+    specials: int = 0
+    unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
+    missing: set[bytes] = field(default_factory=set)
+
+    def question(self) -> list[str | None]:
+        """The place as its site knows it, for naming what is kept about it."""
+        return [self.location.site.name, self.location.bucket, self.where.decode("utf-8", "surrogateescape")]
+
+    def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
+        """The sha256 of the content as it is now, in the order asked; from a site only digests travel."""
+        for entry, digest, problem in self.side.digest(entries):
+            if digest is None or _is_sha256(digest):
+                yield entry, digest, problem
+            else:
+                # it would stand in manifests as it came
+                yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
+
+    def close(self) -> None:
+        """Forget what was listed."""
+        self.files.close()
+        self.links.close()
+
+    def list(self, selected: Selector, names: frozenset[bytes] | None = None) -> None:
+        """Look at it all."""
+        try:
+            for entry in unmet(names, self.side.list(), self.missing) if names else self.side.list():
+                if entry.kind is Kind.FOLDER or not selected(entry):
+                    continue
+                if entry.kind is Kind.FILE:
+                    self.files.add(entry)
+                elif entry.kind is Kind.LINK:
+                    self.links.add(entry)
+                else:
+                    self.specials += 1
+        except ListingIncompleteError as problem:
+            self.unlisted = problem.unlisted
+
+
+def _is_sha256(told: object) -> bool:
+    return isinstance(told, str) and _SHA256.fullmatch(told) is not None
+
+
+def open_tree(
+    location: Location,
+    selected: Selector,
+    tell: Listener,
+    stack: ExitStack,
+    names: frozenset[bytes] | None = None,
+) -> Tree:
+    """The tree at a place: all below a folder, or one file, which no filter leaves out. Raises `NotFoundError`.
+
+    What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
+    """
+
+    def opened(at: Location) -> Store:
+        return open_store(at, tell=tell)
+
+    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, tell, brings=False))
+
+    store, found = seeing.find(location)
+    stack.callback(store.close)
+    if found is None:
+        raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+    if found.kind is not Kind.FILE:
+        tree = Tree(location, store.where, store, [store])
+        stack.callback(tree.close)
+        tree.list(selected, names)
+        return tree
+    folder = seeing.parent(store, location)
+    stack.callback(folder.close)
+    tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
+    stack.callback(tree.close)
+    tree.list(_take_all)
+    return tree
+
+
+def _take_all(entry: Entry) -> bool:
+    del entry
+    return True
 
 
 class Hashed(NamedTuple):
@@ -105,3 +212,46 @@ class Inventory:
                 book.add([entry], digest)
             self._tell(Carried(entry.size))
             yield digest
+
+
+@dataclass(slots=True)
+class Usage:
+    """What lies at and below `path`; b"" is the whole. Links and special files count as files without bytes."""
+
+    path: bytes
+    files: int = 0
+    folders: int = 0
+    bytes: int = 0
+
+    def take(self, inner: Usage) -> None:
+        """Count what a folder in it holds."""
+        self.files += inner.files
+        self.folders += inner.folders
+        self.bytes += inner.bytes
+
+
+def usages(listed: Iterable[Entry], depth: int) -> Iterator[Usage]:
+    """A tree's folders down to `depth`, each behind those in it, and the whole last, from a listing in canonical order.
+
+    A folder that only names below it tell of (an object store's) is one, too.
+    """
+    held = [Usage(b"")]
+    for entry in listed:
+        while len(held) > 1 and not entry.order.startswith(held[-1].path + b"/"):
+            yield _let_go(held)
+        folders = entry.order.split(b"/")[:-1]
+        levels = range(len(held), min(depth, len(folders)) + 1)
+        held.extend(Usage(b"/".join(folders[:level])) for level in levels)
+        held[-1].folders += entry.kind is Kind.FOLDER
+        if entry.kind is not Kind.FOLDER:
+            held[-1].files += 1
+            held[-1].bytes += entry.size
+    while len(held) > 1:
+        yield _let_go(held)
+    yield held[0]
+
+
+def _let_go(held: list[Usage]) -> Usage:
+    done = held.pop()
+    held[-1].take(done)
+    return done

@@ -6,12 +6,18 @@ named in docs/transfers.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from hibali.errors import RefusedError
+from hibali.files import write_atomic
+from hibali.ledger import ledger_folder
 from hibali.locations import Location
+from hibali.text import printable
 from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, described, relation
 
 _MESSAGES = {
@@ -134,3 +140,85 @@ def host_name(host: str | None) -> str:
     """A host in the one form that is compared."""
     name = (host or "").lower().rstrip(".")
     return "localhost" if name in _OWN_NAMES else name
+
+
+_FILE = "roots.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RootIdentity:
+    """A folder as the filesystem knows it; `device` means something only until the host boots again."""
+
+    boot: str
+    device: int
+    inode: int
+
+    def is_other(self, now: RootIdentity) -> bool:
+        """Whether another folder has its name now. Device numbers of network filesystems differ from boot to boot."""
+        return self.inode != now.inode or (self.boot == now.boot and self.device != now.device)
+
+
+@runtime_checkable
+class KnowsRoot(Protocol):
+    """A store that can tell which folder its root is."""
+
+    def identity(self) -> RootIdentity | None:
+        """The root that is open; None where there is none."""
+
+
+class KnownRoots:
+    """What the runs of one schedule wrote to, in `schedules/NAME/roots.json`."""
+
+    def __init__(self, schedule: str) -> None:
+        self._schedule = schedule
+        self._path = ledger_folder("schedules", schedule) / _FILE
+
+    def check(self, target: Location, store: KnowsRoot, where: bytes) -> None:
+        """Raise `RefusedError("root-changed")` where a run before this one wrote to another folder."""
+        before = self._read().get(_key(target, where))
+        if before is None:
+            return
+        now = store.identity()
+        if now is not None and not before.is_other(now):
+            return
+        what = "is another folder than" if now is not None else "is gone, and was there"
+        raise RefusedError(
+            "root-changed",
+            f"{printable(where)} {what} when this schedule last ran",
+            about=target.text,
+            hint=f"Look at what is there now. If it is right: hibali schedule resume {self._schedule}",
+        )
+
+    def remember(self, target: Location, store: KnowsRoot, where: bytes) -> None:
+        """Keep what was written to."""
+        now = store.identity()
+        known = self._read()
+        if now is None or known.get(_key(target, where)) == now:
+            return
+        known[_key(target, where)] = now
+        roots = {key: asdict(each) for key, each in sorted(known.items())}
+        record = {"schema": 1, "roots": roots}
+        write_atomic(self._path, json.dumps(record, indent=1).encode("ascii") + b"\n")
+
+    def _read(self) -> dict[str, RootIdentity]:
+        try:
+            record = json.loads(self._path.read_bytes())
+            return {key: RootIdentity(**each) for key, each in record["roots"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            raise RefusedError(
+                "root-changed",
+                "it cannot be read which folders this schedule writes to",
+                about=str(self._path),
+                hint=f"To begin anew: hibali schedule resume {self._schedule}",
+            ) from None
+
+
+def forget_roots(schedule_folder: Path) -> None:
+    """Let the next run of a schedule write to whatever folder it finds."""
+    (schedule_folder / _FILE).unlink(missing_ok=True)
+
+
+def _key(target: Location, where: bytes) -> str:
+    return f"{target.site.name}:{where.decode('utf-8', 'surrogateescape')}"

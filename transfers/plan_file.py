@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from hibali import __version__
+from hibali.documents import line_of_json
 from hibali.errors import UsageError
 from hibali.events import Failed
 from hibali.locations import Location
 from hibali.signing import sign
-from hibali.strict_json import line_of_json
 from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
+from transfers.planner import Survey
 from transfers.rules import Rules
 from transfers.spool import Spool, sort_on_disk
-from transfers.survey import Survey
 
 SIGNED_AS = "plan"
 _RUN = 20_000  # so many actions are sorted in memory at a time

@@ -1,22 +1,297 @@
-"""Reading a saved plan: whole, checked line by line, before anything is opened; one that was cut or edited is refused."""
+"""The fields of a plan's lines, read as what nobody vouches for (S1, S14): every value is checked before it is used."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
-from collections.abc import Iterator
+import pwd
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, RefusedError
-from hibali.strict_json import read_json
+from hibali.locations import Location
+from hibali.signing import is_signed
 from hibali.system_errors import unreadable
-from transfers.plan import Verb
-from transfers.plan_fields import WrongLineError, action_of, name, number, only, rules_of, text, truth
-from transfers.plan_file import Header, Place, signed_content, totals
-from transfers.store import Problem
-from transfers.survey import Survey
+from hibali.text import path_fields
+from transfers.entry import MOST_NS, Entry, Kind, Proof
+from transfers.plan import Action, Verb
+from transfers.plan_file import SIGNED_AS, Header, Place, signed_content, totals
+from transfers.planner import Survey
+from transfers.rules import DeleteLimit, Rules, read_delete_limit
+from transfers.stores.base import Problem, is_own_name, is_partial_name, unsafe_component
+
+_MOST = 2**63 - 1
+_TEXT = 1000
+_MODE = re.compile(r"[0-7]{1,7}")
+_NAMES = 10_000  # patterns of one option
+_CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.LINK, Verb.DELETE)
+
+_RULES = {
+    "include",
+    "exclude",
+    "files_from",
+    "newer_ns",
+    "min_size",
+    "max_size",
+    "checksum",
+    "delete",
+    "max_delete",
+    "allow_empty_source",
+    "links",
+    "modes",
+    "xattrs",
+    "hard_links",
+    "recall",
+    "specials",
+    "require_proof",
+}
+_FACTS = {
+    "type",
+    "size",
+    "path",
+    "path_base64",
+    "mtime_ns",
+    "ctime_ns",
+    "inode",
+    "mode",
+    "link",
+    "link_base64",
+    "etag",
+    "attributes_base64",
+}
+_ACTION = {
+    "schema",
+    "kind",
+    "action",
+    "path",
+    "path_base64",
+    "type",
+    "size",
+    "because",
+    "implied",
+    "same_as",
+    "same_as_base64",
+    "source",
+    "target",
+}
+
+
+class WrongLineError(ValueError):
+    """A line is not one that hibali writes; says why in words."""
+
+
+def only(record: Mapping[str, Any], known: set[str]) -> None:
+    """Nothing that is not understood."""
+    extra = sorted(record.keys() - known)
+    if extra:
+        raise WrongLineError(f"the key {extra[0][:_TEXT]!r} is not known")
+
+
+def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
+    """A whole number from `least` up to what 64 bits hold."""
+    value = record.get(key)
+    if type(value) is not int or not least <= value <= _MOST:
+        raise WrongLineError(f"{key} is not a whole number in its range")
+    return value
+
+
+def _time(record: Mapping[str, Any], key: str) -> int:
+    """A time in nanoseconds, 0 where there is none; far from 1970 they take more than 64 bits."""
+    value = record.get(key, 0)
+    if type(value) is not int or not -MOST_NS < value < MOST_NS:
+        raise WrongLineError(f"{key} is not a whole number in its range")
+    return value
+
+
+def truth(record: Mapping[str, Any], key: str) -> bool:
+    """One of the two."""
+    value = record.get(key)
+    if not isinstance(value, bool):
+        raise WrongLineError(f"{key} is neither true nor false")
+    return value
+
+
+def _later(record: Mapping[str, Any], key: str) -> bool:
+    """One that plans of earlier versions do not have."""
+    return key in record and truth(record, key)
+
+
+def text(record: Mapping[str, Any], key: str) -> str:
+    """Text of no great length."""
+    value = record.get(key)
+    if not isinstance(value, str) or len(value) > _TEXT:
+        raise WrongLineError(f"{key} is not a short text")
+    return value
+
+
+def name(record: Mapping[str, Any], key: str = "path") -> bytes:
+    """A name in bytes, written in the one way that hibali writes it: what is shown is what is meant."""
+    shown, exact = record.get(key), record.get(f"{key}_base64")
+    if not isinstance(shown, str):
+        raise WrongLineError(f"{key} is not a text")
+    try:
+        found = shown.encode("utf-8") if exact is None else base64.b64decode(str(exact), validate=True)
+    except ValueError:
+        raise WrongLineError(f"{key} cannot be read") from None
+    if path_fields(found, key) != {word: record[word] for word in (key, f"{key}_base64") if word in record}:
+        raise WrongLineError(f"{key} and {key}_base64 do not say the same")
+    return found
+
+
+def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
+    """A name below a root: one that cannot climb and is none of hibali's own."""
+    found = name(record, key)
+    reason = unsafe_component(found)
+    if reason:
+        raise WrongLineError(f"{key} cannot be a name below the root: {reason}")
+    if is_partial_name(found) or is_own_name(found):
+        raise WrongLineError(f"{key} is a name that hibali keeps for itself")
+    return found
+
+
+def rules_of(record: Any) -> Rules:
+    """What of the rules counts when a plan is carried out; the selection has been made."""
+    if not isinstance(record, dict):
+        raise WrongLineError("rules are missing")
+    only(record, _RULES)
+    for key in ("include", "exclude"):
+        patterns = record.get(key)
+        if not isinstance(patterns, list) or len(patterns) > _NAMES:
+            raise WrongLineError(f"{key} is not a list")
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise WrongLineError(f"{key} holds something that is no pattern")
+    for key in ("files_from", "min_size", "max_size"):
+        if record.get(key) is not None:
+            number(record, key)
+    if record.get("newer_ns") is not None:
+        number(record, "newer_ns", -_MOST)
+    limit, proof = record.get("max_delete"), record.get("require_proof")
+    for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
+        if record.get(key) not in words:
+            raise WrongLineError(f"{key} is not one of its words")
+    modes = record.get("modes", "execute")  # plans of earlier versions know no other
+    if modes not in ("execute", "keep"):
+        raise WrongLineError("modes is not one of its words")
+    if proof is not None and proof not in list(Proof):
+        raise WrongLineError("require_proof is no proof")
+    return Rules(
+        checksum=truth(record, "checksum"),
+        delete=truth(record, "delete"),
+        delete_limit=DeleteLimit() if limit is None else read_delete_limit(text(record, "max_delete")),
+        allow_empty_source=truth(record, "allow_empty_source"),
+        modes=modes,
+        xattrs=_later(record, "xattrs"),
+        hard_links=_later(record, "hard_links"),
+        recall=_later(record, "recall"),
+        require_proof=None if proof is None else Proof(proof),
+    )
+
+
+def action_of(record: Mapping[str, Any]) -> Action:
+    """One action that makes sense by itself."""
+    only(record, _ACTION)
+    path = safe_name(record)
+    word = record.get("action")
+    if word not in _CHANGING:
+        raise WrongLineError("action is none that changes anything")
+    verb = Verb(str(word))
+    implied = truth(record, "implied") if "implied" in record else False
+    source = _entry(record["source"], path) if "source" in record else None
+    target = _entry(record["target"], path) if "target" in record else None
+    entry = target if verb is Verb.DELETE else source
+    if entry is None or (verb is Verb.DELETE and source is not None) or entry.path != path:
+        raise WrongLineError("source and target are not those of its action")
+    if "same_as" in record:
+        entry = entry._replace(same_as=safe_name(record, "same_as"))
+    if (str(entry.kind), entry.size) != (record.get("type"), number(record, "size")):
+        raise WrongLineError("type and size are not those of its entry")
+    action = Action(
+        verb, entry, text(record, "because"), None if verb is Verb.DELETE else target, implied=implied
+    )
+    if not _makes_sense(action):
+        raise WrongLineError(f"source and target are not those of a {verb}")
+    return action
+
+
+def _makes_sense(action: Action) -> bool:
+    verb, entry, target = action.verb, action.entry, action.target
+    if verb is Verb.LINK or entry.same_as:
+        return _is_another_name(action)
+    if verb is Verb.DELETE:
+        return True
+    if action.implied or entry.kind is Kind.SPECIAL:
+        return False
+    if verb is Verb.COPY:
+        return target is None
+    if target is None:
+        return False
+    if verb is Verb.RETYPE:
+        # In a bucket a folder is only in the names below it: one of them stands for it.
+        below = target.path.startswith(entry.path + b"/")
+        return below or (
+            target.path == entry.path and (entry.kind is Kind.FOLDER) != (target.kind is Kind.FOLDER)
+        )
+    if verb is Verb.ADJUST:
+        return target.path == entry.path and entry.kind is target.kind and entry.kind is not Kind.LINK
+    if target.path != entry.path or Kind.FOLDER in {entry.kind, target.kind}:
+        return False
+    return verb is Verb.REPLACE or entry.kind is target.kind is Kind.LINK
+
+
+def _is_another_name(action: Action) -> bool:
+    entry, target = action.entry, action.target
+    if entry.kind is not Kind.FILE or entry.same_as in {b"", entry.path} or action.implied:
+        return False
+    if action.verb is Verb.RETYPE:
+        return target is not None and target.kind is Kind.FOLDER and target.path == entry.path
+    other = target is None or (target.path == entry.path and target.kind is not Kind.FOLDER)
+    return action.verb is Verb.LINK and other
+
+
+def _entry(record: Any, path: bytes) -> Entry:
+    if not isinstance(record, dict):
+        raise WrongLineError("source or target is no object")
+    only(record, _FACTS)
+    word = record.get("type")
+    if word not in list(Kind):
+        raise WrongLineError("type is none that hibali knows")
+    mode = record.get("mode")
+    if "mode" in record and not (isinstance(mode, str) and _MODE.fullmatch(mode)):
+        raise WrongLineError("mode is not octal")
+    return Entry(
+        safe_name(record) if "path" in record else path,
+        Kind(str(word)),
+        size=number(record, "size"),
+        mtime_ns=_time(record, "mtime_ns"),
+        mode=-1 if mode is None else int(mode, 8),
+        inode=_inode(record),
+        ctime_ns=_time(record, "ctime_ns"),
+        link=name(record, "link") if "link" in record else b"",
+        etag=text(record, "etag") if "etag" in record else None,
+        attributes=_attributes(record),
+    )
+
+
+def _attributes(record: Mapping[str, Any]) -> bytes:
+    """They are only compared with what is listed, and never set from here."""
+    value = record.get("attributes_base64", "")
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else bytes.fromhex("?")
+    except ValueError:
+        raise WrongLineError("attributes_base64 cannot be read") from None
+
+
+def _inode(record: Mapping[str, Any]) -> int:
+    value = record.get("inode", 0)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise WrongLineError("inode is not a whole number in its range")
+    return value
+
 
 LINE_BYTES = 320 * 1024  # two names of 4 KiB, and the attributes of both sides
 _FAILURES = 1_000_000
@@ -46,7 +321,7 @@ Record = dict[str, Any]
 class SavedPlan:
     """A plan that was read whole: `planned` has its actions in canonical order and its counts; close it.
 
-    `owner` and `mode` are the file's; `signature` is to be one of `signed` (transfers.plan_trust).
+    `owner` and `mode` are the file's; `signature` is to be one of `signed` (transfers.plan_reader).
     """
 
     header: Header
@@ -188,3 +463,54 @@ def _damaged(message: str, about: str) -> RefusedError:
         about=about,
         hint="Nothing was changed. Make it again: hibali plan FROM TO -o FILE",
     )
+
+
+def doubts_about(saved: SavedPlan) -> str:
+    """Why the plan may be somebody else's, in words that say whose it is; "" for one that was signed here and is ours alone."""
+    ours = saved.owner == os.geteuid()
+    found = []
+    if not ours:
+        found.append(f"it belongs to {_account(saved.owner)}")
+    if saved.mode & 0o022:
+        found.append("other accounts can write to it")
+    if not is_signed(SIGNED_AS, saved.signed, saved.signature):
+        found.append("it was not signed here")
+    if found and ours:
+        found.insert(0, "it is a file of yours")
+    return ", ".join(found)
+
+
+def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Location], path: Path) -> str:
+    """What there is to say of a plan that is carried out because both its ends were named again; "" for our own.
+
+    Raises `RefusedError` for other ends than the plan's, and for a plan that is not ours without them.
+    """
+    if named and any(_place(one) != _place(other) for one, other in zip(ends, named, strict=True)):
+        raise RefusedError(
+            "other-ends",
+            f"this plan goes from {ends[0].text} to {ends[1].text}, and not from {named[0].text} to {named[1].text}",
+            about=str(path),
+            hint="Name the ends of the plan, or make another one: hibali plan FROM TO -o FILE",
+        )
+    doubts = doubts_about(saved)
+    if doubts and not named:
+        planned = saved.planned
+        raise RefusedError(
+            "foreign-plan",
+            f"this plan may be another person's: {doubts}. It goes from {ends[0].text} to {ends[1].text}:"
+            f" files to move: {planned.files_to_move}, to delete: {planned.files_to_delete}",
+            about=str(path),
+            hint="Read it. If it does what you want, name both ends again: hibali apply FILE FROM TO",
+        )
+    return doubts
+
+
+def _place(location: Location) -> tuple[str, str, str | None]:
+    return location.site.name, location.path, location.bucket
+
+
+def _account(user: int) -> str:
+    try:
+        return f"{pwd.getpwuid(user).pw_name} (uid {user})"
+    except KeyError:
+        return f"uid {user}"

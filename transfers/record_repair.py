@@ -14,10 +14,10 @@ from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.text import path_from_fields
 from transfers.entry import Entry, Kind, Proof
+from transfers.journal import Expected, relation
 from transfers.plan import Action, Decision, Verb
-from transfers.record import Expected, relation
 from transfers.rules import Rules
-from transfers.store import Facts
+from transfers.stores.base import Facts
 
 _END_BYTES = 64 * 1024
 _MOST_JOURNALS = 500

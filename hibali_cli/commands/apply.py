@@ -52,8 +52,7 @@ def command(
     """
     from hibali.errors import UsageError
     from hibali.locations import read_location, read_target
-    from transfers.plan_reader import read_plan
-    from transfers.plan_trust import check_trust
+    from transfers.plan_reader import check_trust, read_plan
     from transfers.request import Request
 
     if len(ends) not in {0, 2}:

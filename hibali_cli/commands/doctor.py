@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hibali.shell import has_terminal
+from hibali.subprocesses import has_terminal
 from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 

@@ -48,9 +48,9 @@ def command(
     from hibali.locations import read_location, read_target
     from hibali_cli.plan_summary import show_summary
     from hibali_cli.progress import listening
+    from transfers.operation import plan_only
+    from transfers.planner import Survey
     from transfers.request import Request
-    from transfers.survey import Survey
-    from transfers.synchronise import plan_only
 
     settings = common.settings()
     recorded = take_recorded(options)

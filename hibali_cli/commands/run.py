@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import UsageError
-from hibali_cli.chaining import (
-    Order,
-    add_chain_options,
-    check_alone,
-    check_reusing,
-)
+from hibali_cli.chaining import Order, add_chain_options, check_alone, check_reusing
 from hibali_cli.collecting import Into, check_collecting
 from hibali_cli.command import command as as_command
 from hibali_cli.job_options import add_job_options, wanted_of, with_proxy, with_wishes
@@ -23,7 +18,7 @@ from hibali_cli.notifying import notify_option
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
 if TYPE_CHECKING:
-    from runs.fast import Marks
+    from runs.fast_storage import Marks
 
 
 @as_command(
@@ -253,7 +248,7 @@ def command(
 
 def _allocations(most: int | None, *, pilot: bool) -> int:
     """How many jobs a pilot may have, one after the other; 0 for job arrays."""
-    from runs.pilot.pilot import MOST_ALLOCATIONS
+    from runs.model import MOST_ALLOCATIONS
 
     if most is not None and not pilot:
         raise UsageError("usage", "it is for --pilot", about="--allocations")
@@ -270,7 +265,7 @@ def _check_words(name: str, notify: str | None, *, wait: bool) -> None:
 
 
 def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> Marks:
-    from runs.fast import Marks
+    from runs.fast_storage import Marks
 
     if no_fast and (inputs or work):
         raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")

@@ -13,20 +13,13 @@ from pathlib import Path
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from registry.remote import (
-    LARGEST_FILE,
-    Meeting,
-    Offer,
-    Parcel,
-    Reference,
-    gather,
-)
-from registry.shelf import DESCRIPTOR
-from registry.standing import check_standing
+from registry.catalogue_folder import DESCRIPTOR
+from registry.exchange import check_standing
+from registry.remotes.base import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
 
 
 class FolderRemote:
-    """The Remote protocol (registry.remote.Remote). It has no history: what was there before is known by pins alone."""
+    """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._folder = Path(meeting.url)

@@ -1,22 +1,236 @@
-"""A git repository as a remote: objects are fetched, blobs read, commits of ours pushed; nothing of theirs is checked out or run."""
+"""A dataset of a RIA store: where it lies, and making one that is not there yet (DataLad handbook, "RIA stores")."""
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+import shlex
+import shutil
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+    UsageError,
+)
+from hibali.subprocesses import run
+from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.git import Git, read_blobs, who_commits
-from registry.remote import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
-from registry.ria import make_dataset, read_ria_url
+from registry.remotes.base import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+
+_URL = re.compile(
+    r"ria\+(?P<scheme>ssh|file|https)://(?P<host>[^/#]*)(?P<store>/[^#]*)#(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+)
+_HOST = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.-]*)@)?(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+)
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")  # what every login shell takes as it is (S7)
+_STORE_VERSION, _DATASET_VERSION = "1", "2"
+_SECONDS = 120.0
+_OTHER_VERSION = 64
+_NO_GIT = 65
+# ssh(1): nothing of ours is offered to the host, and the settings of this account start nothing else there
+_SSH_OPTIONS = (
+    ("RequestTTY", "no"),
+    ("RemoteCommand", "none"),
+    ("ForwardAgent", "no"),
+    ("PermitLocalCommand", "no"),
+)
+_SCRIPT = f"""set -eu
+store=$1 folder=$2 name=$3
+command -v git >/dev/null || exit {_NO_GIT}
+mkdir -p "$store/error_logs" "$store/$folder"
+version=$store/ria-layout-version
+if test -e "$version"; then
+    read -r found < "$version" || test -n "$found"
+    test "${{found%%|*}}" = {_STORE_VERSION} || exit {_OTHER_VERSION}
+else
+    echo {_STORE_VERSION} > "$version.$$"
+    mv "$version.$$" "$version"
+fi
+dataset=$store/$folder/$name
+test -e "$dataset" && exit 0
+partial=$store/$folder/.hibali-$$
+git init -q --bare --template= "$partial"
+git --git-dir "$partial" symbolic-ref HEAD refs/heads/main
+mkdir -p "$partial/annex/objects" "$partial/archives"
+echo {_DATASET_VERSION} > "$partial/ria-layout-version"
+test -e "$dataset" || mv "$partial" "$dataset"
+rm -rf "$partial" "$dataset/.hibali-$$"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RiaPlace:
+    """One dataset; `host` is "" where the store is a folder of this machine."""
+
+    scheme: str
+    host: str
+    store: str
+    identifier: str
+
+    @property
+    def folder(self) -> str:
+        """The dataset's own folder, which is a bare git repository."""
+        return f"{self.store}/{self.identifier[:3]}/{self.identifier[3:]}"
+
+    @property
+    def git_url(self) -> str:
+        """What git is told."""
+        return self.folder if self.scheme == "file" else f"{self.scheme}://{self.host}{self.folder}"
+
+
+def read_ria_url(url: str) -> RiaPlace | None:
+    """The dataset that `ria+ssh://HOST/STORE#ID` names; None for what is no such URL. Raises `UsageError` where the id is missing."""
+    if not url.startswith("ria+"):
+        return None
+    found = _URL.fullmatch(url)
+    if found is None or (found["host"] != "") != (found["scheme"] != "file"):
+        fresh = f"{url.partition('#')[0]}#{uuid.uuid4()}"
+        raise UsageError(
+            "bad-ria-url",
+            "a dataset of a RIA store is written ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
+            about=printable(url),
+            hint=f"The ID is the dataset's own; for one that is to be made, take a fresh one: {printable(fresh)}",
+        )
+    return RiaPlace(found["scheme"], found["host"], found["store"].rstrip("/"), found["id"])
+
+
+def make_dataset(place: RiaPlace) -> None:
+    """Make the dataset, and its store where there is none; what is there already stays. It appears whole, by one rename.
+
+    Raises `AccessError`, `IncompleteError`, `RefusedError` for a store of another layout, `TryLaterError`, and `UsageError` with the
+    line to type where it cannot be done from here.
+    """
+    if place.scheme == "file":
+        _make_here(place)
+    elif place.scheme == "ssh":
+        _make_there(place)
+    else:
+        raise UsageError(
+            "cannot-make-dataset",
+            "this dataset is not there yet, and nothing can be made over https",
+            about=place.git_url,
+            hint=f"On the store's host: {_line_to_type(place)}",
+        )
+
+
+def _make_here(place: RiaPlace) -> None:
+    store, dataset = Path(place.store), Path(place.folder)
+    partial = dataset.parent / f".hibali-{secrets.token_hex(16)}"
+    try:
+        (store / "error_logs").mkdir(parents=True, exist_ok=True)
+        _check_version(store / "ria-layout-version")
+        dataset.parent.mkdir(exist_ok=True)
+        try:
+            Git(partial).ask("init", "-q", "--bare", "--template=", "-b", "main", str(partial))
+            (partial / "annex/objects").mkdir(parents=True)
+            (partial / "archives").mkdir()
+            (partial / "ria-layout-version").write_text(f"{_DATASET_VERSION}\n")
+            if not dataset.exists():
+                partial.rename(dataset)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except PermissionError:
+        raise AccessError("denied", "the store may not be written to", about=printable(place.store)) from None
+    except OSError as problem:
+        if (dataset / "HEAD").exists():  # somebody else was first
+            return
+        raise IncompleteError(
+            "cannot-make-dataset",
+            f"the dataset cannot be made: {reason_of(problem)}",
+            about=printable(place.folder),
+        ) from None
+
+
+def _check_version(file: Path) -> None:
+    if not file.exists():
+        partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+        partial.write_text(f"{_STORE_VERSION}\n")
+        partial.replace(file)
+    elif file.read_bytes()[:64].partition(b"|")[0].strip() != _STORE_VERSION.encode():
+        raise _other_version(str(file.parent))
+
+
+def _make_there(place: RiaPlace) -> None:
+    host = _HOST.fullmatch(place.host)
+    login = _login_words()
+    if host is None or login is None or not _PLAIN.fullmatch(place.store):
+        raise UsageError(
+            "cannot-make-dataset",
+            "this dataset is not there yet, and cannot be made from here: its path or your ssh settings need a shell to be understood",
+            about=printable(place.git_url),
+            hint=f"On the store's host: {_line_to_type(place)}",
+        )
+    words = [*login, *(("-p", host["port"]) if host["port"] else ())]
+    name = host["name"].strip("[]")
+    where = f"{host['user']}@{name}" if host["user"] else name
+    script = ("sh", "-s", "--", place.store, place.identifier[:3], place.identifier[3:])
+    done = run([*words, where, *script], stdin=_SCRIPT.encode("ascii"), timeout=_SECONDS)
+    if done.exit_code != 0:
+        raise _error_of(done.exit_code, done.stderr, place)
+
+
+def _login_words() -> list[str] | None:
+    """How git of this account logs in (git-config(1), core.sshCommand); None where a shell would have to read it."""
+    told = os.environ.get("GIT_SSH_COMMAND")
+    if not told:
+        known = Git(Path(os.devnull)).run("config", "--get", "core.sshCommand", own_settings=True)
+        told = known.stdout.decode("utf-8", "surrogateescape").strip()
+    try:
+        words = shlex.split(told) if told else [os.environ.get("GIT_SSH") or "ssh"]
+    except ValueError:
+        return None
+    if not words or any(letter in word for word in words for letter in "$`;&|<>()*?~\n"):
+        return None
+    if Path(words[0]).name == "ssh":
+        words[1:1] = [part for name, value in _SSH_OPTIONS for part in ("-o", f"{name}={value}")]
+    return words
+
+
+def _error_of(code: int, said: bytes, place: RiaPlace) -> HibaliError:
+    text, about = printable(said.strip()[-400:]), printable(place.git_url)
+    if code == _OTHER_VERSION:
+        return _other_version(f"{place.host}:{place.store}")
+    if code == _NO_GIT:
+        return IncompleteError("no-git", "git is not installed there", about=about)
+    if b"Permission denied" in said:
+        return AccessError("denied", f"the store may not be written to: {text}", about=about)
+    if code == 255:
+        return TryLaterError("remote-unreachable", f"the store cannot be reached: {text}", about=about)
+    return IncompleteError(
+        "cannot-make-dataset",
+        f"the dataset cannot be made: {text or f'sh ended with {code}'}",
+        about=about,
+        hint=f"On the store's host: {_line_to_type(place)}",
+    )
+
+
+def _other_version(store: str) -> RefusedError:
+    return RefusedError(
+        "unknown-layout", f"the store's layout is not version {_STORE_VERSION}", about=printable(store)
+    )
+
+
+def _line_to_type(place: RiaPlace) -> str:
+    """What makes the repository by hand; the rest is there or is made with the next dataset."""
+    return f"git init --bare -b main {shlex.quote(place.folder)}"
+
 
 _BRANCH = "refs/heads/main"
 
 
 class GitRemote:
-    """The Remote protocol (registry.remote.Remote)."""
+    """The Remote protocol (registry.remotes.base.Remote)."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting

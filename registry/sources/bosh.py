@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.text import printable
-from registry.descriptor import read_file_bytes
-from registry.source import ZENODO_ID, Access, Candidate
+from registry.problems import read_file_bytes
+from registry.sources.base import ZENODO_ID, Access, Candidate
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hibali.strict_json import MAXIMUM_BYTES
-from registry.descriptor import read_file_bytes
-from registry.source import Access, Candidate
+from hibali.documents import MAXIMUM_BYTES
+from registry.problems import read_file_bytes
+from registry.sources.base import Access, Candidate
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hibali.errors import NotFoundError
 from hibali.text import printable
-from registry.descriptor import read_file_bytes
-from registry.source import Access, Candidate
+from registry.problems import read_file_bytes
+from registry.sources.base import Access, Candidate
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:

@@ -7,11 +7,11 @@ import secrets
 import shutil
 from collections.abc import Iterator
 
+from hibali.documents import MAXIMUM_BYTES
 from hibali.errors import NotFoundError, TryLaterError, UsageError
-from hibali.strict_json import MAXIMUM_BYTES
 from hibali.text import printable
 from registry.git import Git, read_blobs
-from registry.source import MOST, Access, Candidate
+from registry.sources.base import MOST, Access, Candidate
 
 _PLACE = re.compile(
     r"(?P<url>(?:https|ssh|file)://[^@#\s]*(?:@[^@#/\s]+(?:[:/][^@#\s]*))?)(?:@(?P<ref>[^@#\s]+))?(?:#(?P<folder>.*))?"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hibali.strict_json import MAXIMUM_BYTES
-from registry.source import Access, Candidate
-from registry.web import fetch
+from hibali.documents import MAXIMUM_BYTES
+from hibali.http import fetch
+from registry.sources.base import Access, Candidate
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from hashlib import new as new_hash
 from typing import Any
 
+from hibali.documents import MAXIMUM_BYTES, read_json
 from hibali.errors import NotFoundError, RefusedError, TryLaterError
-from hibali.strict_json import MAXIMUM_BYTES, read_json
+from hibali.http import fetch
 from hibali.text import printable
-from registry.source import ZENODO_ID, Access, Candidate
-from registry.web import fetch
+from registry.sources.base import ZENODO_ID, Access, Candidate
 
 _CHECKSUMS = {"md5", "sha256", "sha512"}
 

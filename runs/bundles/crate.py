@@ -1,13 +1,268 @@
-"""What runs are to others: ro-crate-metadata.json, an RO-Crate of the profile Process Run Crate; of a bundle, or of several runs."""
+"""One run, or one call that was not made yet, as the entities of an RO-Crate."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote
 
 from hibali.text import printable, without_controls
-from runs.bundles.described import TERMS, Described, Part, moment, one_or_all
+from registry.images.record import ImageRecord
+from registry.pipeline import Pipeline
+from runs.bundles.archive import DESCRIPTOR, IMAGE, INPUTS, INVOCATION, MANIFEST, OUTPUTS, RECORD, RUN
+from runs.bundles.record import PackedInput, Record, RunFacts
+from runs.model import State
+
+TERMS = "https://w3id.org/ro/terms/workflow-run#"
+_ANY_FORMAT = "application/octet-stream"  # nobody looked into it
+_MOST_RESULTS = 5_000  # beyond, outputs.sha256 alone speaks of them
+_ABOUT = {
+    DESCRIPTOR: ("The pipeline as a Boutiques descriptor", "application/json"),
+    INVOCATION: ("The answers to the pipeline's questions", "application/json"),
+    RECORD: ("What hibali knows of the run", "application/json"),
+    RUN: ("What hibali knows of the run", "application/json"),
+    IMAGE: ("The container image's digest", "application/json"),
+    INPUTS: ("sha256 of every input, as sha256sum writes it", "text/plain"),
+    OUTPUTS: ("sha256 of every output, as sha256sum writes it", "text/plain"),
+    MANIFEST: ("sha256 of every other file here but the inputs", "text/plain"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that was done: `identifier` is the run's, and of a task of a sweep `number` its own.
+
+    `values` are what that task answers beside the others, `inputs` the members that it was given. Times are RFC 3339.
+    """
+
+    identifier: str
+    state: str
+    exit_code: int | None
+    reason: str
+    started: str
+    ended: str
+    inputs: Sequence[str]
+    number: int = 0
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the metadata is made of. `members` are sizes by name, `inputs` and `outputs` are sha256 and size by name or path.
+
+    `published` is RFC 3339, `agent` the account's name. `identities` say by name what is known of inputs that nobody hashed
+    for this. All members lie below `folder`, which is "" or ends in a slash. Of a sweep there are `tasks`, and outputs are called `N/PATH`.
+    """
+
+    record: Record
+    pipeline: Pipeline
+    members: Mapping[str, int]
+    published: str
+    agent: str
+    inputs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    outputs: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
+    image: ImageRecord | None = None
+    image_file: str = ""
+    identities: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    tasks: Sequence[Action] = ()
+
+
+class Crate(Protocol):
+    """What is made of it: entities, which others may name."""
+
+    def get(self, identifier: str) -> Any:
+        """The entity of that id, or None."""
+
+    def file(self, member: str, facts: Mapping[str, Any]) -> Any:
+        """A file of the crate."""
+
+    def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
+        """A folder of the crate."""
+
+    def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
+        """Something that is no file of the crate."""
+
+
+class Part:
+    """Adds what is told of one run to a crate; what several have in common is there once."""
+
+    def __init__(self, crate: Crate, told: Described, agent: Any) -> None:
+        """Everything but what was done."""
+        self._crate = crate
+        self._told = told
+        self._agent = agent
+        self.tool = self._tool()
+        for name, size in told.members.items():
+            if name in _ABOUT:
+                words, form = _ABOUT[name]
+                self._file(name, size, name=words, encodingFormat=form)
+        self._inputs = {each.member: self._input(each) for each in told.record.inputs}
+        self._image = self._add_image()
+
+    def actions(self) -> list[Any]:
+        """What was done, added, too: nothing, one run, or every task of a sweep."""
+        run = self._told.record.run
+        if run is None:
+            return []
+        if self._told.tasks:
+            results = self._results_of_tasks()
+            return [
+                self._action(run, each, results.get(each.number, results.get(0, [])))
+                for each in self._told.tasks
+            ]
+        members = [each.member for each in self._told.record.inputs]
+        whole = Action(run.id, run.state, run.exit_code, run.reason, run.started, run.ended, members)
+        return [self._action(run, whole, list(self._results(self._told.outputs)))]
+
+    def _action(self, run: RunFacts, done: Action, results: list[Any]) -> Any:
+        succeeded = done.state == State.SUCCEEDED
+        ended = f" ended with exit code {done.exit_code}" if done.exit_code is not None else ""
+        began = done.started or run.started or run.created
+        called = f"Task {done.number} of run {run.id}" if done.number else f"Run {run.id}"
+        given = [*(self._inputs[name] for name in done.inputs), *self._values(done)]
+        facts: dict[str, Any] = {
+            "name": f"{called} of {self._told.pipeline.reference}",
+            "description": f"At {run.site} with {run.scheduler} and {run.container}{ended}.",
+            "instrument": self.tool,
+            "agent": self._agent,
+            "object": one_or_all([*given, self._crate.get(self._member(INVOCATION))]),
+            "startTime": moment(began),
+            "endTime": moment(done.ended or began),
+            "actionStatus": f"http://schema.org/{'Completed' if succeeded else 'Failed'}ActionStatus",
+        }
+        if results:
+            facts["result"] = one_or_all(results)
+        if not succeeded:
+            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' did not end well')}"
+        if self._image is not None:
+            facts["containerImage"] = self._image
+        identifier = f"#run-{quote(done.identifier)}{f'-{done.number}' if done.number else ''}"
+        return self._crate.entity(identifier, "CreateAction", **facts)
+
+    def _values(self, done: Action) -> list[Any]:
+        """What a task answers beside the others."""
+        return [
+            self._crate.entity(
+                f"#{self._told.folder}{done.number}/{quote(name)}",
+                "PropertyValue",
+                name=printable(name),
+                value=printable(value) if isinstance(value, str) else json.dumps(value),
+            )
+            for name, value in done.values.items()
+        ]
+
+    def _tool(self) -> Any:
+        """The pipeline, called by its digest (RFC 6920): a name and a version say less."""
+        pipeline = self._told.pipeline
+        digest = base64.urlsafe_b64encode(bytes.fromhex(pipeline.digest)).decode("ascii").rstrip("=")
+        identifier = f"ni:///sha-256;{digest}"
+        known = self._crate.get(identifier)
+        if known is not None:
+            return known
+        facts: dict[str, Any] = {
+            "name": printable(pipeline.title),
+            "description": printable(pipeline.description),
+            "softwareVersion": printable(str(pipeline.document["tool-version"])),
+            "identifier": f"sha256:{pipeline.digest}",
+            "subjectOf": {"@id": self._member(DESCRIPTOR)},
+        }
+        url = pipeline.document.get("url")
+        if isinstance(url, str) and url.startswith(("https://", "http://")):
+            facts["url"] = printable(url)
+        return self._crate.entity(identifier, "SoftwareApplication", **facts)
+
+    def _input(self, each: PackedInput) -> Any:
+        name = printable(each.member.rpartition("/")[2])
+        identity = self._told.identities.get(each.member)
+        facts: dict[str, Any] = {"name": f"{each.id}: {name}"}
+        words = ""
+        if identity is not None:
+            facts |= {"identifier": identity} | _digest_in(identity)
+        elif each.type == "folder":
+            words = f"{each.files} files and {each.bytes} bytes; see {INPUTS}"
+        else:
+            facts |= {
+                "contentSize": str(each.bytes),
+                "sha256": self._told.inputs[each.member][0],
+                "encodingFormat": _ANY_FORMAT,
+            }
+        if not each.included:
+            facts["description"] = f"It is not in here; it lay at {printable(each.location)}"
+            return self._crate.entity(f"#{quote(self._member(each.member))}", "CreativeWork", **facts)
+        if each.type == "folder":
+            return self._crate.dataset(self._member(each.member), {**facts, "description": words})
+        return self._crate.file(self._member(each.member), facts)
+
+    def _results_of_tasks(self) -> dict[int, list[Any]]:
+        """By the numbers of tasks; by 0 what stands for those of all."""
+        outputs = self._told.outputs
+        if len(outputs) > _MOST_RESULTS:
+            return {0: list(self._results(outputs))}
+        found: dict[int, dict[bytes, tuple[str, int]]] = {}
+        for name, facts in outputs.items():
+            found.setdefault(int(name.partition(b"/")[0]), {})[name] = facts
+        return {number: list(self._results(some)) for number, some in found.items()}
+
+    def _results(self, outputs: Mapping[bytes, tuple[str, int]]) -> Iterable[Any]:
+        if not outputs or len(outputs) > _MOST_RESULTS:
+            listed = self._crate.get(self._member(OUTPUTS))
+            yield from [] if listed is None else [listed]
+            return
+        for path, (digest, size) in outputs.items():
+            yield self._crate.entity(
+                f"#{self._told.folder}output-{quote(path)}",
+                "CreativeWork",
+                name=printable(path),
+                contentSize=str(size),
+                sha256=digest,
+            )
+
+    def _add_image(self) -> Any:
+        image, run = self._told.image, self._told.record.run
+        facts: dict[str, Any]
+        if self._told.image_file:
+            assert image is not None
+            facts = {"name": "The container image", "sha256": image.hex, "encodingFormat": _ANY_FORMAT}
+            self._file(self._told.image_file, image.size, **facts)
+        if image is None and not (run and run.image):
+            return None
+        wanted = self._told.pipeline.container
+        sif = image is not None and image.format == "sif"
+        facts = {
+            "additionalType": {"@id": f"{TERMS}{'SIF' if sif else 'Docker'}Image"},
+            "name": printable(wanted.image) if wanted else "",
+            "identifier": image.id if image else (run.image if run else ""),
+        }
+        if image is not None:
+            facts["sha256"] = image.hex
+        return self._crate.entity(f"#{self._told.folder}image", "ContainerImage", **facts)
+
+    def _file(self, member: str, size: int, /, **facts: Any) -> Any:
+        return self._crate.file(self._member(member), {**facts, "contentSize": str(size)})
+
+    def _member(self, name: str) -> str:
+        return f"{self._told.folder}{name}"
+
+
+def _digest_in(identity: str) -> dict[str, str]:
+    """The sha256 of a file, where that is what it is known by."""
+    kind, _, digest = identity.partition(":")
+    return {"sha256": digest} if kind == "sha256" else {}
+
+
+def moment(text: str) -> str:
+    """A time of ours as the profile has it: seconds, and the zone as numbers."""
+    return f"{text[:19]}+00:00"
+
+
+def one_or_all(entities: list[Any]) -> Any:
+    """RO-Crate 1.1 writes a list of one as that one."""
+    return entities[0] if len(entities) == 1 else entities
+
 
 VERSION = "1.1"  # of RO-Crate, on which the profile stands
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"

@@ -1,28 +1,441 @@
-"""Writing a bundle: everything is decided first, then one file appears whole."""
+"""What stands in a bundle, decided before a byte of it is written; pure."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from hibali.errors import RefusedError
-from hibali.events import Listener, ignore
-from hibali.folders import private_folder, state_folder
-from hibali.locations import Location
-from hibali.sites import local_site
+from hibali import __version__
+from hibali.config.model import Site, local_site
+from hibali.config.settings import Settings
+from hibali.documents import MAXIMUM_BYTES
+from hibali.errors import IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.events import Failed, Listener, ignore
+from hibali.files import private_folder, state_folder
+from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from runs.book import Book
-from runs.bundles.archive import BLOCK, ArchiveWriter
-from runs.bundles.compose import Given, Parts, decide_record, decide_texts, image_name
-from runs.bundles.members import path_of
-from runs.bundles.record import Record, write_record
-from runs.carry import Synchroniser
+from registry.images.record import ImageRecord
+from registry.images.record import write_record as write_image_record
+from registry.invocation import Invocation
+from registry.pipeline import Pipeline
+from runs.bundles.archive import (
+    BLOCK,
+    DESCRIPTOR,
+    IMAGE,
+    INPUTS,
+    INVOCATION,
+    LARGEST_TEXT,
+    LONGEST,
+    MANIFEST,
+    METADATA,
+    MOST_MEMBERS,
+    OUTPUTS,
+    RECORD,
+    ArchiveWriter,
+    member_of,
+    path_of,
+)
+from runs.bundles.crate import Described, write_metadata
+from runs.bundles.record import LeftFacts, PackedInput, Record, RunFacts, write_record
+from runs.collect import require_end
+from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
+from runs.model import Input, Run
+from runs.outputs import Left, find_content, hash_outputs, recorded_outputs
+from runs.records import part_of
+from runs.stage import Synchroniser
+from runs.store import Book, read_named
+from transfers.datasets.repository import bring_here
+from transfers.inventory import Inventory, Wanted
+from transfers.manifest import write_line
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The regular files of an input: sha256 and size by their names in a bundle (`runs.bundles.archive`)."""
+
+    files: dict[str, tuple[str, int]]
+    folder: bool
+
+    @property
+    def size(self) -> int:
+        """Of all files together."""
+        return sum(size for _, size in self.files.values())
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The sha256 of each file alone."""
+        return {member: digest for member, (digest, _) in self.files.items()}
+
+
+def take_content(each: Input, place: Location, tell: Listener) -> Content:
+    """Hash an input where it lies.
+
+    Raises `NotFoundError`, `IncompleteError` where a file could not be read, and `RefusedError` where a folder has more
+    than regular files and folders: nobody could say whether another one is the same.
+    """
+    name = each.name.encode("utf-8", "surrogateescape")
+    files: dict[str, tuple[str, int]] = {}
+    with Inventory(Wanted(place), tell) as stock:
+        tree = stock.tree
+        if tree.links.count or tree.specials:
+            raise RefusedError(
+                "input-has-links",
+                "there are symlinks or special files in this folder",
+                about=printable(place.text),
+                hint="Make a copy that has none (cp -rL), and run with that.",
+            )
+        for hashed in stock.hashed():
+            path = name if tree.single else name + b"/" + hashed.entry.path
+            files[member_of(each.number, path)] = (hashed.digest, hashed.entry.size)
+        if stock.failures:
+            raise IncompleteError(
+                "unreadable-input", f"{stock.failures} of its files could not be read", about=place.text
+            )
+        return Content(files, folder=not tree.single)
+
+
+def check_unchanged(
+    each: Input, place: Location, recorded: str, site: Site, content: Content, open_far: Callable[[], Far]
+) -> None:
+    """Raise `RefusedError` where an input is not what it was when the run of `site` began, as `recorded` says."""
+    kind = recorded.partition(":")[0]
+    if kind == "sha256":
+        now = ",".join(f"sha256:{digest}" for digest in content.digests.values())
+    elif kind == "tree":
+        now = identify_local(Path(place.path)).text
+    elif kind == "run":
+        now = _now_left(recorded, place.site, content)
+    elif place.site == site and not place.typed_local:
+        now = identify_at_site(open_far(), place)[0].text
+    else:
+        store = open_store(place)
+        try:
+            now = identify_elsewhere(place, store.stat()).text
+        finally:
+            store.close()
+    if now != recorded:
+        raise RefusedError(
+            "input-changed",
+            f"the input {each.id} is not what it was when the run began",
+            about=printable(place.text),
+            hint="Run it again with what is there now, and bundle that run.",
+        )
+
+
+def _now_left(recorded: str, site: Site, content: Content) -> str:
+    """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
+    named = read_named(recorded)
+    run = part_of(Book().load(named.reference.run), named.reference.task) if named else None
+    found = find_content(run, site, named) if run and named else None
+    same = found is not None and sorted(found.files.values()) == sorted(content.digests.values())
+    return recorded if same else ""
+
+
+SMALL = 100 * 1024 * 1024  # bytes of inputs of this machine that are taken along unasked
+_OTHERS = 1000  # members that are no inputs, at most
+Include = Literal["small", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One input, the place where it lies, and what it is."""
+
+    input: Input
+    place: Location
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a bundle is made of. `published` is RFC 3339; `left`, `run` and its `image_id` are of a run that has ended.
+
+    `image_file` is the archive of `image`, to be taken along.
+    """
+
+    pipeline: Pipeline
+    invocation: Invocation
+    inputs: Sequence[Given]
+    published: str
+    agent: str
+    run: Run | None = None
+    image_id: str = ""
+    left: Left | None = None
+    image: ImageRecord | None = None
+    image_file: Path | None = None
+    signatures: Mapping[str, bytes] = field(default_factory=dict)
+    include: Include = "small"
+
+
+def decide_record(parts: Parts) -> Record:
+    """What the bundle says of itself. Raises `RefusedError` for a name that is too long."""
+    included = _choose(parts)
+    inputs = []
+    for given in parts.inputs:
+        member = _member(given.input)
+        takes_along = given.input.number in included
+        inputs.append(
+            PackedInput(
+                id=given.input.id,
+                member=member,
+                type="folder" if given.content.folder else "file",
+                files=len(given.content.files),
+                bytes=given.content.size,
+                included=takes_along,
+                location="" if takes_along else _where(given.place),
+            )
+        )
+        for name in given.content.files:
+            if len(name) > LONGEST:
+                raise _too_much("this name is too long for a bundle", name[:200])
+    if sum(each.files for each in inputs if each.included) > MOST_MEMBERS - _OTHERS:
+        raise _too_much(f"a bundle holds at most {MOST_MEMBERS} files", "--with-inputs")
+    return Record(
+        hibali=__version__,
+        name=parts.pipeline.name,
+        version=parts.pipeline.version,
+        digest=parts.pipeline.digest,
+        inputs=tuple(inputs),
+        run=None if parts.run is None else run_facts(parts.run, parts.image_id),
+        outputs=None if parts.left is None else left_facts(parts.left),
+    )
+
+
+def _too_much(message: str, about: str) -> RefusedError:
+    return RefusedError(
+        "too-much", message, about=about, hint="Pack what is many into one file, and run with that."
+    )
+
+
+def _choose(parts: Parts) -> set[int]:
+    """The numbers of the inputs that travel in the bundle."""
+    if parts.include == "all":
+        return {given.input.number for given in parts.inputs}
+    here = [given for given in parts.inputs if given.place.typed_local]
+    if parts.include == "none" or sum(given.content.size for given in here) > SMALL:
+        return set()
+    return {given.input.number for given in here}
+
+
+def _member(each: Input) -> str:
+    return member_of(each.number, each.name.encode("utf-8", "surrogateescape"))
+
+
+def _where(place: Location) -> str:
+    """Where whoever has the bundle may ask for it."""
+    return place.text if not place.typed_local else place.path
+
+
+def run_facts(run: Run, image: str) -> RunFacts:
+    """How a run went; `image` is the id of the one that was started, or ""."""
+    return RunFacts(
+        id=run.id,
+        site=run.site,
+        scheduler=run.scheduler,
+        container=run.container,
+        state=str(run.state),
+        reason=run.reason,
+        host=run.host,
+        image=f"sha256:{image}" if image else "",
+        exit_code=run.exit_code,
+        created=run.created,
+        started=run.started,
+        ended=run.ended,
+    )
+
+
+def left_facts(left: Left) -> LeftFacts:
+    """How much it left, and what is wrong with the rest."""
+    return LeftFacts(len(left.files), left.size, tuple(_problem(each) for each in left.problems))
+
+
+def _problem(each: Failed) -> dict[str, str]:
+    return {"path": printable(each.path), "code": each.code, "message": each.message}
+
+
+def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
+    """Every member but inputs and image, in the order in which they stand there."""
+    inputs = {name: facts for given in parts.inputs for name, facts in given.content.files.items()}
+    left = parts.left.files if parts.left else {}
+    texts = {
+        RECORD: write_record(record),
+        DESCRIPTOR: parts.pipeline.raw,
+        INVOCATION: _answers(parts, record),
+        **({IMAGE: write_image_record(parts.image)} if parts.image else {}),
+        **dict(sorted(parts.signatures.items())),
+        **(
+            {INPUTS: manifest_of((name.encode("ascii"), inputs[name][0]) for name in inputs)}
+            if inputs
+            else {}
+        ),
+        **({OUTPUTS: manifest_of((path, left[path][0]) for path in sorted(left))} if left else {}),
+    }
+    image_file = image_name(parts.image) if parts.image and parts.image_file else ""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in texts.items()}
+    if image_file and parts.image:
+        sums[image_file] = parts.image.hex
+    described = Described(
+        record,
+        parts.pipeline,
+        {name: len(content) for name, content in texts.items()},
+        parts.published,
+        parts.agent,
+        inputs,
+        dict(sorted(left.items())),
+        parts.image,
+        image_file,
+    )
+    metadata = write_metadata(described)
+    sums[METADATA] = hashlib.sha256(metadata).hexdigest()
+    manifest = manifest_of((name.encode("ascii"), sums[name]) for name in sorted(sums))
+    for name, content in texts.items():
+        most = MAXIMUM_BYTES if name in {RECORD, INVOCATION} else LARGEST_TEXT
+        if len(content) > most:
+            raise _too_much(f"it would have more than {most} bytes: there are too many files", name)
+    return {METADATA: metadata, MANIFEST: manifest, **texts}
+
+
+def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
+    """Names and digests as sha256sum writes them."""
+    return b"".join(write_line(path, digest) for path, digest in lines)
+
+
+def _answers(parts: Parts, record: Record) -> bytes:
+    """The answers as they were given, with the members of the bundle in the place of files, defaults too."""
+    values = dict(parts.invocation.given)
+    members = [each.member for each in record.inputs]
+    for identifier, answer in parts.invocation.file_inputs():
+        own = [
+            member
+            for member, given in zip(members, parts.inputs, strict=True)
+            if given.input.id == identifier
+        ]
+        values[identifier] = own[0] if isinstance(answer, str) else own
+    try:
+        return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode("ascii")
+    except ValueError:
+        raise UsageError("not-text", "an answer cannot be written as JSON", about=INVOCATION) from None
+
+
+def image_name(image: ImageRecord) -> str:
+    """The member that holds an image."""
+    return f"image{image.extension}"
+
+
+def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
+    """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
+    require_single(run)
+    check_pipeline(run, pipeline)
+    return _begun(run, book).get("invocation")
+
+
+def require_single(run: Run) -> None:
+    """Raise `UsageError` for a sweep, whose outputs are those of many."""
+    if run.sweep is not None:
+        raise UsageError(
+            "no-single-run",
+            "this is for one run, and this is a sweep",
+            about=run.id,
+            hint="Run the task that is meant by itself, and take that run.",
+        )
+
+
+def check_pipeline(run: Run, pipeline: Pipeline) -> None:
+    """Raise `RefusedError` where this is not what was run."""
+    if pipeline.digest != run.pipeline_digest:
+        raise RefusedError(
+            "other-pipeline",
+            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            about=run.pipeline,
+            hint="Add the descriptor that was run again.",
+        )
+
+
+def inputs_of_run(
+    run: Run,
+    book: Book,
+    invocation: Invocation,
+    settings: Settings,
+    site: Site,
+    open_far: Callable[[], Far],
+    tell: Listener,
+) -> list[Given]:
+    """The inputs that a run had, hashed where they lie now.
+
+    Raises `RefusedError` where one changed since, `NotFoundError` where one is gone, or where nobody wrote down where it lay.
+    """
+    recorded = _begun(run, book).get("inputs")
+    asked = list_inputs(invocation)
+    if not isinstance(recorded, list) or len(recorded) != len(asked):
+        raise NotFoundError(
+            "inputs-not-recorded",
+            "the ledger does not say where the inputs of this run lay",
+            about=run.id,
+            hint="Run it again with this version, and bundle that run.",
+        )
+    found = []
+    for each, known in zip(asked, recorded, strict=True):
+        place = read_location(str(known["location"]), settings, literal=True)
+        given = _take(replace(each, name=str(known["name"])), place, tell)
+        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_far)
+        found.append(given)
+    return found
+
+
+def inputs_of_invocation(invocation: Invocation, settings: Settings, tell: Listener) -> list[Given]:
+    """The inputs that an invocation names, from the current folder, hashed where they lie."""
+    found = []
+    for each in list_inputs(invocation):
+        place = read_location(each.text, settings)
+        name = place.name.decode("utf-8", "surrogateescape") or "input"
+        found.append(_take(replace(each, name=name), real_place(place), tell))
+    return found
+
+
+def real_place(place: Location) -> Location:
+    """A local path stands for what it leads to: a link is not taken as a link, and what git-annex keeps elsewhere is got."""
+    if not place.typed_local:
+        return place
+    bring_here(place.raw)
+    real = os.path.realpath(place.raw).decode("utf-8", "surrogateescape")
+    return replace(place, path=real, slash=False)
+
+
+def image_of(run: Run, book: Book) -> str:
+    """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
+    found = [str(record.get("id")) for record in book.records(run.id) if record.get("kind") == "image"]
+    return found[-1] if found else ""
+
+
+def left_by(run: Run, book: Book, site: Callable[[], Site]) -> Left:
+    """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
+
+    Raises `TryLaterError` for one that has not ended, or of which nobody knows.
+    """
+    require_end(run)
+    if run.sweep is not None:
+        from runs.sweeps.collect import left_by_tasks
+
+        return left_by_tasks(run, book, site)
+    return recorded_outputs(run, book) or hash_outputs(run, site())
+
+
+def _take(each: Input, place: Location, tell: Listener) -> Given:
+    return Given(each, place, take_content(each, place, tell))
+
+
+def _begun(run: Run, book: Book) -> dict[str, Any]:
+    return next(record for record in book.records(run.id) if record.get("kind") == "prepared")
 
 
 def create_bundle(parts: Parts, target: Path, tell: Listener = ignore) -> Record:

@@ -12,20 +12,17 @@ from pathlib import Path
 
 from hibali import __version__
 from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
-from hibali.ledger import sync_folder, write_atomic
+from hibali.files import sync_folder, write_atomic
 from hibali.system_errors import reason_of
 from registry.pipeline import Pipeline
-from runs.bundles.archive import ArchiveWriter
-from runs.bundles.compose import left_facts, manifest_of, run_facts
-from runs.bundles.crate import write_runs_metadata
-from runs.bundles.described import Action, Described
-from runs.bundles.members import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, member_of
-from runs.bundles.outputs import Left
+from runs.bundles.archive import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, ArchiveWriter, member_of
+from runs.bundles.crate import Action, Described, write_runs_metadata
+from runs.bundles.create import left_facts, manifest_of, run_facts
 from runs.bundles.record import PackedInput, Record
-from runs.launch import TaskRequest
-from runs.prepare import list_inputs
-from runs.run import Run
-from runs.sweeps.sweep import Sweep
+from runs.inputs import list_inputs
+from runs.model import Run, Sweep
+from runs.outputs import Left
+from runs.request import TaskRequest
 
 
 @dataclass(frozen=True, slots=True)

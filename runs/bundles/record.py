@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hibali.documents import canonical_json, read_json
 from hibali.errors import UsageError
-from hibali.strict_json import canonical_json, read_json
 
 if TYPE_CHECKING:
     import jsonschema

@@ -1,7 +1,97 @@
-"""Apptainer 1.1 and later, in the mode without setuid or with it."""
+"""What Apptainer and SingularityCE share: one command line, under two names (apptainer-exec(1), singularity-exec(1)).
+
+Apptainer 1.1 and SingularityCE 3.10 are the first with `--no-eval`, without which values would be read as shell text in
+the image. An older one refuses the option, and nothing is started.
+"""
 
 from __future__ import annotations
 
-from runs.apptainer import Apptainer
+from registry.pipeline import Container as Wanted
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    OCI_ARCHIVE,
+    SHARED_MEMORY,
+    SIF,
+    KeepsNoImages,
+    Task,
+    docker_name,
+    handed_on,
+    mount_word,
+    quoted,
+    unsafe_path,
+    without_network,
+)
+
+# Binds and variables of the site's or the user's own would reach into the image by these.
+_FORGET = r"""
+for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
+  case $name in *R_CACHEDIR|*R_TMPDIR|*R_CONFIGDIR|*Y_CACHEDIR|*Y_TMPDIR|*Y_CONFIGDIR) ;; *) unset "$name" ;; esac
+done
+"""
+_OFFLINE = without_network("--net --network=none")
+_GPUS = {"": [], "nvidia": ["--nv"], "amd": ["--rocm"]}
+# The runtime sets HOME by itself; the tool's is its work folder.
+_AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
+
+
+class Apptainer(KeepsNoImages):
+    """SIF files, started by their exact path; Docker and OCI archives are built into one."""
+
+    isolates = True
+    confines = True
+    binds_inputs = True
+    place = ""
+    form = "image.sif"
+    formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE, SIF})
+    flattens = False
+    gpus = frozenset({"nvidia", "amd"})
+
+    def __init__(self, name: str) -> None:
+        """`name` is the command, and in capitals the beginning of its variables."""
+        self.name = name
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """As Docker names images; one that is a SIF of its own is started under the name it has."""
+        if (
+            wanted is not None
+            and wanted.kind == "singularity"
+            and "docker://" not in wanted.index + wanted.image
+        ):
+            return f"{wanted.index}{wanted.image}"
+        return docker_name(self.name, wanted)
+
+    def start(self, task: Task) -> str:
+        """Mounts are CSV, so that nearly any path can be written; values go by variables, which are not split."""
+        variables = [f"{self.name.upper()}ENV_{name}={value}" for name, value in task.environment.items()]
+        words = ["env", *variables, self.name, "exec" if task.words is None else "run"]
+        words += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]
+        words += _GPUS[task.gpus]
+        words.append(f"--pwd={task.sees_work}")
+        words.append(mount_word(task.work, task.sees_work))
+        if task.words is None:
+            words.append(mount_word(task.command, task.command, "ro"))
+        words += [mount_word(bind.source, bind.target, "ro") for bind in task.binds]
+        if task.tasks > 1:
+            words.append(mount_word(SHARED_MEMORY, SHARED_MEMORY))
+        after = [task.image]
+        if task.words is None:
+            after += [task.shell, "-c", _AT_HOME, task.shell, task.sees_work, task.shell, task.command]
+        else:
+            after += task.words
+        known = handed_on(task, f'export "{self.name.upper()}ENV_$name=$value"')
+        network = "set --\n" if task.tasks > 1 else _OFFLINE
+        return f'{_FORGET}{known}{network}exec {quoted(words)} "$@" {quoted(after)}'
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """A SIF is copied, an archive built without root; what is unpacked on the way lies beside the result."""
+        del image
+        if kind == SIF:
+            return (("cp", "--reflink=auto", "--", archive, result),)
+        if ":" in archive:
+            raise unsafe_path(archive, "a colon")
+        folder = result.rpartition("/")[0]
+        aside = f"{self.name.upper()}_TMPDIR={folder}"
+        return (("env", aside, self.name, "build", "--disable-cache", result, f"{kind}:{archive}"),)
+
 
 CONTAINER = Apptainer("apptainer")

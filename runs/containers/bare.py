@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from registry.pipeline import Container as Wanted
-from runs.container import KeepsNoImages, Task
+from runs.containers.base import KeepsNoImages, Task
 
 
 class Bare(KeepsNoImages):

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
-from runs.container_words import SHARED_MEMORY, docker_name, handed_on, quoted, without_network
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    OCI_ARCHIVE,
+    PATH,
+    SHARED_MEMORY,
+    KeepsNoImages,
+    Task,
+    docker_name,
+    handed_on,
+    quoted,
+    without_network,
+)
 
 _OFFLINE = without_network("--unshare-net")
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, PATH, KeepsNoImages, Task
-from runs.container_words import docker_name, handed_on, quoted, unsafe_path
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    OCI_ARCHIVE,
+    PATH,
+    KeepsNoImages,
+    Task,
+    docker_name,
+    handed_on,
+    quoted,
+    unsafe_path,
+)
 
 _USER = "USER=${USER:-$(id -un)}\nexport USER\n"
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, Image, Task
-from runs.container_words import alone_or_together, docker_name, handed_on, mount_word, quoted, read_inspected
-from transfers.far import Finished
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    Image,
+    Task,
+    alone_or_together,
+    docker_name,
+    handed_on,
+    mount_word,
+    quoted,
+    read_inspected,
+)
+from transfers.remote.host import Finished
 
 _PRIVATE = "bind-propagation=rprivate"
 # docker-run(1) for NVIDIA's toolkit; the devices as ROCm's own guide for containers lists them.

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, OCI_ARCHIVE, Image, Task
-from runs.container_words import alone_or_together, docker_name, handed_on, mount_word, quoted, read_inspected
-from transfers.far import Finished
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    OCI_ARCHIVE,
+    Image,
+    Task,
+    alone_or_together,
+    docker_name,
+    handed_on,
+    mount_word,
+    quoted,
+    read_inspected,
+)
+from transfers.remote.host import Finished
 
 # Rootless, the user keeps the own number inside; root has no such mapping and is root without capabilities.
 _OWN_USER = """\

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 
 from registry.pipeline import Container as Wanted
-from runs.container import DOCKER_ARCHIVE, Image, Task
-from runs.container_words import check_answered, docker_name, handed_on, quoted, unsafe_path
-from transfers.far import Finished
+from runs.containers.base import (
+    DOCKER_ARCHIVE,
+    Image,
+    Task,
+    check_answered,
+    docker_name,
+    handed_on,
+    quoted,
+    unsafe_path,
+)
+from transfers.remote.host import Finished
 
 _OURS = re.compile(r"load/library/hibali-([0-9a-f]{64})")
 _SPLITS = {

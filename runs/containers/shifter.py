@@ -7,9 +7,8 @@ import re
 from hibali.errors import UsageError
 from hibali.text import printable
 from registry.pipeline import Container as Wanted
-from runs.container import Image, Task
-from runs.container_words import check_answered, docker_name, handed_on, quoted, unsafe_path
-from transfers.far import Finished
+from runs.containers.base import Image, Task, check_answered, docker_name, handed_on, quoted, unsafe_path
+from transfers.remote.host import Finished
 
 _ID = re.compile(r"[0-9a-f]{64}")
 # It drops any other character from a path it is given, without a word (userInputPathFilter in its utility.c).

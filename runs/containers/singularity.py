@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from runs.apptainer import Apptainer
+from runs.containers.apptainer import Apptainer
 
 CONTAINER = Apptainer("singularity")

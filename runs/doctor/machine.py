@@ -2,27 +2,263 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hibali.amounts import size_words
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, TryLaterError
+from hibali.config.model import Site, SshSettings
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.events import Listener
+from hibali.ledger import new_identifier
 from hibali.locations import work_path
-from hibali.sites import Site
+from hibali.retry import pause
 from hibali.text import printable
-from runs.courtesy import courteous
-from runs.doctor.network import missing_program
-from runs.doctor.walk import Walk
-from runs.scheduler import Foretells, Scheduler, load_scheduler
+from registry.descriptor import read_descriptor
+from registry.invocation import check_invocation
+from runs.cancel import cancel_run
+from runs.clean import Wanted, clean_run
+from runs.containers.base import load_container
+from runs.doctor.network import (
+    Walk,
+    ask_ssh,
+    connect_once,
+    find_addresses,
+    goes_straight,
+    knows_key,
+    look_at_proxy,
+    missing_program,
+    ssh_address,
+)
+from runs.launch import launch
+from runs.model import Run, State
+from runs.poll import update
+from runs.rate_limits import courteous
+from runs.request import Request, show_prepared
+from runs.schedulers.base import Foretells, Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
-from transfers.check import programs_of
+from runs.stage import Synchroniser
+from runs.store import Book
+from transfers.check import SiteReport, programs_of, reach_machine
 from transfers.entry import Kind
-from transfers.far import Far, HasRoom, KnowsPrograms
+from transfers.remote.host import Far, HasRoom, KnowsPrograms
 
-STEPS = ("roots", "writes", "clock", "room", "scheduler", "container")
+LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
+# What ssh itself ended with; all else comes from what was started behind it.
+_OF_LOGINS = frozenset(
+    {"login-refused", "further-refused", "ssh-configuration", "unreachable", "paused", "timed-out"}
+)
+
+
+def reach(walk: Walk, site: Site, tell: Listener) -> Far | None:
+    """The machine there, or None where a step on the way failed. Logs in once, and makes one connection before."""
+    if site.ssh is None:
+        return _start_here(walk, site, tell)
+    try:
+        says = ask_ssh(site.ssh.command, site.ssh.host)
+    except (NotFoundError, UsageError, TryLaterError) as problem:
+        walk.fault("name", problem)
+        walk.skip(LOGIN_STEPS[1:], "ssh itself cannot be asked")
+        return None
+    if not _look_from_here(walk, site.ssh, says):
+        return None
+    return _log_in(walk, site, says, tell)
+
+
+def _start_here(walk: Walk, site: Site, tell: Listener) -> Far | None:
+    try:
+        far, _ = reach_machine(site, SiteReport(), tell)
+    except HibaliError as problem:
+        walk.fault("transport", problem)
+        return None
+    walk.ok("transport", "this machine")
+    return far
+
+
+def _look_from_here(walk: Walk, ssh: SshSettings, says: dict[str, str]) -> bool:
+    """The steps that need no login; where ssh goes another way than straight, they are left to it."""
+    way = goes_straight(says)
+    if way:
+        walk.skip(LOGIN_STEPS[:2], way)
+        return True
+    host, port = ssh_address(says, ssh.host)
+    if not find_addresses(walk, host, port):
+        walk.skip(LOGIN_STEPS[1:], "the name has no address")
+        return False
+    if not connect_once(walk, host, port, greets="SSH-"):
+        walk.skip(LOGIN_STEPS[2:], "nobody answers there")
+        return False
+    return True
+
+
+def _log_in(walk: Walk, site: Site, says: dict[str, str], tell: Listener) -> Far | None:
+    assert site.ssh is not None
+    known = knows_key(says, site.ssh.host)
+    if site.ssh.auth == "gsi" and not look_at_proxy(walk, site.ssh, site.name):
+        walk.skip(LOGIN_STEPS[2:], "they need the proxy")
+        return None
+    report = SiteReport()
+    began = time.monotonic()
+    try:
+        far, logins = reach_machine(site, report, tell)
+    except HibaliError as problem:
+        _judge_failure(walk, problem, known)
+        return None
+    walk.ok("host key", "known" if known else "taken by ssh, from elsewhere than its files")
+    took = f"in {time.monotonic() - began:.1f} s" if logins else "over one that is kept"
+    walk.ok("login", f"{far.facts().get('user') or 'you'} {took}")
+    if report.facts.get("transport") == "sftp" and site.ssh.transport == "auto":
+        walk.warn(
+            "transport",
+            f"hibali's agent cannot start there ({site.ssh.python} by ssh), SFTP is used: slower, and proofs read back",
+            f'Name a python3 of 3.6 or later in config.toml: [sites.{site.name}.ssh] python = "/usr/bin/python3"',
+        )
+    elif report.facts.get("transport") == "sftp":
+        walk.ok("transport", "SFTP, as configured")
+    else:
+        facts = far.facts()
+        walk.ok("transport", f"agent under python {facts.get('python', '')} at {facts.get('host', '')}")
+    return far
+
+
+def _judge_failure(walk: Walk, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
+    if problem.code == "host-key":
+        walk.fault("host key", problem)
+        walk.skip(LOGIN_STEPS[3:], "the host's key is not agreed upon")
+        return
+    if known is not False:
+        walk.ok("host key", "known" if known else "nobody can tell before a login")
+    else:
+        walk.warn(
+            "host key", "in none of ssh's files", "Log in once by hand, and check the key with the site."
+        )
+    if isinstance(problem, AccessError) or problem.code in _OF_LOGINS:
+        walk.fault("login", problem)
+        walk.skip(LOGIN_STEPS[4:], "there is no login")
+        return
+    walk.ok("login", "accepted")
+    walk.fault("transport", problem)
+
+
+PATIENCE_SECONDS = 300.0  # in the queue: longer, and the job is taken back
+_DESCRIPTOR = b"""{
+ "name": "hibali-doctor", "tool-version": "1", "schema-version": "0.5",
+ "description": "Says where it ran.",
+ "command-line": "hostname >[OUT]",
+ "inputs": [{"id": "out", "name": "out", "type": "String", "value-key": "[OUT]", "optional": true, "default-value": "host.txt"}],
+ "output-files": [{"id": "host", "name": "host", "path-template": "[OUT]"}]
+}"""
+
+
+def foretold_script(site: Site) -> str:
+    """The script of such a job, as it would be submitted."""
+    return show_prepared(_request(site), new_identifier()).job_script
+
+
+def run_job(
+    walk: Walk,
+    site: Site,
+    far: Far,
+    open_far: Callable[[], Far],
+    tell: Listener,
+    patience: float = PATIENCE_SECONDS,
+) -> None:
+    """The step `job`; its folder is removed again, and the work folder where it was not there before."""
+    book = Book()
+    work = far.expand(work_path(site))
+    is_new = far.stat(work) is None
+    run: Run | None = None
+
+    def began(begun: Run) -> None:
+        nonlocal run
+        run = begun
+
+    try:
+        run = launch(_request(site), far, book, Synchroniser(), began=began, tell=tell)
+        run = _follow(run, site, far, book, patience)
+        _judge(walk, run, patience)
+    except HibaliError as problem:
+        walk.fault("job", problem)
+    finally:
+        if run is not None:
+            _remove(book.load(run.id), site, far, open_far, book)
+        if is_new:
+            with contextlib.suppress(HibaliError):
+                folders = [work + b"/" + name for name in (b"runs", b"cache", b"images")]
+                far.run([b"rmdir", b"--", *folders, work])  # only what is empty goes
+
+
+def _request(site: Site) -> Request:
+    """Without a container: whatever image it would take, the site need not have it."""
+    pipeline = read_descriptor(_DESCRIPTOR, "hibali doctor")
+    site = replace(site, container="bare", fast=None)
+    return Request(
+        pipeline=pipeline,
+        invocation=check_invocation(pipeline, {}),
+        inputs=(),
+        places=(),
+        identities=(),
+        site=site,
+        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
+        container=load_container("bare"),
+        name="doctor",
+        new=True,
+        wanted=Resources(seconds=60),
+    )
+
+
+def _follow(run: Run, site: Site, far: Far, book: Book, patience: float) -> Run:
+    """The run when it has ended, or when patience is over."""
+    began = time.monotonic()
+    wait = 0.2 if run.scheduler == "direct" else 1.0
+    while not run.state.ended and time.monotonic() - began < patience:
+        pause(wait)
+        wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
+        [run] = update(far, load_scheduler(run.scheduler), book, [run])
+    return run
+
+
+def _judge(walk: Walk, run: Run, patience: float) -> None:
+    if run.state is State.SUCCEEDED:
+        walk.ok("job", f"{run.job} ran at {run.host or 'the site'} and is removed again")
+    elif run.state.ended:
+        why = run.reason or run.native or f"exit code {run.exit_code}"
+        hint = f"See what it was: hibali runs show {run.id}"
+        walk.fault(
+            "job",
+            IncompleteError(
+                "job-failed", f"a job of one minute ended {run.state}: {why}", about=run.id, hint=hint
+            ),
+        )
+    else:
+        why = f" ({run.reason})" if run.reason else ""
+        walk.warn(
+            "job",
+            f"{run.job} is {run.state} after {patience:.0f} s{why}, and was taken back",
+            "The queue is long, or no node takes such a job: name another partition or account in config.toml.",
+        )
+
+
+def _remove(run: Run, site: Site, far: Far, open_far: Callable[[], Far], book: Book) -> None:
+    if not run.state.ended:
+        with contextlib.suppress(HibaliError):
+            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run)
+        for _ in range(10):
+            if run.state.final:
+                break
+            pause(1.0)
+            with contextlib.suppress(TryLaterError):
+                [run] = update(far, load_scheduler(run.scheduler), book, [run])
+    with contextlib.suppress(HibaliError):
+        clean_run(far, site, book, run, Wanted(all_ended=True))
+        book.note(run.id, "reported")
+
+
+MACHINE_STEPS = ("roots", "writes", "clock", "room", "scheduler", "container")
 _CLOCK_SECONDS = 5.0  # leases are renewed every few seconds
 _LITTLE_BYTES = 1024**3
 _LITTLE_INODES = 10_000
@@ -40,8 +276,8 @@ def look_at_machine(walk: Walk, site: Site, far: Far) -> None:
         _ask_container(walk, site, far)
     except HibaliError as problem:  # the line was lost half-way
         done = {step.name for step in walk.steps}
-        left = [name for name in STEPS if name not in done]
-        walk.fault(left[0] if left else STEPS[-1], problem)
+        left = [name for name in MACHINE_STEPS if name not in done]
+        walk.fault(left[0] if left else MACHINE_STEPS[-1], problem)
         walk.skip(left[1:], "the machine was lost")
 
 
@@ -213,8 +449,6 @@ def _ask_once(site: Site, far: Far, scheduler: Scheduler, words: tuple[str, ...]
 
 def _foretell(site: Site, far: Far) -> str:
     """When a small job with the site's account and partition would start; what the scheduler refuses it with is raised."""
-    from runs.doctor.job import foretold_script
-
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
     words = scheduler.start_words() if isinstance(scheduler, Foretells) else ()
     if not words or not isinstance(scheduler, Foretells) or not isinstance(far, KnowsPrograms):

@@ -6,15 +6,87 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from hibali import shell
-from hibali.errors import NotFoundError, TryLaterError, UsageError
-from hibali.proposals.ssh_config import read_told
+from hibali import subprocesses as shell
+from hibali.config.importers import read_told
+from hibali.config.model import Site, SshSettings
+from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
+from hibali.events import Listener
+from hibali.plugins import load
+from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from runs.doctor.walk import Walk
+
+
+class Verdict(StrEnum):
+    """How a step ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+    NOT_TRIED = "not-tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: what was found, and what to do where that is not as it should be; `problem` is there for a fault."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+    problem: HibaliError | None = None
+
+
+@dataclass(slots=True)
+class Walk:
+    """The steps so far; `tell` hears of each as soon as it is over."""
+
+    tell: Callable[[Step], None]
+    steps: list[Step] = field(default_factory=list)
+
+    def ok(self, name: str, found: str) -> None:
+        """It is as it should be."""
+        self._add(Step(name, Verdict.OK, found))
+
+    def warn(self, name: str, found: str, fix: str) -> None:
+        """It works, and somebody should know."""
+        self._add(Step(name, Verdict.WARNING, found, fix))
+
+    def fault(self, name: str, problem: HibaliError) -> None:
+        """It does not work."""
+        about = f"{problem.about}: " if problem.about else ""
+        self._add(Step(name, Verdict.FAULT, f"{about}{problem.message}", problem.hint, problem))
+
+    def skip(self, names: Sequence[str], because: str) -> None:
+        """They were not tried."""
+        for name in names:
+            self._add(Step(name, Verdict.NOT_TRIED, because))
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(step)
+        self.tell(step)
+
+    def has_fault(self, name: str) -> bool:
+        """Whether a step of this name failed."""
+        return any(step.name == name and step.verdict is Verdict.FAULT for step in self.steps)
+
+    def worst(self) -> HibaliError | None:
+        """The problem that stands for all: access first, because waiting does not heal it; then what may pass; None without a fault."""
+        problems = [step.problem for step in self.steps if step.problem is not None]
+        return min(problems, key=_order, default=None)
+
+
+def _order(problem: HibaliError) -> int:
+    if isinstance(problem, AccessError):
+        return 0
+    return 1 if isinstance(problem, TryLaterError) else 2
+
 
 _SECONDS = 10.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2
@@ -151,3 +223,86 @@ def missing_program(site: str, program: str) -> NotFoundError:
         about=site,
         hint="Set PATH in the account's start-up file that non-interactive shells read.",
     )
+
+
+_GRIDFTP_PORT = 2811  # IANA: gsiftp
+
+
+def look_beside(walk: Walk, site: Site, tell: Listener) -> None:
+    """The steps of whatever the site has; no login by ssh is made."""
+    if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
+        _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
+    if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
+        _look_at_gridftp(walk, site.ssh, site.gridftp.url)
+    if site.globus is not None and site.globus.client is not None:
+        look_at_collection(walk, site, tell)
+
+
+def look_at_proxy(walk: Walk, ssh: SshSettings, about: str) -> bool:
+    """The step `proxy`, once; returns whether it is good for a login, as far as can be told."""
+    if any(step.name == "proxy" for step in walk.steps):
+        return not walk.has_fault("proxy")
+    try:
+        left = seconds_left(ready_proxy(ssh.proxy, about=about).path)
+    except HibaliError as problem:
+        if isinstance(problem, NotFoundError) and ssh.auth != "gsi" and ssh.proxy.make == "no":
+            walk.skip(
+                ["proxy"], "the tools that look at proxies are missing; the copying program does without"
+            )
+            return True
+        walk.fault("proxy", problem)
+        return False
+    walk.ok("proxy", f"valid for {show_time(left)}")
+    return True
+
+
+def _look_at_data_host(walk: Walk, ssh: SshSettings, host: str) -> None:
+    """Its name, connection and key: data comes by logins of its own, which are not made here."""
+    step = "data host"
+    try:
+        says = ask_ssh(ssh.command, host)
+    except HibaliError as problem:
+        walk.fault(step, problem)
+        return
+    way = goes_straight(says)
+    if way:
+        walk.skip([step], way)
+        return
+    address, port = ssh_address(says, host)
+    found = greeted(walk, address, port, greets="SSH-", step=step)
+    if not found:
+        return
+    if knows_key(says, host) is False:
+        hint = "Log in once by hand, and check the key with the site."
+        walk.warn(step, f"{found}; its host key is in none of ssh's files", hint)
+    else:
+        walk.ok(step, found)
+
+
+def _look_at_gridftp(walk: Walk, ssh: SshSettings, url: str) -> None:
+    """Its proxy, and whether a server greets there; a login is made when files go."""
+    parts = urlsplit(url)
+    if look_at_proxy(walk, ssh, url):
+        port = parts.port or _GRIDFTP_PORT
+        connect_once(walk, parts.hostname or "", port, greets="220", step="gridftp")
+    else:
+        walk.skip(["gridftp"], "it needs the proxy")
+
+
+def look_at_collection(walk: Walk, site: Site, tell: Listener) -> None:
+    """Whether Globus lets us in, and whether the collection shows what it holds."""
+    facts: dict[str, str | int | bool] = {}
+    try:
+        load("transfers.stores", "globus").check(site, facts, tell=tell)
+    except HibaliError as problem:
+        if "globus login" not in facts or (
+            isinstance(problem, AccessError) and "globus collection" not in facts
+        ):
+            walk.fault("globus login", problem)
+            walk.skip(["collection"], "there is no login at Globus")
+            return
+        walk.ok("globus login", str(facts["globus login"]))
+        walk.fault("collection", problem)
+        return
+    walk.ok("globus login", str(facts["globus login"]))
+    walk.ok("collection", f"{facts['globus collection']}, shows {facts['globus folder']}")

@@ -1,21 +1,171 @@
-"""One visit to a site, whatever its kind."""
+"""An object store, from its name to what its server checks of what is written."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from urllib.parse import urlsplit
 
-from hibali.errors import HibaliError
+from hibali.config.model import Site
+from hibali.config.settings import require_built, require_built_for_runs
+from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
 from hibali.plugins import load
-from hibali.settings import require_built, require_built_for_runs
-from hibali.sites import Site
-from runs import courtesy
-from runs.doctor import bucket, machine
-from runs.doctor.beside import look_at_collection, look_beside
-from runs.doctor.login import reach
-from runs.doctor.network import connect_once, find_addresses
-from runs.doctor.walk import Walk
+from runs import rate_limits as courtesy
+from runs.doctor import machine
+from runs.doctor.machine import reach
+from runs.doctor.network import Walk, connect_once, find_addresses, look_at_collection, look_beside
+from transfers.stores.s3.credentials import CredentialSource, find_endpoint
+from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.store import S3Store
+
+STEPS = ("name", "connection", "endpoint", "credentials", "clock", "bucket", "writes")
+_CLOCK_SECONDS = 60.0
+_OF_CREDENTIALS = frozenset({"bad-credentials", "expired", "no-credentials", "no-such-profile"})
+_OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
+
+
+def look_at_bucket(walk: Walk, site: Site, tell: Listener) -> None:
+    """All steps; the small objects that are written are removed again."""
+    assert site.s3 is not None
+    try:
+        endpoint = find_endpoint(site.s3, site.name)
+    except HibaliError as problem:
+        walk.fault("endpoint", problem)
+        walk.skip([name for name in STEPS if name != "endpoint"], "the endpoint is not usable")
+        return
+    if not _look_from_here(walk, endpoint.url):
+        return
+    source = CredentialSource(site.s3, site.name)
+    try:
+        keys = source.current()
+    except HibaliError as problem:
+        walk.skip(["endpoint"], "nothing can be signed")
+        walk.fault("credentials", problem)
+        walk.skip(STEPS[4:], "there are no credentials")
+        return
+    bucket = site.s3.bucket or ""
+    about = f"{site.name}:{bucket}" if bucket else site.name
+    requests = Requests(endpoint, source, bucket, about, tell)
+    try:
+        _look_inside(walk, site, requests, "signed" if keys else "anonymous")
+    finally:
+        requests.close()
+
+
+def _look_from_here(walk: Walk, url: str) -> bool:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    proxy = os.environ.get(f"{parts.scheme}_proxy") or os.environ.get(f"{parts.scheme.upper()}_PROXY")
+    if proxy:
+        walk.skip(STEPS[:2], "requests go through the proxy of this account")
+        return True
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if not find_addresses(walk, host, port):
+        walk.skip(STEPS[1:], "the name has no address")
+        return False
+    if not connect_once(walk, host, port):
+        walk.skip(STEPS[2:], "nobody answers there")
+        return False
+    return True
+
+
+def _look_inside(walk: Walk, site: Site, requests: Requests, access: str) -> None:
+    assert site.s3 is not None
+    try:
+        answer, listed = _ask(requests)
+    except HibaliError as problem:
+        _judge_failure(walk, problem, requests.endpoint.url, access)
+        return
+    walk.ok("endpoint", f"{requests.endpoint.url}, region {requests.endpoint.region}")
+    walk.ok("credentials", access)
+    _judge_clock(walk, answer)
+    if not requests.bucket:
+        walk.ok("bucket", "none is named: paths begin with one")
+        walk.skip(STEPS[6:], "no bucket is named")
+        return
+    if listed:
+        walk.ok("bucket", requests.bucket)
+    else:
+        walk.warn(
+            "bucket", f"{requests.bucket} may not be listed", "Ask the bucket's owner for s3:ListBucket."
+        )
+    _try_writing(walk, site, requests)
+
+
+def _ask(requests: Requests) -> tuple[Answer, bool]:
+    """One page of one name, with an answer whose body has a reason; and whether it was given."""
+    query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
+    try:
+        return requests.ask("GET", query=query), True
+    except AccessError as problem:
+        if problem.code != "denied":
+            raise
+        return requests.ask("GET", query=query, accept=(403,)), False
+
+
+def _judge_failure(walk: Walk, problem: HibaliError, url: str, access: str) -> None:
+    if problem.code in _OF_CREDENTIALS:
+        walk.ok("endpoint", url)
+        walk.fault("credentials", problem)
+        walk.skip(STEPS[4:], "the credentials are not accepted")
+    elif problem.code == "clock-skew":
+        walk.ok("endpoint", url)
+        walk.skip(["credentials"], "signatures hold the time")
+        walk.fault("clock", problem)
+        walk.skip(STEPS[5:], "nothing that is signed now is believed")
+    elif problem.code in _OF_BUCKETS:
+        walk.ok("endpoint", url)
+        walk.ok("credentials", access)
+        walk.skip(["clock"], "there was no answer to compare with")
+        walk.fault("bucket", problem)
+        walk.skip(STEPS[6:], "there is no bucket")
+    else:
+        walk.fault("endpoint", problem)
+        walk.skip(STEPS[3:], "the endpoint does not answer")
+
+
+def _judge_clock(walk: Walk, answer: Answer) -> None:
+    told = answer.seconds
+    if told is None:
+        walk.skip(["clock"], "the server tells no time")
+        return
+    apart = told - time.time()
+    if abs(apart) < _CLOCK_SECONDS:
+        walk.ok("clock", "as here")
+    else:
+        words = f"the server is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} this machine"
+        walk.warn(
+            "clock",
+            words,
+            "Set the clock of this machine (timedatectl): from 15 minutes on nothing is accepted.",
+        )
+
+
+def _try_writing(walk: Walk, site: Site, requests: Requests) -> None:
+    assert site.s3 is not None
+    store = S3Store(requests, site.name, site.s3.prefix.strip("/").encode())
+    try:
+        seen = store.probe(again=True)
+    except HibaliError as problem:
+        walk.fault("writes", problem)
+        return
+    if not seen.writable:
+        walk.warn(
+            "writes",
+            "nothing may be written there",
+            "Ask the bucket's owner for s3:PutObject, if it is to be.",
+        )
+    elif not seen.proves:
+        words = "the server compares no sha256: the proof of what is sent is claimed at best"
+        walk.warn("writes", words, f"See docs/proof.md, and what it does: hibali sites check {site.name}")
+    elif not seen.locks:
+        words = "the server knows no conditional writes: two hibali may write at a time"
+        walk.warn("writes", words, f"See what it does: hibali sites check {site.name}")
+    else:
+        walk.ok("writes", "hashed by the server, with locks")
+
 
 _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
@@ -31,7 +181,7 @@ def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
     walk.ok("settings", f"{site.name} is of kind {site.kind}")
     courtesy.start_afresh(site)
     if site.kind == "s3":
-        bucket.look_at_bucket(walk, site, tell)
+        look_at_bucket(walk, site, tell)
     elif site.kind == "url":
         _look_at_web(walk, site, tell)
     elif site.kind == "globus":
@@ -44,7 +194,7 @@ def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
 def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
     found = reach(walk, site, tell)
     if found is None:
-        walk.skip([*machine.STEPS, *(["job"] if job else [])], "the machine was not reached")
+        walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
     with contextlib.closing(courtesy.counted(found, site.name)) as far:
         machine.look_at_machine(walk, site, far)
@@ -59,7 +209,7 @@ def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> No
         except HibaliError as problem:
             walk.fault("job", problem)
             return
-        from runs.doctor.job import run_job
+        from runs.doctor.machine import run_job
 
         run_job(walk, site, far, lambda: courtesy.reach(site, tell), tell)
 

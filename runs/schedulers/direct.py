@@ -11,7 +11,7 @@ from datetime import datetime
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
@@ -23,11 +23,186 @@ from runs.scheduler import (
     Submitted,
     Unclear,
     check_job_id,
+    cores_of_a_node,
     task_number,
 )
-from runs.schedulers.batch_words import cores_of_a_node
-from runs.schedulers.direct_launch import CANCEL, LAUNCH, LEADER, RELEASE, STATUS
-from transfers.far import Finished
+from transfers.remote.host import Finished
+
+# Words come in as arguments and are never read as shell text.
+_HERE = r"""
+boot=$(head -c 8 /proc/sys/kernel/random/boot_id 2>/dev/null)
+host=$(uname -n | tr -cd 'A-Za-z0-9._-')
+"""
+# Whether the process of an id (PID:STARTTICKS:BOOT:HOST, of this very host) is there and no zombie.
+_RUNS = r"""
+runs() (
+  pid=${1%%:*}; rest=${1#*:}; ticks=${rest%%:*}; rest=${rest#*:}
+  [ "${rest%%:*}" = "$boot" ] && read -r stat 2>/dev/null </proc/"$pid"/stat || exit 1
+  set -f; set -- ${stat##*) }
+  [ "${20}" = "$ticks" ] && case $1 in Z|X|x) exit 1 ;; esac
+)
+"""
+
+# The leader of the session and of its process group: its number is the job's. It tells its id before anything else, so
+# that the launcher can wait for exactly that and leave; then it waits for others or for being let go, and becomes the job,
+# or stays to run the tasks of an array, some at a time, and to end what takes too long.
+LEADER = (
+    r"""
+boot=$1 host=$2 tasks=$4 hold=$5; shift 5
+after=$*
+read -r stat </proc/$$/stat || exit 66
+set -f; set -- ${stat##*) }; id="$$:${20}:$boot:$host"; set +f
+if [ -n "$hold$after" ]; then echo "${hold:+on hold }${after:+after $after}" >queued || exit 66; fi
+printf '%s\n' "$id"
+exec >>scheduler.log 2>&1
+"""
+    + _RUNS
+    + r"""
+cores=1 time=0
+while read -r word option rest; do
+  case $word:$option in
+    "#DIRECT:--cores="*) cores=${option#*=} ;;
+    "#DIRECT:--time="*) time=${option#*=} ;;
+    "#"*) ;;
+    *) break ;;
+  esac
+done <job.sh
+
+# One on another host cannot be seen: its record says that it is over, of an array those of all its tasks.
+all_over() {
+  while read -r task; do [ -e "$1/../../tasks/$task/exit.json" ] || return 1; done <"$1/tasks"
+}
+is_over() {
+  [ "${1##*:}" != "$host" ] || { ! runs "$1"; return; }
+  for each in ../*/started/job ../*/chunks/*/started/job; do
+    read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
+    each=${each%/started/job}
+    if [ -f "$each/tasks" ]; then all_over "$each"; else [ -e "$each/exit.json" ]; fi && return
+  done
+  return 1
+}
+for before in $after; do until is_over "$before"; do sleep 1; done; done
+[ -z "$hold" ] || until [ -e released ]; do sleep 1; done
+[ -z "$hold$after" ] || rm -f queued
+if [ -n "$after" ]; then HIBALI_AFTER=$(printf '%s' "$after" | tr ' ' /); export HIBALI_AFTER; fi
+[ "$tasks:$time" != 0:0 ] || exec /bin/sh ./job.sh "$id"
+
+stop=
+trap 'stop=1' TERM INT HUP
+descendants() {
+  for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do echo "$child"; descendants "$child"; done
+}
+# The script is told first, so that it knows what became of the tool it waits for; only what does not listen is killed.
+end_late() {
+  trap 'kill "$clock" 2>/dev/null; exit' TERM INT HUP
+  sleep "$time" & clock=$!
+  wait "$clock"
+  kill -TERM "$1" $(descendants "$1") 2>/dev/null
+  sleep 10 & clock=$!
+  wait "$clock"
+  kill -KILL $(descendants "$1") 2>/dev/null
+}
+run() {
+  if [ "$time" = 0 ]; then /bin/sh ./job.sh "$@"; return; fi
+  /bin/sh ./job.sh "$@" & job=$!
+  end_late "$job" & late=$!
+  wait "$job"
+  code=$?
+  while [ -n "$stop" ] && kill -0 "$job" 2>/dev/null; do wait "$job"; code=$?; done
+  kill "$late" 2>/dev/null
+  wait "$late"
+  return "$code"
+}
+if [ "$tasks" = 0 ]; then run "$id"; exit; fi
+
+# Whoever makes a task's file runs it.
+mkdir array || exit 75
+echo "$tasks" >array/tasks
+worker() {
+  trap 'stop=1' TERM INT HUP
+  set -C
+  number=0
+  while [ -z "$stop" ] && [ "$number" -lt "$tasks" ]; do
+    number=$((number+1))
+    if true 2>/dev/null >"array/$number"; then
+      run "$id" "$number"
+      true >"array/$number.over"
+    fi
+  done
+}
+many=$(( $(nproc 2>/dev/null || grep -c '^processor' /proc/cpuinfo) / cores ))
+[ "$many" -ge 1 ] || many=1
+[ "$many" -le "$tasks" ] || many=$tasks
+while [ "$many" -gt 0 ]; do worker & many=$((many-1)); done
+wait
+[ -z "$stop" ] || wait
+"""
+)
+
+# $1 is LEADER, $2 the run's folder, then the number of tasks, `hold` or nothing, and the ids to wait for.
+LAUNCH = (
+    _HERE
+    + r"""
+leader=$1; shift
+cd -- "$1" || exit 65
+exec 2>&1
+job=$(setsid /bin/sh -c "$leader" hibali "$boot" "$host" "$@" </dev/null 2>>scheduler.log &)
+[ -n "$job" ] || { echo "the process did not start"; exit 67; }
+printf '%s\n' "$job"
+"""
+)
+
+# One line for each id: what it does, and for an array `NUMBER+` for each task that runs, `NUMBER.` for each that is over.
+STATUS = (
+    _HERE
+    + _RUNS
+    + r"""
+for id; do
+  if [ "${id##*:}" != "$host" ]; then echo "$id elsewhere"; continue; fi
+  if ! runs "$id"; then echo "$id gone"; continue; fi
+  folder=/proc/${id%%:*}/cwd
+  if read -r why 2>/dev/null <"$folder/queued"; then echo "$id queued $why"; continue; fi
+  told=
+  if read -r tasks 2>/dev/null <"$folder/array/tasks"; then
+    told=" of $tasks"
+    number=0
+    while [ "$number" -lt "$tasks" ]; do
+      number=$((number+1))
+      if [ -e "$folder/array/$number.over" ]; then told="$told $number."
+      elif [ -e "$folder/array/$number" ]; then told="$told $number+"
+      fi
+    done
+  fi
+  echo "$id running$told"
+done
+"""
+)
+
+# TERM to its process group, and KILL after five seconds.
+CANCEL = (
+    _HERE
+    + _RUNS
+    + r"""
+if [ "${1##*:}" != "$host" ]; then echo "the job runs on ${1##*:}, this is $host" >&2; exit 69; fi
+runs "$1" || exit 0
+pid=${1%%:*}
+kill -TERM -"$pid" 2>/dev/null
+n=0
+while runs "$1" && [ $n -lt 50 ]; do sleep 0.1; n=$((n+1)); done
+runs "$1" && kill -KILL -"$pid" 2>/dev/null
+exit 0
+"""
+)
+
+RELEASE = (
+    _HERE
+    + _RUNS
+    + r"""
+if [ "${1##*:}" != "$host" ]; then echo "the job waits on ${1##*:}, this is $host" >&2; exit 69; fi
+runs "$1" || { echo "there is no such process any more" >&2; exit 69; }
+: >"/proc/${1%%:*}/cwd/released"
+"""
+)
 
 
 class Direct(KeepsNoAccounts):
@@ -60,7 +235,7 @@ class Direct(KeepsNoAccounts):
         return ("/bin/sh", "-c", LAUNCH, job.name, LEADER, folder, f"{job.tasks:d}", hold, *job.after)
 
     def task_job(self, job: str, index: int) -> str:
-        """The process that leads an array ends with the last of its tasks (see runs.scheduler.WaitsForTasks)."""
+        """The process that leads an array ends with the last of its tasks (see runs.schedulers.base.WaitsForTasks)."""
         del index
         return job
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
@@ -18,21 +18,19 @@ from runs.scheduler import (
     Phase,
     Resources,
     Status,
-    check_directive,
-    check_plain,
-    task_number,
-)
-from runs.schedulers.batch_words import (
     Submitting,
     asks_for_cores,
+    check_directive,
     check_number,
+    check_plain,
     cores_of_a_node,
     has_option,
     no_answer,
+    task_number,
     text_lines,
     unless,
 )
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 _SUBMIT = 'script=$1; shift; exec bsub "$@" <"$script"'
 _SUBMITTING = Submitting(

@@ -14,28 +14,26 @@ from typing import Any
 
 from hibali.errors import UsageError
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
     Phase,
     Resources,
     Status,
-    check_directive,
-    check_plain,
-    task_number,
-)
-from runs.schedulers.batch_words import (
     Submitting,
     as_clock,
     asks_for_cores,
+    check_directive,
     check_number,
+    check_plain,
     cores_of_a_node,
     has_option,
     no_answer,
+    task_number,
     unless,
 )
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 _PHASES = {
     "Error": Phase.BROKEN,

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from hibali import xml_document
+from hibali import documents as xml_document
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
@@ -22,21 +22,19 @@ from runs.scheduler import (
     Phase,
     Resources,
     Status,
-    check_directive,
-    check_plain,
-    task_number,
-)
-from runs.schedulers.batch_words import (
     Submitting,
     as_clock,
     asks_for_cores,
+    check_directive,
+    check_plain,
     cores_of_a_node,
     has_option,
     no_answer,
+    task_number,
     text_lines,
     unless,
 )
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 # Jobs begin in the home folder, and qsub tells them from where it was called: so it is called from theirs. Of an
 # array PBS Professional wants at least two numbers, which may be further apart than the last one.

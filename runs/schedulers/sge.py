@@ -10,29 +10,27 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hibali import xml_document
+from hibali import documents as xml_document
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
     Phase,
     Resources,
     Status,
-    check_directive,
-    check_plain,
-)
-from runs.schedulers.batch_words import (
     Submitting,
+    check_directive,
     check_number,
+    check_plain,
     cores_of_a_node,
     has_option,
     no_answer,
     text_lines,
     unless,
 )
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 _SUBMITTING = Submitting(
     program="qsub",

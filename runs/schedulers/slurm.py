@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from hibali.text import printable
-from runs.scheduler import (
+from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
@@ -20,12 +20,14 @@ from runs.scheduler import (
     Phase,
     Resources,
     Status,
+    Submitting,
     check_directive,
     check_plain,
+    no_answer,
     task_number,
+    text_lines,
 )
-from runs.schedulers.batch_words import Submitting, no_answer, text_lines
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 _PHASES = {
     "BOOT_FAIL": Phase.BROKEN,
@@ -258,11 +260,11 @@ class Slurm:
         return ("scancel", job)
 
     def task_job(self, job: str, index: int) -> str:
-        """See runs.scheduler.WaitsForTasks."""
+        """See runs.schedulers.base.WaitsForTasks."""
         return f"{job}_{index:d}"
 
     def array_limit_words(self) -> tuple[str, ...]:
-        """See runs.sweeps.chunks.TellsArrayLimit."""
+        """See runs.sweeps.launch.TellsArrayLimit."""
         return ("scontrol", "show", "config")
 
     def read_array_limit(self, finished: Finished) -> int | None:

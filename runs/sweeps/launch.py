@@ -2,34 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
+from hibali.documents import canonical_digest
+from hibali.errors import IncompleteError
 from hibali.locations import work_path
-from hibali.ranges import write_ranges
-from hibali.strict_json import canonical_digest
-from hibali.text import path_fields
+from hibali.text import as_bytes, path_fields, printable, write_ranges
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.book import Book
-from runs.fast import marks_of_task, read_fast
-from runs.guard import Need
-from runs.job_proxy import job_proxy
-from runs.launch import Request, TaskRequest, prepare_request, shown_image, shown_inputs
-from runs.pilot.pilot import Pilot
-from runs.prepare import Input, Prepared, Started, list_inputs
-from runs.put import as_bytes
-from runs.required import FILE
-from runs.run import Run
-from runs.scheduler import Job
-from runs.script import array_script
-from runs.site_images import Staged
+from runs.containers.base import Started
+from runs.fast_storage import marks_of_task, read_fast
+from runs.images import Staged
+from runs.inputs import list_inputs
+from runs.model import Input, Pilot, Run, chunk_name
+from runs.pilot.setup import pristine, program_files
+from runs.prepare import Prepared
+from runs.records import chunk_folder, sweep_fields, sweep_of
+from runs.request import Request, TaskRequest, job_proxy, prepare_request, shown_image, shown_inputs
+from runs.schedulers.base import Job
+from runs.script import FILE, PROXY, Need, array_script
 from runs.stage import Cache
-from runs.sweeps.chunks import TellsArrayLimit, split_tasks
-from runs.sweeps.put import put_tasks
-from runs.sweeps.sweep import chunk_name, sweep_fields, sweep_of
-from transfers.far import Far
+from runs.store import Book
+from transfers.remote.host import Far, Finished, SmallFile
+
+
+@runtime_checkable
+class TellsArrayLimit(Protocol):
+    """A scheduler that can be asked how large a job array may be."""
+
+    def array_limit_words(self) -> tuple[str, ...]:
+        """The question."""
+
+    def read_array_limit(self, finished: Finished) -> int | None:
+        """The largest number of tasks of one array, numbered from 1; None where the answer does not tell."""
+
+
+def split_tasks(
+    numbers: Sequence[int], *, array_size: int, queued_jobs: int, limit: int | None = None
+) -> list[tuple[int, ...]]:
+    """The numbers in chunks, in order: none larger than `array_size`, the scheduler's `limit`, or the room in the queue.
+
+    What does not fit the queue at once goes in as room appears: chunks are then at most half of it, so that one
+    waits there while the other is at work.
+    """
+    most = max(1, min(array_size, queued_jobs if limit is None else min(limit, queued_jobs)))
+    if len(numbers) > queued_jobs:
+        most = max(1, min(most, queued_jobs // 2))
+    count = -(-len(numbers) // most)
+    size, larger = divmod(len(numbers), count) if count else (0, 0)
+    chunks = []
+    start = 0
+    for number in range(count):
+        end = start + size + (1 if number < larger else 0)
+        chunks.append(tuple(numbers[start:end]))
+        start = end
+    return chunks
+
+
+_AT_ONCE = 1000  # tasks whose files are held in memory
+_PARTIAL = b"tasks-"
+
+
+def put_tasks(
+    far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prepared]]], proxy: Callable[[], bytes]
+) -> None:
+    """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
+
+    What an earlier call left half-done is removed: no job has seen it. `proxy` makes that of each task, b"" for none.
+    """
+    final = run.folder + b"/tasks"
+    pilot = sweep_of(run).pilot
+    if far.stat(final) is not None:
+        return
+    for name in far.names(run.folder):
+        if name.startswith(_PARTIAL):
+            far.remove_tree(run.folder + b"/" + name)
+    partial = run.folder + b"/" + _PARTIAL + secrets.token_hex(8).encode("ascii")
+    far.make_folder(partial)
+    directives: dict[str, None] = {}
+    prepared = iter(prepare())
+    content = proxy()
+    while some := list(islice(prepared, _AT_ONCE)):
+        # those for fast storage differ: one job array asks for what any of its tasks needs
+        directives |= {line: None for _, each in some for line in each.directives}
+        _put_some(far, [each for _, each in some], final, partial, pristine if pilot else _no_files, content)
+    if pilot is None:
+        _put_chunks(far, run, tuple(directives))
+    else:
+        far.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
+    far.move(partial, final)
+    if far.stat(final) is None:
+        raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
+
+
+def _no_files(prepared: Prepared) -> None:
+    """A task of a job array is run once, and its folder is never made anew."""
+    del prepared
+
+
+def _put_some(
+    far: Far,
+    prepared: list[Prepared],
+    final: bytes,
+    partial: bytes,
+    remember: Callable[[Prepared], bytes | None],
+    proxy: bytes,
+) -> None:
+    def placed(path: str) -> bytes:
+        return partial + as_bytes(path).removeprefix(final)
+
+    folders: dict[bytes, None] = {}
+    files: list[SmallFile] = []
+    copies: list[tuple[bytes, bytes]] = []
+    for each in prepared:
+        top = placed(each.folder)
+        found = list(_files_of(each, placed))
+        copied = [(as_bytes(copy.source), placed(copy.target)) for copy in each.copies]
+        wanted = [top, top + b"/work", *(_above(file.path) for file in found)]
+        wanted += [_above(target) for _, target in copied]
+        for folder in wanted:
+            folders.update(dict.fromkeys(_down_to(folder, top)))
+        files += found
+        if proxy:
+            files.append(SmallFile(top + PROXY, proxy))
+        remembered = remember(each)
+        if remembered is not None:
+            files.append(SmallFile(top + b"/pristine.json", remembered))
+        copies += copied
+    far.put_all(files, list(folders))
+    far.copy_all(copies)
+
+
+def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[SmallFile]:
+    for path, content in prepared.configuration_files.items():
+        yield SmallFile(placed(f"{prepared.folder}/work/{path}"), as_bytes(content))
+    yield SmallFile(placed(prepared.command_path), as_bytes(prepared.command))
+    if prepared.fast:
+        yield SmallFile(placed(f"{prepared.folder}/fast.sh"), as_bytes(prepared.fast))
+    if prepared.required:
+        yield SmallFile(placed(f"{prepared.folder}/{FILE}"), as_bytes(prepared.required))
+    yield SmallFile(placed(f"{prepared.folder}/start"), as_bytes(prepared.start))
+
+
+def _above(path: bytes) -> bytes:
+    return path.rpartition(b"/")[0]
+
+
+def _down_to(folder: bytes, top: bytes) -> list[bytes]:
+    """The folders from `top` to this one, `top` first."""
+    found = [top]
+    for part in folder[len(top) + 1 :].split(b"/") if folder != top else ():
+        found.append(found[-1] + b"/" + part)
+    return found
+
+
+def _put_chunks(far: Far, run: Run, directives: tuple[str, ...]) -> None:
+    """The script of each job array, and which task each of its indices is."""
+    folders = [run.folder + b"/chunks"]
+    files = []
+    for chunk in sweep_of(run).chunks:
+        folder = chunk_folder(run, chunk)
+        folders.append(folder)
+        lines = "".join(f"{number:d}\n" for number in chunk.tasks)
+        files.append(SmallFile(folder + b"/tasks", lines.encode("ascii")))
+        script = array_script(run.id, chunk.number, directives)
+        files.append(SmallFile(folder + b"/job.sh", as_bytes(script), executable=True))
+    far.put_all(files, folders)
 
 
 def sweep_key(request: Request, identities: Sequence[str]) -> str:
@@ -122,7 +264,7 @@ def _stage_pilot(request: Request, run: Run, far: Far, cache: Cache) -> Pilot | 
     pilot = sweep_of(run).pilot
     if pilot is None:
         return None
-    from runs.pilot.site import stage_library
+    from runs.pilot.setup import stage_library
 
     library = stage_library(far, request.site, cache, pilot.python)
     return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
@@ -196,7 +338,7 @@ class Shown:
 
 
 def show_tasks(request: Request, run_id: str) -> Shown:
-    """See `runs.launch.show_prepared`."""
+    """See `runs.request.show_prepared`."""
     first = request.tasks[0]
     folder = f"{work_path(request.site)}/runs/{run_id}"
     where = f"tasks/{first.number}"
@@ -211,7 +353,7 @@ def show_tasks(request: Request, run_id: str) -> Shown:
     limits = request.site.limits
     numbers = [task.number for task in request.tasks]
     if request.allocations:
-        from runs.pilot.put import allocation_texts
+        from runs.pilot.setup import allocation_texts
 
         pilot = Pilot("python3", directives=prepared.directives)
         texts = allocation_texts(run_id, 1, numbers, pilot)

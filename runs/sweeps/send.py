@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
+from hibali.config.model import Limits
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.sites import Limits
-from runs.book import Book
-from runs.courtesy import courteous
-from runs.pilot.pilot import Pilot
-from runs.put import as_text
-from runs.queued import Queued, holder_of
-from runs.room import take_room
-from runs.run import Run
-from runs.scheduler import Job, NotSubmitted, Scheduler
-from runs.submit import Submission, submit_once
-from runs.sweeps.sweep import Chunk, chunk_folder, chunk_name, sweep_of
-from transfers.far import Far
+from hibali.text import as_text, write_ranges
+from runs.model import Chunk, Pilot, Run, chunk_name
+from runs.rate_limits import courteous
+from runs.records import chunk_folder, sweep_of
+from runs.schedulers.base import Job, NotSubmitted, Scheduler
+from runs.send import take_room
+from runs.store import Book, Queued, holder_of
+from runs.submit import Submission, find_job, submit_once
+from transfers.remote.host import Far
 
 
 def send_chunks(
@@ -94,10 +92,50 @@ def _nothing() -> None:
 
 
 def _put_allocation(far: Far, run: Run, chunk: Chunk, pilot: Pilot) -> None:
-    from runs.pilot.put import allocation_texts, put_allocation
+    from runs.pilot.setup import allocation_texts, put_allocation
 
     put_allocation(far, chunk_folder(run, chunk), allocation_texts(run.id, chunk.number, chunk.tasks, pilot))
 
 
 def _waiting(run: Run) -> int:
     return sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
+
+
+def goes_on(run: Run) -> bool:
+    """Whether there is something to submit of a sweep: what waits for room, or one more allocation of its pilot."""
+    return run.sweep is not None and not run.cancelled and bool(run.sweep.unsent() or run.sweep.unfinished())
+
+
+def go_on(
+    far: Far,
+    scheduler: Scheduler,
+    book: Book,
+    run: Run,
+    limits: Limits,
+    tell: Listener = ignore,
+    *,
+    look: bool = True,
+) -> Run:
+    """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
+    with book.claim(run.key, tell=tell):
+        run = book.load(run.id)
+        if goes_on(run):
+            run = _begin_next(far, book, run, tell)
+            run = send_chunks(far, scheduler, book, run, limits, tell=tell, look=look)
+    return run
+
+
+def _begin_next(far: Far, book: Book, run: Run, tell: Listener) -> Run:
+    """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
+    sweep = sweep_of(run)
+    left = sweep.unfinished()
+    if not left:
+        return run
+    last = sweep.chunks[-1]
+    job = find_job(far, chunk_folder(run, last))
+    if job is not None and job not in last.jobs:
+        return book.note(run.id, "chunk", {"chunk": last.number, "job": job})
+    run = book.note(run.id, "allocation", {"tasks": write_ranges(left)})
+    Queued(run.site).keep(holder_of(run.id, last.number), 0)
+    tell(Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one"))
+    return run

@@ -13,15 +13,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hibali.errors import UsageError
-from hibali.ledger import write_atomic
+from hibali.documents import line_of_json
+from hibali.errors import RefusedError, TryLaterError, UsageError
+from hibali.files import write_atomic
 from hibali.locations import Location
-from hibali.strict_json import line_of_json
 from hibali.system_errors import reason_of
 from hibali.text import path_fields
-from runs.run import Run
-from runs.sweeps.sweep import sweep_of
-from transfers.places import open_store
+from registry.invocation import Invocation, check_invocation
+from registry.parameters import Row, check_tasks
+from registry.pipeline import Pipeline
+from runs.inputs import list_inputs
+from runs.model import NOT_WELL, Input, Run
+from runs.records import sweep_of
+from runs.request import TaskRequest
+from runs.store import Book
+from runs.sweeps.launch import files_of
+from transfers.stores.open_store import open_store
 
 _FORMULA = (
     "=",
@@ -190,3 +197,70 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
         return {entry.path: digest for entry, digest, _ in store.digest(iter(entries)) if digest is not None}
     finally:
         store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What was asked for: the answers of all, and of each task (none for a single run); `known` has where each file lay.
+
+    `asked` is how the line was typed (runs.dataset).
+    """
+
+    invocation: Invocation
+    tasks: tuple[TaskRequest, ...]
+    files: tuple[Input, ...]
+    known: Mapping[str, str]
+    asked: Mapping[str, Any]
+
+
+def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
+    """The numbers of the tasks to run again, 0 for a run that is no sweep; with `failed` those that failed, were cancelled or are LOST.
+
+    They keep their numbers. Raises `TryLaterError` where that cannot be said yet.
+    """
+    if run.sweep is None:
+        chosen: tuple[int, ...] = (0,) if not failed or run.state in NOT_WELL else ()
+    else:
+        chosen = run.sweep.in_state(*NOT_WELL) if failed else tuple(run.sweep.tasks)
+    if not run.state.ended and not (failed and chosen):
+        raise TryLaterError(
+            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+        )
+    return chosen
+
+
+def read_again(run: Run, book: Book, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
+    """What the ledger has of these tasks of a run. Raises `RefusedError` where its pipeline is another one by now."""
+    if pipeline.digest != run.pipeline_digest:
+        raise RefusedError(
+            "other-pipeline",
+            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            about=run.pipeline,
+            hint="Add the descriptor that was run again.",
+        )
+    begun = next(record for record in book.records(run.id) if record.get("kind") == "prepared")
+    answers = begun["invocation"]
+    asked = begun.get("asked") or {}
+    if run.sweep is None:
+        invocation = check_invocation(pipeline, answers)
+        files = list_inputs(invocation)
+        known = _places(begun, [each.text for each in files])
+        return Again(invocation, (), tuple(files), known, asked)
+    rows = [Row(run.sweep.values(number)) for number in numbers]
+    found = check_tasks(pipeline, answers, rows)
+    tasks = tuple(
+        TaskRequest(number, row.values, invocation)
+        for number, row, invocation in zip(numbers, rows, found, strict=True)
+    )
+    return Again(
+        Invocation(dict(answers), dict(answers)), tasks, tuple(files_of(tasks)), _places(begun, ()), asked
+    )
+
+
+def _places(begun: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:
+    """Where each file lay: a relative path was meant from another folder, perhaps."""
+    recorded = begun.get("inputs") or []
+    known = {str(each["text"]): str(each["location"]) for each in recorded if "text" in each}
+    if not known and len(recorded) == len(texts):
+        known = {text: str(each["location"]) for text, each in zip(texts, recorded, strict=True)}
+    return known

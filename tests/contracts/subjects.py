@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.locations import Location, read_location
 from hibali.plugins import built_in_words
-from hibali.settings import load_sites
 from tests.services.processes import free_port
 from tests.support.places import (
     OBJECT_STORES,
@@ -28,8 +28,8 @@ from tests.support.places import (
 )
 from tests.support.trees import Tree
 from transfers.entry import Entry
-from transfers.places import open_store
-from transfers.store import Store, is_partial_name
+from transfers.stores.base import Store, is_partial_name
+from transfers.stores.open_store import open_store
 
 SITE = "site"
 ROOT = "data set/target"

@@ -13,15 +13,8 @@ import pytest
 from hibali.errors import RefusedError, UsageError
 from hibali.plugins import built_in_words
 from registry.pipeline import Container as Wanted
-from runs.container import (
-    Bind,
-    Container,
-    Task,
-    check_environment,
-    load_container,
-    read_options,
-)
-from transfers.far import Finished
+from runs.containers.base import Bind, Container, Task, check_environment, load_container, read_options
+from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"

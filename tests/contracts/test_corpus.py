@@ -17,13 +17,13 @@ import jsonschema
 import pytest
 
 from hibali.errors import HibaliError, UsageError
+from registry.boutiques_schema import find_refusals, find_shape_problems
 from registry.command_line import build_command_line, render_script
 from registry.descriptor import find_problems, read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
-from registry.problem import DescriptorError, InvocationError
-from registry.reference import find_refusals, find_shape_problems
+from registry.problems import DescriptorError, InvocationError
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, Item, read_corpus
 

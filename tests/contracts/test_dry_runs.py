@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
+from hibali.config.settings import Settings, parse_settings
 from hibali.errors import HibaliError
-from hibali.settings import Settings, parse_settings
 from hibali_cli.launching import make_request
 from registry.descriptor import read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.inputs import locate_inputs
-from runs.launch import show_prepared
+from runs.request import show_prepared
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, read_corpus
 from tests.properties.descriptors import make_document, question

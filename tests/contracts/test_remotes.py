@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
-from registry.deprecation import Deprecation
+from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
-from registry.image_record import write_record
-from registry.remote import LARGEST_FILE, PUBLISHED, Meeting, Remote
+from registry.images.record import write_record
+from registry.remotes.base import LARGEST_FILE, PUBLISHED, Meeting, Remote
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.signature import sign, signed_text
-from runs.catalogue_remote import PlaceRemote
+from runs.site_remotes import PlaceRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
 from tests.support.lacking import lacks
 from tests.support.trees import make_tree
-from transfers import small_files
-from transfers.stores.s3_requests import Answer, Requests
-from transfers.stores.s3_store import S3Store
+from transfers import single_files as small_files
+from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.store import S3Store
 
 PLACE = "shared pipelines/lab"
 Files = dict[str, bytes]
@@ -367,7 +367,7 @@ def test_one_new_version_moves_only_that_one(
         counted.append(Counted(small_files.open_small_files(*words, **more)))
         return counted[-1]
 
-    monkeypatch.setattr("runs.catalogue_remote.open_small_files", open_counted)
+    monkeypatch.setattr("runs.site_remotes.open_small_files", open_counted)
     a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
     for number in range(12):
         a.catalogue.add(raw(f"tool-{number}", description=os.urandom(500).hex()))

@@ -12,7 +12,7 @@ import pytest
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import built_in_words
-from runs.scheduler import (
+from runs.schedulers.base import (
     Job,
     NotSubmitted,
     Phase,
@@ -23,7 +23,7 @@ from runs.scheduler import (
     check_job_id,
     load_scheduler,
 )
-from transfers.far import Finished
+from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
 # How each says that it knows none of the jobs it was asked for.

@@ -9,8 +9,8 @@ import pytest
 
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from transfers.entry import Entry, Kind
-from transfers.places import open_store
-from transfers.store import Adjustment, Problem
+from transfers.stores.base import Adjustment, Problem
+from transfers.stores.open_store import open_store
 
 
 @pytest.fixture(params=store_servers())

@@ -21,8 +21,8 @@ from tests.services.session import REPOSITORY
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
 from transfers.entry import Entry, Kind, Proof
-from transfers.packing import group_units
-from transfers.store import Item, Landed, Payload, Store, Unit
+from transfers.pipeline.batches import group_units
+from transfers.stores.base import Item, Landed, Payload, Store, Unit
 
 MIB = 1 << 20
 LARGE = random.Random(1).randbytes(11 * MIB + 17)  # noqa: S311 - three segments of 4 MiB
@@ -241,7 +241,7 @@ def test_content_that_differs_from_its_digest_is_not_landed(subject: Subject) ->
 
 
 def test_what_the_source_could_not_read_is_not_landed(subject: Subject) -> None:
-    from transfers.store import Problem
+    from transfers.stores.base import Problem
 
     store = subject.fresh()
     contents = {b"a": b"1", b"b": b"2"}

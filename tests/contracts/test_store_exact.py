@@ -11,7 +11,7 @@ import pytest
 from tests.contracts.subjects import ROOT, Subject, object_stores, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.entry import Entry, Kind
-from transfers.store import Landed, Store
+from transfers.stores.base import Landed, Store
 
 LARGE = b"1" * 9_000_000
 

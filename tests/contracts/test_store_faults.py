@@ -16,9 +16,9 @@ from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError
 from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, remove
 from tests.support.small_filesystem import small_filesystem
-from transfers.agent.problems import code_of
+from transfers.agent.protocol import code_of
 from transfers.entry import Entry, Kind
-from transfers.store import ListingIncompleteError, Payload, Problem, Store
+from transfers.stores.base import ListingIncompleteError, Payload, Problem, Store
 
 
 @pytest.fixture(params=store_servers())

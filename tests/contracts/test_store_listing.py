@@ -18,7 +18,7 @@ from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
 from transfers.overlap import identities_of
 from transfers.plan import unholdable
-from transfers.store import Facts, Item, Store
+from transfers.stores.base import Facts, Item, Store
 
 
 @pytest.fixture(params=store_servers())
@@ -203,7 +203,7 @@ def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) 
     ]
     entries = [Entry(b"link/secret", Kind.FILE, 6), Entry(b"file", Kind.FILE, 6)]
     assert [digest for _, digest, _ in store.digest(entries)] == [None, None]
-    from transfers.packing import group_units
+    from transfers.pipeline.batches import group_units
 
     for payload in store.read(group_units(items_of(entries), lambda: 1 << 20)):
         assert set(payload.problems) == {0, 1}

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from hibali.settings import load_sites
+from hibali.config.settings import load_sites
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import START
 from tests.services.globus import Globus
 from tests.support.planted import nowhere, watching_arguments
 from tests.support.terminal import Terminal
-from transfers.globus.answers import answered
-from transfers.globus.clients import open_access
+from transfers.stores.globus.clients import open_access
+from transfers.stores.globus.errors import answered
 
 AT_ONCE = 30.0  # seconds on a machine that others use, too: nothing in it waits
 _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")

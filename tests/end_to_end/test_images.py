@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from registry.image_archive import read_archive
+from registry.images.archive import read_archive
 from tests.properties.descriptors import make_document, question
 from tests.schemas import check_line
 from tests.services.image import write_image

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hibali.login import Login
-from hibali.sites import Limits, SshSettings
+from hibali.config.model import Limits, SshSettings
+from hibali.ssh.sessions import Login
 
 
 @pytest.fixture

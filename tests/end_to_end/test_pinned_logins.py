@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hibali import address
-from hibali.login import Login
-from hibali.sites import Limits, SshSettings
+from hibali.config.model import Limits, SshSettings
+from hibali.ssh import sessions as address
+from hibali.ssh.sessions import Login
 from tests.support.faulty_proxy import LongProxy
 
 LIMITS = Limits(login_interval_seconds=0)

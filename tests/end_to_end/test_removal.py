@@ -17,7 +17,7 @@ from tests.support.transfers import Transfers, actions, counts, failed
 from tests.support.trees import HOSTILE_NAMES, Folder, Link, many_files
 from tests.support.waiting import wait_for
 from transfers.agent.lease import this_process
-from transfers.agent.own_names import partial_name
+from transfers.agent.protocol import partial_name
 
 TREE = {b"keep": b"1", b"gone/a": b"22", b"gone/sub/b": b"333", b"gone/sub/-r": b"4", b"gone-too": b"5"}
 KEPT = {b"keep": b"1", b"gone-too": b"5"}

@@ -9,18 +9,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of, put
 from tests.support.places import BucketPlace, add_site, make_place
 from tests.support.trees import sha256
-from transfers.copying import Origin
-from transfers.places import open_store
-from transfers.store import Landed
-from transfers.stores import s3_copying
-from transfers.stores.s3_copying import Copying
-from transfers.stores.s3_store import S3Store
+from transfers.stores.base import Landed, Origin
+from transfers.stores.open_store import open_store
+from transfers.stores.s3 import copying as s3_copying
+from transfers.stores.s3.copying import Copying
+from transfers.stores.s3.store import S3Store
 
 MIB = 1 << 20
 LARGE = bytes(range(256)) * 4096 * 20 + b"end"

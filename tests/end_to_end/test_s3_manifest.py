@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from benchmarks.measuring import measure
+from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.places import add_site, make_place
-from transfers.places import open_store
-from transfers.stores.s3_lines import Keyed, Lines
-from transfers.stores.s3_manifest import Known, line_of
-from transfers.stores.s3_manifest_object import merged, read_manifest, write_manifest
-from transfers.stores.s3_store import S3Store
+from transfers.stores.open_store import open_store
+from transfers.stores.s3.manifest import Keyed, Known, Lines, line_of, merged, read_manifest, write_manifest
+from transfers.stores.s3.store import S3Store
 
 KEY = b"t/.hibali/manifest.jsonl"
 MANY = 60_000  # lines: more than one piece

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
 from tests.support.places import add_site, make_place
 from tests.support.trees import sha256
-from transfers.places import open_store
-from transfers.store import Item, Payload, Unit
-from transfers.stores.s3_probe import Honours, recall, remember
-from transfers.stores.s3_store import S3Store
+from transfers.stores.base import Item, Payload, Unit
+from transfers.stores.open_store import open_store
+from transfers.stores.s3.probe import Honours, recall, remember
+from transfers.stores.s3.store import S3Store
 
 MIB = 1 << 20
 LARGE = bytes(range(256)) * 4096 * 20 + b"end"

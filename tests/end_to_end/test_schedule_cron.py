@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runs.unattended.firings import Firing, read_firings
+from runs.schedules.records import Firing, read_firings
 from tests.services.processes import MARK
 from tests.support.own_server import OwnServer, own_server
 from tests.support.places import add_site, make_place

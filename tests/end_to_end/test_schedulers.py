@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runs.scheduler import Phase, Resources
+from runs.schedulers.base import Phase, Resources
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program

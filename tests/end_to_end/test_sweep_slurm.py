@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hibali.ranges import read_ranges
+from hibali.text import read_ranges
 from tests.end_to_end.run_tools import Bench
 from tests.support.counted_slurm import CountedSlurm, counted_slurm
 from tests.support.putting_back import is_let_begin, put_back

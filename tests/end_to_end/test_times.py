@@ -17,7 +17,7 @@ from tests.services.session import REPOSITORY
 from tests.support.places import add_site
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Tree, read_tree
-from transfers.agent.records import FILE, Record, pack_record, unpack_records
+from transfers.agent.protocol import IS_FILE, Record, pack_record, unpack_records
 
 SECOND = 1_000_000_000
 FAR = {
@@ -83,7 +83,7 @@ def test_a_saved_plan_and_packs_hold_any_time(
 
 def test_a_listing_holds_any_time_beside_others() -> None:
     records = [
-        Record(b"a", FILE, 5, when, 0o644, 2**64 - 1, 2**64 - 1, 1, touched, b"", 0, 512, b"x")
+        Record(b"a", IS_FILE, 5, when, 0o644, 2**64 - 1, 2**64 - 1, 1, touched, b"", 0, 512, b"x")
         for when in (0, -1, 2**63 - 1, 2**63, -(2**63) - 1, (2**63 - 1) * SECOND, -(2**63) * SECOND)
         for touched in (1, 2**63)
     ]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from hibali_cli.options import Common
 from hibali_cli.output import Output
 from hibali_cli.site_tuning import tune_and_tell
 from tests.schemas import check_lines
 from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers
-from transfers import tuning
-from transfers.tuning import Trial, propose, settings_to_try
+from transfers import check as tuning
+from transfers.check import Trial, propose, settings_to_try
 
 
 def trial(logins: int, channels: int, up: int, down: int) -> Trial:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.errors import RefusedError
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.trees import make_tree, read_tree
 from tests.support.web_server import WebServer
-from transfers.places import open_store
+from transfers.stores.open_store import open_store
 
 LARGE = bytes(range(256)) * 4096 * 20 + b"end"
 TREE = {b"a & b?#%/c": b"1", b"d/e/f": b"22", b"empty": b"", b"large": LARGE, "ä\nö".encode(): b"3"}

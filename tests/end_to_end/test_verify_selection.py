@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hibali.config.settings import Settings
 from hibali.locations import read_location
-from hibali.settings import Settings
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import File
 from transfers.rules import Rules

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from hibali.errors import UsageError
 from hibali_cli.asking import Asking
 from registry.descriptor import read_descriptor
-from registry.dialogue import Ask, Choose, Offer, next_step
-from registry.example import find_answer, make_example
-from registry.invocation import find_invocation_problems
+from registry.example import Ask, Choose, Offer, find_answer, make_example, next_step
+from registry.invocation import find_invocation_problems, read_typed, write_typed
 from registry.pipeline import Input, Pipeline
-from registry.typed_answer import read_typed, write_typed
 from tests.contracts.corpus import Item, read_corpus
 from tests.properties.descriptors import make_tool, question
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent.attributes import _pack, read_attributes, set_attributes
-from transfers.agent.problems import RefusedError
+from transfers.agent.protocol import RefusedError
+from transfers.agent.writing import _pack, read_attributes, set_attributes
 
 NAMES = (
     st.binary(min_size=1, max_size=20)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from hibali.errors import AccessError, TryLaterError
 from transfers.entry import Entry, Kind
-from transfers.gridftp_errors import DeclinedError, explain
-from transfers.gridftp_lines import (
+from transfers.movers.gridftp.process import (
     HERE,
+    DeclinedError,
     can_be_told,
+    explain,
     fit,
     fits_a_list,
     least_bytes,
@@ -23,7 +24,7 @@ from transfers.gridftp_lines import (
     url_of,
     words,
 )
-from transfers.store import Item, Unit
+from transfers.stores.base import Item, Unit
 
 MIB = 1 << 20
 URL = "gsiftp://far.test:2811"

@@ -7,9 +7,7 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.stores.s3_lines import Cursor, Keyed, Lines, differs, newest
-from transfers.stores.s3_manifest import Known, line_of
-from transfers.stores.s3_manifest_object import merged
+from transfers.stores.s3.manifest import Cursor, Keyed, Known, Lines, differs, line_of, merged, newest
 
 KEYS = st.sampled_from([b"a", b"a-x", b"a.b", b"a/b", b"a/b/c", b"a0", b"\xff", b"\n", b"z" * 300])
 KNOWN = st.builds(Known, st.sampled_from(["e", "f"]), st.integers(0, 3), st.none(), st.just(5), st.just(-1))

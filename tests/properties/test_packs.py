@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from hibali.config.settings import load_sites
 from hibali.errors import Exit
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.properties.test_synchronise import DELETING, details, leaves
 from tests.properties.trees import Model, trees
 from tests.support.trees import make_tree, read_tree
-from transfers.receipt import Receipt
+from transfers.journal import Receipt
+from transfers.operation import synchronise
 from transfers.request import Request
 from transfers.rules import Rules
-from transfers.synchronise import synchronise
 
 few, many = (
     settings(

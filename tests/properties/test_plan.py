@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Conflict, Verb, decide
+from transfers.planner import Survey, survey
 from transfers.rules import Rules, selector
-from transfers.store import Facts
-from transfers.survey import Survey, survey
+from transfers.stores.base import Facts
 
 POSIX = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
 BUCKET = Facts(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.support.manifests import read_lines, write_lines
 from transfers.entry import Proof
 from transfers.plan import plain_names, unholdable
-from transfers.store import Facts
-from transfers.stores import s3_listing, s3_xml
-from transfers.stores.s3_manifest import Known
+from transfers.stores.base import Facts
+from transfers.stores.s3 import listing as s3_listing
+from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3.manifest import Known
 
 COMPONENTS = st.sampled_from(
     [

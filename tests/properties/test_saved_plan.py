@@ -22,9 +22,9 @@ from transfers.entry import Kind
 from transfers.plan import Action
 from transfers.plan_file import Header, Place, plan_lines
 from transfers.plan_reader import SavedPlan, read_plan
+from transfers.planner import Survey, survey
 from transfers.recheck import recheck
 from transfers.rules import DeleteLimit, Rules
-from transfers.survey import Survey, survey
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 HEADER = Header(

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent.sparse import write_at
+from transfers.agent.writing import write_at
 
 BLOCK = 4096
 SPARSE = {"sparse": True}

@@ -9,13 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hibali.ranges import read_ranges, write_ranges
+from hibali.text import read_ranges, write_ranges
 from registry.descriptor import read_descriptor
 from registry.parameters import make_rows, split_values
-from runs.run import Run, State, fold_records
-from runs.sweeps.chunks import split_tasks
-from runs.sweeps.sweep import change_fields, state_of, sweep_fields, sweep_of
-from runs.verdict import ExitRecord, Seen
+from runs.model import Run, State, state_of
+from runs.poll import change_fields
+from runs.records import fold_records, sweep_fields, sweep_of
+from runs.status import ExitRecord, Seen
+from runs.sweeps.launch import split_tasks
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 PIPELINE = read_descriptor(json.dumps(DESCRIPTOR).encode(), "tool.json")

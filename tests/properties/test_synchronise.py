@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from hibali.config.settings import load_sites
 from hibali.errors import Exit
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.properties.trees import Model, parents, trees
 from tests.support.trees import File, Folder, Leaf, Link, make_tree, read_tree, walk_paths
 from transfers.entry import Kind
-from transfers.receipt import Receipt
+from transfers.journal import Receipt
+from transfers.operation import synchronise
 from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules
-from transfers.synchronise import synchronise
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 few = settings(

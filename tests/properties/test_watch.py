@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transfers.entry import Entry, Kind, Proof
-from transfers.finished import Following
+from transfers.follow.watcher import Following, Watch
+from transfers.planner import Seen, Snapshot
 from transfers.rules import Rules
-from transfers.snapshot import Seen, Snapshot
-from transfers.store import Facts, Problem
-from transfers.watch import Watch
+from transfers.stores.base import Facts, Problem
 
 FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
 QUIET = 3.0

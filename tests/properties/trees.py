@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.trees import sha256
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
-from transfers.store import Facts, Problem
-from transfers.survey import Survey
+from transfers.planner import Survey
+from transfers.stores.base import Facts, Problem
 
 BASE = 1_600_000_000_123_456_789
 SECOND = 1_000_000_000
@@ -92,7 +92,7 @@ def entry_of(path: bytes, node: Node) -> Entry:
 
 @dataclass
 class ModelSide:
-    """A side as a plan is made from it (transfers.mover.Side)."""
+    """A side as a plan is made from it (transfers.movers.stream.Side)."""
 
     tree: Model
     facts: Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from transfers.agent.beneath import Root
+from transfers.agent.safe_path import Root
 
 
 def open_root(path: Path | str) -> Root:

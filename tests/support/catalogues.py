@@ -10,8 +10,7 @@ from pathlib import Path
 
 from registry.catalogue import Catalogue
 from registry.exchange import Exchanged, fetch, publish
-from registry.remote import Meeting, Remote
-from registry.seen import Seen
+from registry.remotes.base import Meeting, Remote, Seen
 from registry.signature import Policy
 from tests.properties.descriptors import make_document, question
 

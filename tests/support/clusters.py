@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hibali.settings import load_sites
-from runs.scheduler import GONE, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
+from hibali.config.settings import load_sites
+from runs.schedulers.base import GONE, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
 from runs.script import job_script, start_script
 from runs.submit import Submission, submit_once
 from tests.end_to_end.run_tools import Bench
 from tests.support.waiting import wait_for
-from transfers.far import Far
-from transfers.places import open_far
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge")
 _WORDS = {"slurm-accounting": "slurm"}

@@ -18,9 +18,10 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
-from transfers.agent import frames, records
-from transfers.agent.frames import Frame
-from transfers.bundle import BOOTSTRAP
+from transfers.agent import protocol as frames
+from transfers.agent import protocol as records
+from transfers.agent.protocol import Frame
+from transfers.remote.connection import BOOTSTRAP
 
 Told = Iterable[Frame | bytes]
 Lie = Callable[["Liar", Frame], Told]
@@ -142,11 +143,11 @@ def _with_listing(change: Callable[[list[records.Record]], list[records.Record]]
     return tell
 
 
-def _added(path: bytes, kind: bytes = records.FILE, **fields: object) -> Lie:
+def _added(path: bytes, kind: bytes = records.IS_FILE, **fields: object) -> Lie:
     def change(found: list[records.Record]) -> list[records.Record]:
-        model = next(record for record in found if record.kind == records.FILE)
+        model = next(record for record in found if record.kind == records.IS_FILE)
         one = model._replace(path=path, kind=kind, **fields)  # type: ignore[arg-type]
-        return sorted([*found, one], key=lambda r: r.path + (b"/" if r.kind == records.FOLDER else b""))
+        return sorted([*found, one], key=lambda r: r.path + (b"/" if r.kind == records.IS_FOLDER else b""))
 
     return _with_listing(change)
 
@@ -162,7 +163,7 @@ LIES.update({
     "more-than-counted": _with_listing(lambda found: found, count=-1),
     "climb": _added(b"../outside/evil"),
     "climb-inside": _added(b"a/../../outside/evil"),
-    "climb-folder": _added(b"..", records.FOLDER),
+    "climb-folder": _added(b"..", records.IS_FOLDER),
     "absolute": _added(b"/tmp/hibali-liar-was-here"),
     "nul": _added(b"a\0b"),
     "empty-component": _added(b"a//b"),
@@ -200,9 +201,9 @@ def below_a_link(liar: Liar, frame: Frame) -> Told:
     found = liar.listed(frame)
     if found is None:
         return [frame]
-    model = next(record for record in found if record.kind == records.FILE)
+    model = next(record for record in found if record.kind == records.IS_FILE)
     outside = os.environ["LIAR_OUTSIDE"].encode()
-    link = model._replace(path=b"zz", kind=records.LINK, link=outside, size=0)
+    link = model._replace(path=b"zz", kind=records.IS_LINK, link=outside, size=0)
     return [packed(frame, [*found, link, model._replace(path=b"zz/evil")])]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tests.support.trees import sha256
 from transfers.entry import Entry, Kind, Proof
-from transfers.packing import group_units
-from transfers.store import Item, Landed, Payload, Problem, Store, Unit
+from transfers.pipeline.batches import group_units
+from transfers.stores.base import Item, Landed, Payload, Problem, Store, Unit
 
 MTIME = 1_600_000_000_123_456_789
 

@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 
+from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.payloads import file_entry, items_of, payloads_of
 from tests.support.trees import read_tree
-from transfers.places import open_store
-from transfers.store import Payload
+from transfers.stores.base import Payload
+from transfers.stores.open_store import open_store
 
 
 def main(config: str, location: str, folder: str, units: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hibali import hidden
-from hibali.credentials_command import credentials_from
+from hibali import subprocesses as hidden
+from hibali.subprocesses import credentials_from
 from hibali_cli.bug_report import write_bug_report
 
 SECRETS = {

@@ -33,8 +33,8 @@ from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, entry_fields, moment
 from tests.schemas import SCHEMAS, check_lines
 from transfers.entry import Entry, Kind
+from transfers.journal import Receipt
 from transfers.plan import Action, Verb
-from transfers.receipt import Receipt
 
 EVENTS: list[Event] = [
     Listing(),

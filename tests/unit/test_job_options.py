@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hibali.errors import UsageError
 from hibali_cli.job_options import add_job_options, wanted_again, wanted_of, words_of
 from runs.dataset import Asked, asked_before
-from runs.scheduler import Resources
+from runs.schedulers.base import Resources
 
 
 def read(*words: str) -> Resources:

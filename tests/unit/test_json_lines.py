@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.json_lines import RepeatedKey, find_lines, find_repeated_keys
+from hibali.documents import RepeatedKey, find_lines, find_repeated_keys
 
 TEXT = r"""{
   "name": "a \"quoted\" [name]",

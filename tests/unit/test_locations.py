@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.config.model import S3Settings, Site, SshSettings
+from hibali.config.settings import Settings
 from hibali.errors import RefusedError, UsageError
 from hibali.locations import Location, check_writable, parse_location, read_location, read_target, work_path
-from hibali.settings import Settings
-from hibali.sites import S3Settings, Site, SshSettings
 
 SITES = {
     "juwels": Site(

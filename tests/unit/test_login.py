@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError
-from hibali.login import Login, explain_ssh, prefer_cipher
-from hibali.sites import Limits, SshSettings
+from hibali.ssh.sessions import Login, explain_ssh, prefer_cipher
 
 COMMAND = ("ssh", "-F", "my config")
 
@@ -127,7 +127,7 @@ def test_the_fast_cipher_goes_first_unless_somebody_chose() -> None:
 def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings, Path]:
     """An ssh that accepts the first login to a host and refuses all others, and a file with a line for each that it refused."""
     (tmp_path / "run").mkdir(mode=0o700)
-    monkeypatch.setattr("hibali.login.control_folder", lambda: tmp_path / "run")
+    monkeypatch.setattr("hibali.ssh.sessions.control_folder", lambda: tmp_path / "run")
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))
     refused, ssh = tmp_path / "refused", tmp_path / "ssh"
     ssh.write_text(

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from hibali_cli.path_completion import complete_last, complete_path
+from registry.invocation import read_typed
 from registry.pipeline import Input
-from registry.typed_answer import read_typed
 
 
 def test_paths_are_completed_from_here_and_folders_stay_open(tmp_path: Path) -> None:

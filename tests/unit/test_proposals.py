@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.config import importers as profile
+from hibali.config import importers as rclone
+from hibali.config import importers as ssh_config
+from hibali.config.edit import check_site_table, render_site
+from hibali.config.importers import Passed, Proposal, name_site
+from hibali.config.schema import SITE_NAME
 from hibali.errors import HibaliError, RefusedError, UsageError
-from hibali.nearest import did_you_mean, nearest
-from hibali.proposals import profile, rclone, ssh_config
-from hibali.proposals.proposal import Passed, Proposal, name_site
-from hibali.settings_edit import check_site_table, render_site
-from hibali.settings_sites import SITE_NAME
+from hibali.text import did_you_mean, nearest
 
 WORD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.config.model import ProxySettings
+from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import AccessError
-from hibali.proxy import explain_proxy, hours_minutes, line_to_type, read_seconds_left
-from hibali.proxy_making import read_passphrase
-from hibali.settings import SettingsError, parse_settings
-from hibali.shell import Finished
-from hibali.sites import ProxySettings
+from hibali.ssh.gsi import explain_proxy, hours_minutes, line_to_type, read_passphrase, read_seconds_left
+from hibali.subprocesses import Finished
 
 PATH = Path("/tmp/x509up_u1")
 JUNK = b"OpenSSL Error: \xff\xfe\x1b[2J:760: in library\n\nUse -debug\n"

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali import refusals as refusals_module
+from hibali import rate_limits as refusals_module
 from hibali.errors import TryLaterError
-from hibali.refusals import ALLOWED, Refusals, pause_after
-from hibali.usage import note_use, read_uses
-from runs.courtesy import courteous, scheduler_refusals
+from hibali.rate_limits import ALLOWED, Refusals, note_use, pause_after, read_uses
+from runs.rate_limits import courteous, scheduler_refusals
 
 
 def of_site() -> Refusals:
@@ -82,7 +81,7 @@ def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(
     hibali_home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 1, 2, 3, 59, 59, tzinfo=UTC)
-    monkeypatch.setattr("hibali.usage.now", lambda: f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")
+    monkeypatch.setattr("hibali.rate_limits.now", lambda: f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")
     for _ in range(3):
         note_use("sites", "juwels", what="command squeue")
     note_use("sites", "juwels", what="command sbatch", times=2)

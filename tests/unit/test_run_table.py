@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from hibali_cli.run_table import Row, count_states, row_of, table_lines
-from runs.run import Run, State
+from runs.model import Run, State
 
 NOW = 1_000_000.0
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import botocore.session
 import pytest
 
-from hibali.sites import S3Settings
-from transfers.stores.s3_credentials import CredentialSource, is_environment_alone
-from transfers.stores.s3_endpoint import find_endpoint
+from hibali.config.model import S3Settings
+from transfers.stores.s3.credentials import CredentialSource, find_endpoint, is_environment_alone
 
 SETTINGS = S3Settings(endpoint="https://s3.example.org")
 KEYS = {"AWS_ACCESS_KEY_ID": "access", "AWS_SECRET_ACCESS_KEY": "secret"}

@@ -11,13 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
-from hibali.sites import S3Settings, Site
 from transfers.entry import Entry, Kind, Proof
-from transfers.store import Item, Unit
-from transfers.stores.s3 import open_store
-from transfers.stores.s3_store import S3Store
+from transfers.stores.base import Item, Unit
+from transfers.stores.s3.kind import open_store
+from transfers.stores.s3.store import S3Store
 
 STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
@@ -232,7 +232,7 @@ def test_an_object_is_not_read_from_where_a_redirect_leads(
     if proxied:
         monkeypatch.setenv("http_proxy", server.url)
         url = server.url.replace("127.0.0.1", "127.0.0.2")
-    monkeypatch.setattr("transfers.stores.s3_requests._ATTEMPTS", 1)
+    monkeypatch.setattr("transfers.stores.s3.requests._ATTEMPTS", 1)
     site = Site("lab", "s3", s3=S3Settings(url, bucket="b", anonymous=True))
     store = open_store(Location(site, "root", "lab:root", bucket="b"))
     item = Item(0, Entry(b"x", Kind.FILE, 1, 0, etag="e"))

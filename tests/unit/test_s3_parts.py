@@ -11,22 +11,33 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import S3Settings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
-from hibali.sites import S3Settings
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
 from transfers.entry import Proof
-from transfers.lock_record import is_free
-from transfers.stores import s3_listing
-from transfers.stores.s3_credentials import CredentialSource, parse_process_credentials
-from transfers.stores.s3_endpoint import Endpoint, check_endpoint, find_endpoint
-from transfers.stores.s3_errors import error_of, from_obstore, problem_of
-from transfers.stores.s3_lines import Cursor
-from transfers.stores.s3_listing import Listed, in_order
-from transfers.stores.s3_manifest import Known, from_metadata, line_of, to_metadata
-from transfers.stores.s3_multipart import MOST_PARTS, part_bytes
-from transfers.stores.s3_probe import Honours, facts_of, recall, remember
-from transfers.stores.s3_xml import delete_document, is_plain, key_bytes, parse
+from transfers.stores.s3 import listing as s3_listing
+from transfers.stores.s3.credentials import (
+    CredentialSource,
+    Endpoint,
+    check_endpoint,
+    find_endpoint,
+    parse_process_credentials,
+)
+from transfers.stores.s3.listing import Listed, in_order
+from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
+from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
+from transfers.stores.s3.probe import Honours, facts_of, recall, remember
+from transfers.stores.s3.requests import (
+    delete_document,
+    error_of,
+    from_obstore,
+    is_plain,
+    key_bytes,
+    parse,
+    problem_of,
+)
+from transfers.stores.server_lease import is_free
 
 GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
 SHA = "ab" * 32

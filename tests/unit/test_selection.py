@@ -6,8 +6,7 @@ import pytest
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.rules import Rules, selector
-from transfers.selection import read_names, unmet
+from transfers.rules import Rules, read_names, selector, unmet
 
 
 def file(path: bytes, size: int = 10, mtime_ns: int = 1000) -> Entry:

@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.errors import RefusedError, UsageError
-from hibali.settings import (
-    Settings,
-    SettingsError,
-    load_sites,
-    parse_settings,
-    require_built,
-    require_built_for_runs,
-)
-from hibali.settings_values import read_duration, read_job_time, read_size, read_words
-from hibali.sites import (
+from hibali.amounts import read_duration, read_job_time, read_size, read_words
+from hibali.config.model import (
     GlobusSettings,
     Gpus,
     GridftpSettings,
@@ -32,6 +23,15 @@ from hibali.sites import (
     Site,
     SshSettings,
 )
+from hibali.config.settings import (
+    Settings,
+    SettingsError,
+    load_sites,
+    parse_settings,
+    require_built,
+    require_built_for_runs,
+)
+from hibali.errors import RefusedError, UsageError
 
 CONTRACT = """
 version = 1
@@ -459,8 +459,7 @@ KEYS = st.sampled_from(
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_table_is_read_or_refused_in_words(table: dict[str, object]) -> None:
-    from hibali.settings_sites import read_document
-    from hibali.settings_table import Wrong
+    from hibali.config.schema import Wrong, read_document
 
     wrong: list[Wrong] = []
     read_document({"sites": {"xx": table}}, wrong)

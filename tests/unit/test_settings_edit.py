@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from hibali.config.edit import add_site, check_site_table, remove_site, render_site
+from hibali.config.settings import load_sites
 from hibali.errors import RefusedError, UsageError
-from hibali.settings import load_sites
-from hibali.settings_edit import add_site, check_site_table, remove_site, render_site
 
 CLUSTER: dict[str, Any] = {
     "kind": "ssh",

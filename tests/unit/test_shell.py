@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from hibali.credentials_command import credentials_from
 from hibali.errors import IncompleteError, TryLaterError
-from hibali.shell import run
+from hibali.subprocesses import credentials_from, run
 
 SLOW_READER = """
 import sys, time

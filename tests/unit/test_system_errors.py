@@ -10,7 +10,7 @@ import pytest
 
 from hibali.errors import Exit
 from hibali.system_errors import EXPLANATIONS, code_of, explain, passing, reason_of, unreadable
-from transfers.agent import problems
+from transfers.agent import protocol as problems
 
 STATE = Path("/home/me/state")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hibali import xml_document
+from hibali import documents as xml_document
 from hibali.errors import TryLaterError
-from transfers.stores.webdav_xml import MultiStatus
+from transfers.stores.webdav.multistatus import MultiStatus
 
 LAUGHS = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;">]>'
 EXTERNAL = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>'

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from transfers.agent import frames
+from transfers.agent import protocol as frames
 from transfers.agent.lease import boot_identifier
 
 SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"

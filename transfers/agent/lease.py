@@ -5,14 +5,15 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import stat
 import threading
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from transfers.agent import own_names
-from transfers.agent.beneath import Root
-from transfers.agent.problems import RefusedError
+from transfers.agent import protocol as own_names
+from transfers.agent.protocol import RefusedError
+from transfers.agent.safe_path import Root
 
 LEASE_SECONDS = 120
 _LOCK = b"lock"
@@ -112,14 +113,14 @@ class Lease(object):
             except FileNotFoundError:
                 if not left:
                     raise
-                self._root.forget(own_names.FOLDER)
+                self._root.forget(own_names.OWN_FOLDER)
 
     def _open_folder(self) -> int:
         """`.hibali` below the root, 0700 when we make it."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(own_names.FOLDER, 0o700, dir_fd=self._root.descriptor)
+            os.mkdir(own_names.OWN_FOLDER, 0o700, dir_fd=self._root.descriptor)
         try:
-            descriptor = self._root.folder(own_names.FOLDER)
+            descriptor = self._root.folder(own_names.OWN_FOLDER)
         except NotADirectoryError:
             raise RefusedError(
                 "reserved-name", "`.hibali` there is no folder, and hibali needs the name"
@@ -233,7 +234,7 @@ class Lease(object):
             found = self._read(_LOCK)
             if found is not None and found.get("token") == self.token:
                 os.unlink(_LOCK, dir_fd=self._folder)
-            os.rmdir(own_names.FOLDER, dir_fd=self._root.descriptor)
+            os.rmdir(own_names.OWN_FOLDER, dir_fd=self._root.descriptor)
         except OSError:
             # A journal for the next run, or a user's own files, may stay; the lock itself has a lease.
             pass
@@ -245,7 +246,7 @@ class Borrowed(object):
 
     def __init__(self, root: Root, token: str) -> None:
         self._root = root
-        self._folder = os.dup(root.folder(own_names.FOLDER))
+        self._folder = os.dup(root.folder(own_names.OWN_FOLDER))
         self.token = token
 
     def check(self) -> None:
@@ -259,7 +260,7 @@ def check_holder(root: Root, folder: int, token: str) -> None:
     if found is None or found.get("token") != token:
         raise LostLeaseError("somebody else took the lock")
     try:
-        standing = os.stat(own_names.FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
+        standing = os.stat(own_names.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         raise LostLeaseError("somebody took the lock away") from None
     if not os.path.samestat(standing, os.fstat(folder)):
@@ -278,7 +279,7 @@ def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], f
 def may_be_held(root: Root, place: bytes) -> bool:
     """Whether somebody may be at work at a place below, whatever the time is there: a lock whose holder is not provably gone."""
     try:
-        holder = read_record(root.folder(place + b"/" + own_names.FOLDER), _LOCK)
+        holder = read_record(root.folder(place + b"/" + own_names.OWN_FOLDER), _LOCK)
     except OSError:
         return False
     return holder is not None and not is_gone(holder)
@@ -346,3 +347,63 @@ def _answers(pid: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+GONE = "gone"
+THERE = "there"  # and it cannot be ended
+ELSEWHERE = "elsewhere"  # on another machine, or where its processes cannot be seen
+
+_BY_ITSELF_SECONDS = 1.0  # one that knows that its client is gone finishes what it is at
+_ENDED_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+
+
+def end_formers(formers: List[Dict[str, Any]]) -> List[str]:
+    """What is known of each afterwards. They are told as they named themselves: host, boot, namespace, pid, start.
+
+    A process of the same pid that began at another time is not touched.
+    """
+    here = [former for former in formers if is_seen_here(former)]
+    _wait(here, _BY_ITSELF_SECONDS)
+    for former in here:
+        _kill(former)
+    _wait(here, _ENDED_SECONDS)
+    return [(THERE if _runs(former) else GONE) if is_seen_here(former) else ELSEWHERE for former in formers]
+
+
+def _wait(formers: List[Dict[str, Any]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(_runs(former) for former in formers) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _runs(former: Dict[str, Any]) -> bool:
+    """Whether that very process is there and can still do anything; a zombie cannot (proc(5), state)."""
+    pid, start = former["pid"], former["start"]
+    if process_start(pid) != start:
+        return False
+    try:
+        with open("/proc/{}/stat".format(pid), "rb") as stream:
+            return stream.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def _kill(former: Dict[str, Any]) -> None:
+    """By a descriptor of the process where this python has them: a pid may be another's a moment later (pidfd_open(2))."""
+    pid = former["pid"]
+    if pid == os.getpid():
+        return
+    open_process = getattr(os, "pidfd_open", None)
+    send = getattr(signal, "pidfd_send_signal", None)
+    with contextlib.suppress(OSError):
+        if open_process is None or send is None:
+            if _runs(former):
+                os.kill(pid, signal.SIGKILL)
+            return
+        descriptor = open_process(pid)
+        try:
+            if _runs(former):
+                send(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)

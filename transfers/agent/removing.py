@@ -1,13 +1,16 @@
-"""Removing what was listed, and only that."""
+"""Removing a whole tree: nobody may be at work around it or in it, and what hibali itself keeps there goes, too."""
 
+import contextlib
 import errno
 import os
-import stat
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.problems import Problem, problem_of
-from transfers.agent.records import Record
+from transfers.agent import journal as begun
+from transfers.agent import protocol as own_names
+from transfers.agent.lease import LEASE_SECONDS, Lease, LockedError, living_holder
+from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, problem_of
+from transfers.agent.safe_path import Root, Roots, UnsafeNameError
+from transfers.agent.writing import purge, set_attributes, sync_files
 
 
 def has_changed(found: Record, item: Dict[str, Any]) -> bool:
@@ -40,32 +43,224 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
     return None
 
 
-def remove_tree(parent: int, name: bytes) -> None:
-    """Remove a name and all below it by descriptors, never through a symlink; absent is done. Raises OSError."""
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+
+
+def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
+    """The backup folder at an absolute path, made where it is missing. Raises `RefusedError`, OSError.
+
+    It has to be on the root's filesystem, neither in the root at `path` nor around it.
+    """
+    real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
+    if real.startswith(own) or own.startswith(real):
+        raise RefusedError("backup-overlaps", "the backup folder and the target lie one in the other")
+    place = roots.open(into, make=True)
+    backup = Root(place.descriptor)
+    if place.foreign is not None:
+        backup.close()
+        raise place.foreign
+    if os.fstat(backup.descriptor).st_dev != os.fstat(root.descriptor).st_dev:
+        backup.close()
+        raise RefusedError("other-filesystem", "the backup folder is on another filesystem than the target")
+    return backup
+
+
+def keep_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Problem]:
+    """Give the file a second name in the backup, if it still is what was listed; absent is done already.
+
+    The first name goes when something is renamed over it, so that it is never missing. Where there are no hard links
+    the file itself is moved. Another file that is kept there already is never replaced.
+    """
+    path = item["path"]
     try:
-        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        found = root.lstat(path)
+        if found is None:
+            return None
+        if has_changed(found, item):
+            return ["target-changed", "it changed after it was listed and was left alone", False]
+        name = path.rpartition(b"/")[2]
+        parent, into = root.parent(path), backup.parent(path, make=True)
+        kept = backup.lstat(path)
+        if kept is not None:
+            same = (kept.device, kept.inode) == (found.device, found.inode)
+            return None if same else ["in-the-way", "another file of this name is kept there already", False]
+        try:
+            os.link(name, name, src_dir_fd=parent, dst_dir_fd=into, follow_symlinks=False)
+        except OSError as problem:
+            if problem.errno not in _NO_LINKS:
+                raise
+            os.rename(name, name, src_dir_fd=parent, dst_dir_fd=into)
     except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(mode):
-        os.unlink(name, dir_fd=parent)
-        return
-    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        return None
+    except (OSError, UnsafeNameError) as problem:
+        return problem_of(problem)
+    return None
+
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
+    """Adjust them in their order and make that durable; what went wrong, by position."""
+    problems: Dict[int, Problem] = {}
+    descriptors: Dict[int, int] = {}
     try:
-        for child in os.listdir(descriptor):
-            remove_tree(descriptor, os.fsencode(child))
+        for position, item in enumerate(items):
+            try:
+                descriptor = _adjust(root, item)
+            except (OSError, UnsafeNameError, RefusedError) as problem:
+                problems[position] = problem_of(problem)
+            else:
+                if descriptor is not None:
+                    descriptors[descriptor] = position
+        for descriptor, failure in sync_files(list(descriptors)).items():
+            problems[descriptors[descriptor]] = failure
     finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return problems
+
+
+def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
+    """An open descriptor of what was changed, None where nothing had to be."""
+    path = item["path"]
+    found = root.lstat(path)
+    if found is None:
+        raise FileNotFoundError(2, "there is nothing there")
+    if has_changed(found, item):
+        raise _changed()
+    # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
+    above = found.mode & 0o7000 if found.kind == IS_FOLDER else 0
+    wanted = found.mode if item["permissions"] is None else above | item["permissions"] & 0o777
+    if found.mode == wanted and item["attributes"] is None:
+        return None
+    descriptor = os.open(path.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(path))
+    try:
+        now = os.fstat(descriptor)
+        if (now.st_dev, now.st_ino) != (found.device, found.inode):
+            raise _changed()
+        if item["attributes"] is not None:
+            set_attributes(descriptor, item["attributes"])
+        if found.mode != wanted:
+            os.fchmod(descriptor, wanted)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _changed() -> RefusedError:
+    return RefusedError("target-changed", "it changed after it was listed and was left alone")
+
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def check_itself(root: Root, where: bytes) -> None:
+    """Raise `RefusedError` where the path `where` is a symlink to the root, or leads to something else by now."""
+    if not os.path.samestat(os.stat(where, follow_symlinks=False), os.fstat(root.descriptor)):
+        raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced just now")
+
+
+def check_unheld(root: Root, where: bytes, places: List[bytes]) -> None:
+    """Raise `LockedError` where somebody holds a folder above the root, or one of `places` below it; the root's lock is ours.
+
+    A lock of another account counts for nothing: in a folder that all may write, anybody could forbid everything.
+    """
+    clock = os.stat(b"lock", dir_fd=root.folder(own_names.OWN_FOLDER), follow_symlinks=False).st_mtime
+    above = os.path.realpath(where)
+    while above != b"/":
+        above = os.path.dirname(above)
+        _check_place(os.path.join(above, own_names.OWN_FOLDER), None, clock)
+    for place in places:
+        with contextlib.suppress(OSError):
+            _check_place(own_names.OWN_FOLDER, root.folder(place), clock)
+
+
+def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
     try:
-        os.rmdir(name, dir_fd=parent)
+        folder = os.open(path, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError:
+        return
+    try:
+        if os.fstat(folder).st_uid == os.geteuid():
+            held = living_holder(folder, clock)
+            if held is not None:
+                raise LockedError(*held)
+    except OSError:
+        return
+    finally:
+        os.close(folder)
+
+
+def sweep(
+    root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
+) -> List[Tuple[bytes, Problem]]:
+    """Remove what interrupted operations left in part, and what is kept at places below; what could not be."""
+    for partial in [*partials, *(part.partial for part in begun.read_begun(root))]:
+        check()
+        with contextlib.suppress(OSError, UnsafeNameError):  # then its folder is not empty, and that is told
+            purge(root, partial)
+    problems = []
+    for place in places:
+        check()
+        problem = _clear_place(root, place)
+        if problem is not None:
+            problems.append((place, problem))
+    return problems
+
+
+def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
+    """Remove the `.hibali` of a place below, as the holder of its lock."""
+    own = place + b"/" + own_names.OWN_FOLDER
+    try:
+        found = root.lstat(own)
+        if found is None or found.kind != IS_FOLDER:
+            return None
+        inner = Root(os.dup(root.folder(place)))
     except OSError as problem:
-        if problem.errno != errno.ENOENT:
-            raise
-
-
-def purge(root: Root, path: bytes) -> None:
-    """Remove something of our own: a partial file, or a folder that made room."""
+        return problem_of(problem)
     try:
-        root.forget(path)
-        remove_tree(root.parent(path), path.rpartition(b"/")[2])
+        lease = Lease(inner, "rm", "", LEASE_SECONDS)
+        try:
+            remove_own(inner)
+        finally:
+            lease.release()
+    except LockedError:
+        return ["locked", "another operation is at work there", False]
+    except (OSError, RefusedError) as problem:
+        return problem_of(problem)
+    finally:
+        inner.close()
+    root.forget(own)
+    return None
+
+
+def remove_own(root: Root) -> None:
+    """Remove all that is ours in the `.hibali` of a root, but for the lock that is held. Raises OSError."""
+    folder = root.folder(own_names.OWN_FOLDER)
+    for name in own_names.OWN:
+        if name != b"lock":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+
+
+def remove_root(root: Root, where: bytes) -> Optional[Problem]:
+    """Remove the folder that the root is, empty by now and never through a symlink; absent is done already."""
+    try:
+        above = os.open(os.path.dirname(where), _FOLDER_FLAGS)
+    except OSError as problem:
+        return problem_of(problem)
+    try:
+        name = os.path.basename(where)
+        found = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if not os.path.samestat(found, os.fstat(root.descriptor)):
+            return ["target-changed", "something else stands there by now, and was left alone", False]
+        os.rmdir(name, dir_fd=above)
     except FileNotFoundError:
-        pass
+        return None
+    except OSError as problem:
+        return problem_of(problem)
+    finally:
+        os.close(above)
+    return None

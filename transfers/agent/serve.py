@@ -9,22 +9,21 @@ import sys
 import time
 from typing import Any, Dict, Sequence
 
-from transfers.agent import frames
-from transfers.agent.beneath import UnsafeNameError
-from transfers.agent.channel import Channel
+from transfers.agent import protocol as frames
 from transfers.agent.commands import COMMANDS, expanded
 from transfers.agent.lease import LockedError, LostLeaseError, this_process
-from transfers.agent.problems import (
+from transfers.agent.protocol import (
     FAILED,
     ChangedError,
+    Channel,
     LandingError,
     RefusedError,
     code_of,
     failure_of,
     words_of,
 )
+from transfers.agent.safe_path import Roots, UnsafeNameError
 from transfers.agent.session import Session
-from transfers.agent.trusted import Roots
 
 
 def main(nonce: str, roots: Sequence[str] = ()) -> None:

@@ -8,29 +8,40 @@ import os
 import queue
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
-from transfers.agent import begun, frames, journal, own_names
-from transfers.agent.attributes import packed_in, with_attributes
-from transfers.agent.beneath import Root, UnsafeNameError
-from transfers.agent.channel import Channel
-from transfers.agent.former import GONE, end_formers
-from transfers.agent.lease import Borrowed, Lease, LockedError, LostLeaseError, boot_identifier
-from transfers.agent.pages import Pages
-from transfers.agent.problems import ChangedError, LandingError, RefusedError, problem_of
-from transfers.agent.records import RecordError, pack_record
-from transfers.agent.removing import purge, remove_item, remove_tree
-from transfers.agent.several import absolute_path
-from transfers.agent.sync import sync_folders
-from transfers.agent.trusted import Place, Roots, outside
-from transfers.agent.vacating import check_itself, check_unheld, remove_own, remove_root, sweep
-from transfers.agent.walk import Walk
-from transfers.agent.zeros import put_in
+from transfers.agent import journal
+from transfers.agent import journal as begun
+from transfers.agent import protocol as frames
+from transfers.agent import protocol as own_names
+from transfers.agent.lease import (
+    GONE,
+    Borrowed,
+    Lease,
+    LockedError,
+    LostLeaseError,
+    boot_identifier,
+    end_formers,
+)
+from transfers.agent.listing import Pages, Walk
+from transfers.agent.protocol import (
+    ChangedError,
+    Channel,
+    LandingError,
+    RecordError,
+    RefusedError,
+    pack_record,
+    problem_of,
+)
+from transfers.agent.reading import put_in
+from transfers.agent.receiving import absolute_path
+from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
+from transfers.agent.safe_path import Place, Root, Roots, UnsafeNameError, outside
+from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
-    from transfers.agent.adopting import Adopting
-    from transfers.agent.growing import Growths, Tails
-    from transfers.agent.intake import Hand, Intake
+    from transfers.agent.appending import Growths, Tails
     from transfers.agent.reading import Reader
-    from transfers.agent.relay import Relay
+    from transfers.agent.receiving import Hand, Intake
+    from transfers.agent.third_party import Adopting, Relay
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -176,7 +187,7 @@ class Session(object):
         """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
         root = self._writable_root()
         # The folder went with the lock before this one, whoever held that.
-        root.forget(own_names.FOLDER)
+        root.forget(own_names.OWN_FOLDER)
         call = str(header.get("call", ""))
         try:
             self._lease = Lease(root, header["operation"], header["client"], header["lease"], call)
@@ -250,7 +261,7 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(frames.FILE, header)
             return
-        from transfers.agent.intake import Intake
+        from transfers.agent.receiving import Intake
 
         if not isinstance(self._landing, Intake):
             raise LandingError("a file that nobody planned")
@@ -262,7 +273,7 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(frames.PLACED, header)
             return
-        from transfers.agent.intake import Intake
+        from transfers.agent.receiving import Intake
 
         if not isinstance(self._landing, Intake):
             raise LandingError("a piece that nobody planned")
@@ -270,7 +281,7 @@ class Session(object):
 
     def _land(self, header: Dict[str, Any]) -> None:
         """Land under our own lease, or, by its `token`, under that of another agent of the same client."""
-        from transfers.agent.intake import Intake
+        from transfers.agent.receiving import Intake
 
         self._end_adopting()  # it has a journal open that the landing writes anew
         # What earlier listings and landings had open may have been moved aside since.
@@ -293,7 +304,7 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
-        from transfers.agent.intake import Hand
+        from transfers.agent.receiving import Hand
 
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
@@ -336,7 +347,7 @@ class Session(object):
         self._channel.send(frames.END, self._adopter().adopt(items))
 
     def _adopter(self) -> "Adopting":
-        from transfers.agent.adopting import Adopting
+        from transfers.agent.third_party import Adopting
 
         self._check_lease()
         if self._adopting is None:
@@ -353,7 +364,7 @@ class Session(object):
 
     def _reach(self, header: Dict[str, Any]) -> None:
         """Log in to another site from here, and start an agent there: what is read is to go to that one."""
-        from transfers.agent.relay import Relay, UnreachedError
+        from transfers.agent.third_party import Relay, UnreachedError
 
         try:
             relay = Relay(self._channel, self._opened(), header["words"])
@@ -472,7 +483,7 @@ class Session(object):
         self._channel.send(frames.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.adjusting import adjust_items
+        from transfers.agent.removing import adjust_items
 
         root = self._opened()
         self._check_lease()
@@ -485,7 +496,7 @@ class Session(object):
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
-        from transfers.agent.keeping import keep_item, open_backup
+        from transfers.agent.removing import keep_item, open_backup
 
         root = self._opened()
         self._check_lease()
@@ -512,7 +523,7 @@ class Session(object):
         """What came behind a place in a file that grows."""
         header["path"] = frames.bytes_of(header["path"])
         if self._tails is None:
-            from transfers.agent.growing import Tails
+            from transfers.agent.appending import Tails
 
             self._tails = Tails(self._opened(), self._check_client)
         self._channel.send(frames.END, *self._tails.read(header))
@@ -521,7 +532,7 @@ class Session(object):
         """Make a file longer at its end."""
         header["path"] = frames.bytes_of(header["path"])
         if self._growths is None:
-            from transfers.agent.growing import Growths
+            from transfers.agent.appending import Growths
 
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
@@ -529,7 +540,7 @@ class Session(object):
 
     def store_whole(self, header: Dict[str, Any], body: frames.Body) -> None:
         """Store one small file; see whole.py."""
-        from transfers.agent.whole import store_whole
+        from transfers.agent.receiving import store_whole
 
         if hashlib.sha256(body).hexdigest() != header["digest"]:
             raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
@@ -538,7 +549,7 @@ class Session(object):
         self._channel.send(frames.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.whole import fetch_whole
+        from transfers.agent.receiving import fetch_whole
 
         content = fetch_whole(self._opened(), frames.bytes_of(header["path"]), int(header["maximum"]))
         self._channel.send(frames.END, {"digest": hashlib.sha256(content).hexdigest()}, content)

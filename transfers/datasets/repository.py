@@ -1,12 +1,71 @@
-"""The repository around a path of this machine, where it is a DataLad dataset or keeps annexed content."""
+"""Which files of a place are annexed, where their content is, and getting it."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from transfers.datasets.annexed import key_of_link
+from hibali.annex_key import digest_of, size_of
+from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.events import Listener, Noted, ignore
+from hibali.files import account_names
+from hibali.subprocesses import Finished, run
+from hibali.text import printable
+
+POINTER_BYTES = 32 * 1024  # git-annex takes nothing larger for a pointer file
+_OBJECTS = b"/.git/annex/objects/"
+POINTER = b"/annex/objects/"  # how one begins
+_KEY = re.compile(rb"[A-Z0-9_]+(?:-[a-zA-Z][0-9]+)*--[^/\n\0]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name of some content; `size` and `sha256` (hexadecimal) where the name tells them, else -1 and None."""
+
+    name: bytes
+    size: int
+    sha256: str | None
+
+
+def read_key(name: bytes) -> Key | None:
+    """The key of that name (git-annex, "key format"), or None for what is none."""
+    if not _KEY.fullmatch(name):
+        return None
+    text = os.fsdecode(name)
+    size = size_of(text)
+    return Key(name, -1 if size is None else size, digest_of(text))
+
+
+def key_of_link(link: bytes, folder: bytes) -> tuple[bytes, bytes, Key] | None:
+    """What a symlink in `folder` (absolute) leads to: a repository's root, the path below its objects, the key.
+
+    None for every other symlink, however much it looks like one.
+    """
+    if _OBJECTS[1:] not in link or link.startswith(b"/"):
+        return None
+    root, _, below = os.path.normpath(folder + b"/" + link).partition(_OBJECTS)
+    parts = below.split(b"/")
+    if len(parts) < 2 or parts[-1] != parts[-2]:
+        return None
+    key = read_key(parts[-1])
+    return (root, below, key) if key is not None else None
+
+
+def key_of_pointer(content: bytes) -> Key | None:
+    """The key that a pointer file stands for; None for a file that is none."""
+    if not content.startswith(POINTER):
+        return None
+    return read_key(content[len(POINTER) :].partition(b"\n")[0])
+
 
 _PATH_BYTES = 8192
 # What makes a repository of a folder: it is no data, neither sent nor taken nor deleted.
@@ -105,3 +164,329 @@ def _has_annex(git: Path) -> bool:
             return any(line.rstrip(b"\n").endswith(b"/git-annex") for line in packed)
     except OSError:
         return False
+
+
+_SECONDS = 20 * 86400.0  # content comes from anywhere, tapes included; poll(2) counts no longer
+# Where the caller works, or what it was called by, is not where these are to work.
+_ELSEWHERE = frozenset(
+    {
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_PREFIX",
+        "GIT_COMMON_DIR",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_QUARANTINE_PATH",
+        "GIT_CEILING_DIRECTORIES",
+    }
+)
+
+
+def run_git(
+    repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+) -> Finished:
+    """One command of git's own to its end; no hook and no watcher of the repository runs (S13)."""
+    quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
+    argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *words]
+    return run(argv, stdin=stdin, timeout=_SECONDS, environment={**_environment(), **(more or {})})
+
+
+def ask_git(
+    repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+) -> bytes:
+    """What git answers; raises `IncompleteError` where it cannot."""
+    finished = run_git(repository, *words, stdin=stdin, more=more)
+    if finished.exit_code != 0:
+        raise IncompleteError("git-failed", told_by("git", finished), about=printable(repository.root))
+    return finished.stdout
+
+
+def ask_annex(
+    repository: Repository, *words: str, stdin: bytes = b""
+) -> tuple[Finished, Iterator[dict[str, Any]]]:
+    """How `git annex WORDS --json` ended, and the records it printed. Raises `NotFoundError` where there is no git-annex."""
+    finished = run_annex(repository, *words, "--json", "--json-error-messages", stdin=stdin)
+    return finished, _records(finished.stdout)
+
+
+def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finished:
+    """One command of git-annex to its end, or how its initialisation failed. Raises `NotFoundError` where there is none.
+
+    In a clone that nobody initialised git-annex would do so by itself, enable the special remotes that the others marked
+    for that, and run their programs: `externaltype=x/y` names a file of the work tree (S13).
+    """
+    environment = require_annex(repository)
+    annex: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex"]
+    if run_git(repository, "config", "annex.uuid").exit_code != 0:
+        begun = run([*annex, "init", "--quiet", "--no-autoenable"], timeout=_SECONDS, environment=environment)
+        if begun.exit_code != 0:
+            return begun
+    return run([*annex, *words], stdin=stdin, timeout=_SECONDS, environment=environment)
+
+
+def require_annex(repository: Repository) -> dict[str, str]:
+    """The environment in which git finds git-annex. Raises `NotFoundError` where there is none."""
+    environment = _environment()
+    if shutil.which("git-annex", path=environment["PATH"]) is None:
+        raise NotFoundError(
+            "no-such-program",
+            "git-annex is not installed",
+            about=printable(repository.root),
+            hint="pip install 'hibali[annex]'",
+        )
+    return environment
+
+
+def push_to_sibling(repository: Repository, sibling: str) -> None:
+    """`datalad push`; raises `IncompleteError` with what to type."""
+    environment = _environment()
+    program = shutil.which("datalad", path=environment["PATH"]) or "datalad"
+    words: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
+    finished = run(words, timeout=_SECONDS, environment=environment)
+    if finished.exit_code != 0:
+        root = printable(repository.root)
+        raise IncompleteError(
+            "not-pushed",
+            f"all is saved, but not pushed to {printable(sibling)}: {told_by('datalad push', finished)}",
+            about=root,
+            hint=f"datalad push -d {root} --to {printable(sibling)}",
+        )
+
+
+def identity(repository: Repository) -> dict[str, str]:
+    """Who commits where git was never told: the account and the host; nothing where it was."""
+    if run_git(repository, "var", "GIT_COMMITTER_IDENT").exit_code == 0:
+        return {}
+    name, email = account_names()
+    roles = ("AUTHOR", "COMMITTER")
+    return {f"GIT_{role}_{what}": word for role in roles for what, word in (("NAME", name), ("EMAIL", email))}
+
+
+def told_by(program: str, finished: Finished) -> str:
+    """The end of what a program said, in one line."""
+    said = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
+    return f"{program} ended with {finished.exit_code}: {said}"
+
+
+def _environment() -> dict[str, str]:
+    """The user's own, with the programs that were installed with us behind the others; nobody is asked anything."""
+    kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    ours = str(Path(sys.executable).parent)
+    path = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), ours) if part)
+    return {**kept, "PATH": path, "GIT_TERMINAL_PROMPT": "0", "DATALAD_UI_PROGRESSBAR": "none"}
+
+
+def _records(lines: bytes) -> Iterator[dict[str, Any]]:
+    for line in lines.splitlines():
+        try:
+            record = json.loads(line.decode("utf-8", "surrogateescape"))
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def zero_ended(names: Iterable[bytes]) -> bytes:
+    """Names as `-z` reads them."""
+    return b"".join(name + b"\0" for name in names)
+
+
+def get_content(repository: Repository, keys: Iterable[bytes]) -> dict[bytes, str]:
+    """Get the content of keys from wherever git-annex finds it; why not, in words, for those that could not be got.
+
+    Keys, not names: a name may hold what no line can.
+    """
+    wanted = list(dict.fromkeys(keys))
+    try:
+        finished, records = ask_annex(
+            repository, "get", "--batch-keys", stdin=b"".join(key + b"\n" for key in wanted)
+        )
+    except HibaliError as problem:
+        hint = f" ({problem.hint})" if problem.hint else ""
+        return dict.fromkeys(wanted, f"{problem.message}{hint}")
+    told = {_key(record): record for record in records}
+    missing: dict[bytes, str] = {}
+    for key in wanted:
+        record = told.get(key)
+        if record is None:
+            missing[key] = told_by("git annex get", finished)
+        elif record.get("success") is not True:
+            missing[key] = _why_not(record)
+    return missing
+
+
+def _key(record: dict[str, Any]) -> bytes:
+    return str(record.get("key", "")).encode("utf-8", "surrogateescape")
+
+
+def _why_not(record: dict[str, Any]) -> str:
+    """What git-annex said, and where it knows of copies."""
+    errors = record.get("error-messages")
+    said = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
+    wanted = record.get("wanted")
+    places = [
+        str(place.get("description") or place.get("uuid"))
+        for place in (wanted if isinstance(wanted, list) else ())
+        if isinstance(place, dict)
+    ]
+    words = "; ".join(" ".join(part.split()) for part in said if part.strip()) or "git-annex could not get it"
+    return printable(words + (f"; copies are in {', '.join(places)}" if places else ""))
+
+
+_FOLDERS_KNOWN = 4096
+_LINE_BYTES = 4096
+
+
+class Content(NamedTuple):
+    """Where some bytes are, absolute, and what the system says of that file."""
+
+    name: bytes
+    status: os.stat_result
+
+
+class Contents:
+    """The files below one path of a repository, and of others inside it. Names are relative to that path, b"" is itself."""
+
+    def __init__(self, place: Place, tell: Listener) -> None:
+        self.place = place
+        self._tell = tell
+        self._around = lru_cache(_FOLDERS_KNOWN)(repository_around)
+        self._not_got: dict[bytes, str] = {}
+
+    def absolute(self, path: bytes) -> bytes:
+        """The name as the system has it."""
+        return self.place.path.rstrip(b"/") + b"/" + path if path else self.place.path
+
+    def around(self, name: bytes) -> Repository | None:
+        """The repository that an absolute name lies in."""
+        return self._around(name.rpartition(b"/")[0])
+
+    @cached_property
+    def common(self) -> bytes:
+        """The folder below which all that may be read lies, with a slash behind it."""
+        path = self.place.path
+        folder = path if Path(os.fsdecode(path)).is_dir() else path.rpartition(b"/")[0]
+        return os.path.commonpath([folder or b"/", self.place.repository.objects]).rstrip(b"/") + b"/"
+
+    def key(self, path: bytes, link: bytes | None) -> Key | None:
+        """The key of an annexed file in this very repository, or in one inside it; None for all else.
+
+        `link` is what a symlink says, None for a file, which may be a pointer.
+        """
+        name = self.absolute(path)
+        if link is not None:
+            led = self._led(name, link)
+            return led[1] if led is not None else None
+        content = read_start(name)
+        repository = self.around(name) if content.startswith(b"/annex/") else None
+        return key_of_pointer(content) if repository is not None and repository.annex else None
+
+    def _led(self, name: bytes, link: bytes) -> tuple[bytes, Key] | None:
+        """Where a symlink's content would be, and its key."""
+        led = key_of_link(link, name.rpartition(b"/")[0])
+        repository = self.around(name) if led is not None else None
+        if led is None or repository is None or led[0] != repository.root:
+            return None
+        return repository.objects + b"/" + led[1], led[2]
+
+    def find(self, path: bytes) -> Content | None:
+        """A file's bytes; None where they are not here, or outside of all that may be read."""
+        name = self.absolute(path)
+        try:
+            led = self._led(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
+        except OSError:  # not a link, or nothing at all
+            return _content(name) if key_of_pointer(read_start(name)) is None else None
+        return _content(led[0]) if led is not None and led[0].startswith(self.common) else None
+
+    def key_there(self, path: bytes) -> Key | None:
+        """The key of what stands there now."""
+        try:
+            link: bytes | None = os.readlink(self.absolute(path))  # noqa: PTH115 - as above
+        except OSError:
+            link = None
+        return self.key(path, link)
+
+    def bring(self, paths: Iterable[bytes]) -> None:
+        """Get the content of these files, as far as it is not here, each repository's in one go; what cannot be got is remembered."""
+        wanted: dict[Repository, dict[bytes, int]] = {}
+        for path in paths:
+            if self.find(path) is not None:
+                continue
+            repository, key = self.around(self.absolute(path)), self.key_there(path)
+            if repository is not None and key is not None and key.name not in self._not_got:
+                wanted.setdefault(repository, {})[key.name] = max(key.size, 0)
+        for repository, keys in wanted.items():
+            root = printable(repository.root)
+            self._tell(Noted(f"{root}: getting {len(keys)} annexed files ({sum(keys.values())} bytes)"))
+            self._not_got.update(get_content(repository, keys))
+
+    def why_missing(self, path: bytes) -> str:
+        """Why the content of a file is not here."""
+        key = self.key_there(path)
+        why = self._not_got.get(key.name) if key is not None else None
+        return f"its content is not here: {why or 'git annex get brings it'}"
+
+
+def look_into(path: bytes) -> Contents | None:
+    """The files at and below an absolute path that is in a repository; None where it is in none."""
+    place = find_place(path)
+    return Contents(place, ignore) if place is not None else None
+
+
+def bring_here(path: bytes) -> None:
+    """Get what is annexed at and below an absolute path. Raises `IncompleteError` with what could not be got."""
+    contents = look_into(path)
+    if contents is None:
+        return
+    files = list(_files_below(contents.place.path))
+    contents.bring(files)
+    missing = [name for name in files if contents.find(name) is None and contents.key_there(name) is not None]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise IncompleteError(
+            "content-not-here", contents.why_missing(missing[0]) + more, about=printable(path)
+        )
+
+
+def _files_below(root: bytes) -> Iterator[bytes]:
+    """Names of files and symlinks below a path, b"" where that is one itself; nothing of what makes a repository."""
+    path = Path(os.fsdecode(root))
+    if path.is_symlink() or not path.is_dir():
+        yield b""
+        return
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name.lower() not in RESERVED]
+        below = folder[len(root) :].strip(b"/")
+        for name in files:
+            yield below + b"/" + name if below else name
+
+
+def is_reserved(path: bytes) -> bool:
+    """Whether a relative path is of what makes a repository, and no data."""
+    return b"." in path and not RESERVED.isdisjoint(path.lower().split(b"/"))
+
+
+def _content(name: bytes) -> Content | None:
+    """The regular file that stands there by itself, if one does."""
+    try:
+        status = os.lstat(name)
+    except OSError:
+        return None
+    return Content(name, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def read_start(name: bytes) -> bytes:
+    """The start of a file small enough to be a pointer; nothing of what is none, or cannot be read."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        small = os.fstat(descriptor).st_size <= POINTER_BYTES
+        return os.read(descriptor, _LINE_BYTES) if small else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

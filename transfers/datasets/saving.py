@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from hibali.errors import HibaliError, IncompleteError, RefusedError
+from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
+from hibali.events import Listener, Noted
+from hibali.ledger import ledger_folder, new_identifier
 from hibali.retry import pause
+from hibali.system_errors import reason_of
 from hibali.text import printable
-from transfers.datasets.programs import ask_annex, ask_git, identity, run_annex, run_git, told_by, zero_ended
-from transfers.datasets.repository import Repository, repository_around
+from transfers.datasets.repository import (
+    Contents,
+    Repository,
+    ask_annex,
+    ask_git,
+    identity,
+    push_to_sibling,
+    repository_around,
+    require_annex,
+    run_annex,
+    run_git,
+    told_by,
+    zero_ended,
+)
+from transfers.entry import Entry, Kind
+from transfers.journal import Receipt
+from transfers.request import Saving
 
 _TRIES = 50  # commits that others make at the same time are joined so often
 _NOTHING = b"0" * 40
@@ -217,3 +237,176 @@ class _Saving:
                     raise
                 pause(secrets.randbelow(100) / 1000)
         return None
+
+
+BEGIN = "=== hibali receipt ==="
+END = "^^^ hibali receipt ^^^"
+
+
+def commit_message(receipt: Receipt) -> str:
+    """Not between DataLad's own markers: `datalad rerun` would look for a command in it."""
+    done = [f"{receipt.files_moved} files"]
+    if receipt.files_linked:
+        done.append(f"{receipt.files_linked} links")
+    if receipt.files_deleted:
+        done.append(f"{receipt.files_deleted} deletions")
+    subject = f"[HIBALI] {receipt.operation} {printable(receipt.source)}: {', '.join(done)}"
+    block = json.dumps(receipt.to_record(), indent=1, sort_keys=True)
+    return f"{subject}\n\n{BEGIN}\n{block}\n{END}\n"
+
+
+class Unsaved:
+    """Absolute names, one call's after those that earlier calls left. Begun when the target is locked, by its holder alone."""
+
+    def __init__(self, where: bytes) -> None:
+        """`where` is the target, without symlinks."""
+        self._folder = ledger_folder("unsaved", hashlib.sha256(where).hexdigest()[:32])
+        self._failed: set[bytes] = set()
+        self._left = sorted(self._folder.glob("*.names"))
+        self._own = self._folder / f"{new_identifier()}.names"
+        try:
+            self._stream = self._own.open("xb", buffering=0)
+        except OSError as problem:
+            raise RefusedError(
+                "ledger-unwritable",
+                f"the ledger cannot be written: {reason_of(problem)}",
+                about=str(self._own),
+                hint="Nothing was started. Make room there, or set HIBALI_STATE.",
+            ) from None
+
+    def begin(self, name: bytes) -> None:
+        """A name is about to be changed."""
+        self._stream.write(name + b"\0")
+
+    def fail(self, name: bytes) -> None:
+        """It was not changed after all."""
+        self._failed.add(name)
+
+    def names(self) -> Iterator[bytes]:
+        """All that were changed; one may come twice."""
+        for path in (*self._left, self._own):
+            for name in read_names(path):
+                if path != self._own or name not in self._failed:
+                    yield name
+
+    def settle(self) -> None:
+        """All of it is in a commit."""
+        self._stream.close()
+        for path in (*self._left, self._own):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave for the next call what is not settled; safe to call twice."""
+        self._stream.close()
+        if self._own.exists() and not self._own.stat().st_size:
+            self._own.unlink()
+
+
+def read_names(path: Path) -> list[bytes]:
+    """The names in one file; one that a crash cut short is left out."""
+    try:
+        return path.read_bytes().split(b"\0")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+_OWN_NAMES = ".hibali/\n.hibali-" + "[0-9a-f]" * 32 + "\n"
+
+
+class Changes:
+    """The names that a call changes at its target, once that is locked."""
+
+    def __init__(self, contents: Contents, tell: Listener) -> None:
+        self._contents = contents
+        self._repository = contents.place.repository
+        self._tell = tell
+        self._unsaved: Unsaved | None = None
+
+    def check(self, saving: Saving) -> None:
+        """Raise, before anything is changed, what would keep it from being saved.
+
+        `UsageError` for a sibling that is none, `NotFoundError` without git or git-annex, `RefusedError` where git will not work.
+        """
+        if not saving.save:
+            return
+        told = run_git(self._repository, "remote")
+        if told.exit_code != 0:
+            raise RefusedError(
+                "unusable-dataset",
+                f"what lands there could not be saved: {told_by('git', told)}",
+                about=printable(self._repository.root),
+                hint="Put that right, or leave the commit to yourself: --no-save. Nothing was changed.",
+            )
+        if self._repository.annex:
+            require_annex(self._repository)
+        known = told.stdout.decode("utf-8", "surrogateescape").splitlines()
+        for sibling in saving.push_to:
+            if sibling not in known:
+                raise UsageError(
+                    "no-such-sibling",
+                    f"this dataset has no sibling {printable(sibling)}",
+                    about=printable(self._repository.root),
+                    hint=f"Siblings: {printable(', '.join(sorted(known))) or 'none'}",
+                )
+
+    def open(self) -> None:
+        """The target is locked. Raises `RefusedError` where nothing can be noted."""
+        self._hide_own_names()
+        if self._unsaved is None:
+            self._unsaved = Unsaved(self._contents.place.path)
+
+    def _hide_own_names(self) -> None:
+        """What stands beside the data while a call is at work, or was killed, is never anybody's change."""
+        path = Path(os.fsdecode(self._repository.git)) / "info" / "exclude"
+        with contextlib.suppress(OSError):  # who cannot write there cannot save either, and is told then
+            path.parent.mkdir(exist_ok=True)
+            known = path.read_bytes() if path.exists() else b""
+            if _OWN_NAMES.encode() not in known:
+                with path.open("ab") as stream:
+                    stream.write(
+                        (b"\n" if known and not known.endswith(b"\n") else b"") + _OWN_NAMES.encode()
+                    )
+
+    def begin(self, entry: Entry) -> None:
+        """An entry is about to land or to go."""
+        if self._unsaved is not None and entry.kind is not Kind.FOLDER:
+            self._unsaved.begin(self._contents.absolute(entry.path))
+
+    def fail(self, entry: Entry) -> None:
+        """It did not."""
+        if self._unsaved is not None:
+            self._unsaved.fail(self._contents.absolute(entry.path))
+
+    def save(self, receipt: Receipt, saving: Saving) -> None:
+        """Commit all that is in no commit yet, and push that on; or leave it to the user. Raises `IncompleteError`."""
+        if self._unsaved is None:
+            return
+        if saving.save:
+            self._save(self._unsaved, receipt, saving)
+        self._unsaved.settle()
+        for sibling in saving.push_to:
+            push_to_sibling(self._repository, sibling)
+            self._say(f"pushed to {printable(sibling)}")
+
+    def _save(self, unsaved: Unsaved, receipt: Receipt, saving: Saving) -> None:
+        groups: dict[Repository, set[bytes]] = {}
+        apart = 0
+        for name in (*unsaved.names(), *saving.also):
+            repository = self._contents.around(name)
+            if repository is None:
+                apart += 1
+            else:
+                groups.setdefault(repository, set()).add(name)
+        made = save(groups, self._repository, saving.message or commit_message(receipt))
+        if apart:
+            self._say(f"{apart} names lie in git repositories of their own and are not saved")
+        for commit in made:
+            self._say(f"saved as {commit[:12]}")
+
+    def _say(self, words: str) -> None:
+        self._tell(Noted(f"{printable(self._repository.root)}: {words}"))
+
+    def close(self) -> None:
+        """Leave the rest to the next call."""
+        if self._unsaved is not None:
+            self._unsaved.close()

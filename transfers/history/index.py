@@ -1,19 +1,32 @@
-"""All operations of the ledger, oldest first, with a cache beside it that may be thrown away at any time."""
+"""Old journals made shorter: lines that newer ones made meaningless go, receipts and what verifies a place stay."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hibali.errors import HibaliError
-from hibali.ledger import ledger_folder, read_records, write_atomic
-from hibali.strict_json import line_of_json
-from transfers.history.journals import read_operation
-from transfers.history.operation import Operation, Place, place_fields, read_place
+from hibali.documents import line_of_json
+from hibali.errors import HibaliError, IncompleteError
+from hibali.files import write_atomic
+from hibali.ledger import ledger_folder, now, read_records
+from hibali.system_errors import reason_of
+from hibali.text import path_from_fields
+from transfers.history.operations import (
+    Operation,
+    Place,
+    journal_of,
+    no_such_operation,
+    place_fields,
+    read_operation,
+    read_place,
+)
 
 _VERSION = 1
 
@@ -110,3 +123,136 @@ def _read_place(fields: dict[str, Any] | None) -> Place | None:
 
 
 _HEADER = {"kind": "history-cache", "version": _VERSION}
+
+
+_MOST_FAILURES = 1000
+
+
+@dataclass(slots=True)
+class Story:
+    """`files` counts what is in the journal by kind of line, `proofs` what moved by proof; `failures` are the first thousand."""
+
+    operation: Operation
+    files: Counter[str] = field(default_factory=Counter)
+    proofs: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # such as which Globus task carried it
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second of what moved; None where nothing did."""
+        moved, seconds = self.operation.number("bytes_moved"), self.operation.seconds
+        return moved / seconds if moved and seconds else None
+
+
+def tell_story(identifier: str) -> Story:
+    """Everything that is on record of it. Raises `NotFoundError`."""
+    path = journal_of(identifier)
+    operation = read_operation(path)
+    if operation is None:
+        raise no_such_operation(identifier)
+    story = Story(operation)
+    for record in read_records(path):
+        kind = record.get("kind")
+        if kind == "noted":
+            story.notes.append(str(record.get("message")))
+        if kind in {"moved", "deleted", "linked", "failed"} and record.get("entry") != "folder":
+            story.files[str(kind)] += 1
+            if record.get("proof"):
+                story.proofs[str(record["proof"])] += 1
+            if kind == "failed" and len(story.failures) < _MOST_FAILURES:
+                story.failures.append(record)
+    return story
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of one journal, or would become of it: how many of its lines go, and how many bytes they take."""
+
+    operation: Operation
+    lines: int
+    bytes: int
+
+
+def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Iterator[Compacted]:
+    """Shorten the journals of operations that began before then (seconds since the epoch) and have a receipt.
+
+    A line about a file goes where a newer operation moved or deleted the same file: it takes part in nothing any more. So do
+    the lines of old failures, which the receipt counts. Each journal is replaced whole or not at all. The newest line about
+    each file stays, and with it what `verify` compares a place with. Raises `IncompleteError`.
+    """
+    newer = _Newer()
+    for operation in sorted(operations, key=lambda each: (each.began, each.id), reverse=True):
+        old = operation.moment < before and operation.receipt is not None
+        path = journal_of(operation.id)
+        lines = path.read_bytes().splitlines(keepends=True)
+        kept, dropped = _sort_out(lines, operation, newer)
+        if old and dropped:
+            size = sum(len(line) for line in dropped)
+            if not dry:
+                _replace(operation, kept, len(dropped))
+            yield Compacted(operation, len(dropped), size)
+
+
+class _Newer:
+    """The files that operations looked at so far wrote or deleted, and those that others are names of; 16 bytes for each."""
+
+    def __init__(self) -> None:
+        self._written: set[bytes] = set()
+        self._needed: set[bytes] = set()
+
+    def judge(self, place: Place, record: dict[str, Any]) -> bool:
+        """Whether the line may go; it counts for older ones from here on."""
+        kind = record.get("kind")
+        if kind == "failed":
+            return True
+        if kind not in {"moved", "recorded", "deleted", "linked"}:
+            return False
+        key = _key(place, path_from_fields(record))
+        if kind == "linked":
+            self._needed.add(_key(place, path_from_fields(record, "same_as")))
+        overtaken = key in self._written and key not in self._needed
+        self._written.add(key)
+        return overtaken
+
+
+def _key(place: Place, path: bytes) -> bytes:
+    whole = b"/".join(part for part in (place.path.rstrip(b"/"), path) if part)
+    text = b"\0".join((place.site.encode(), (place.bucket or "").encode(), whole))
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _sort_out(lines: Iterable[bytes], operation: Operation, newer: _Newer) -> tuple[list[bytes], list[bytes]]:
+    """Those that stay and those that go, in their order, judged from the last to the first."""
+    kept: list[bytes] = []
+    dropped: list[bytes] = []
+    for line in reversed(list(lines)):
+        record = _read(line)
+        go = operation.place is not None and record is not None and newer.judge(operation.place, record)
+        (dropped if go else kept).append(line)
+    return kept[::-1], dropped[::-1]
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+        if isinstance(record, dict):
+            if record.get("kind") in {"moved", "recorded", "deleted", "linked"}:
+                path_from_fields(record)
+            return record
+    except (ValueError, KeyError):
+        pass
+    return None
+
+
+def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
+    """The journal with a line that says what is missing; it keeps its time, by which others find what is recent."""
+    path = journal_of(operation.id)
+    note = line_of_json({"kind": "compacted", "at": now(), "lines": lines}).encode("ascii") + b"\n"
+    try:
+        stamp = path.stat().st_mtime_ns
+        write_atomic(path, kept[0] + note + b"".join(kept[1:]), mtime_ns=stamp)
+    except OSError as problem:
+        raise IncompleteError(
+            "ledger-unwritable", f"the ledger cannot be written: {reason_of(problem)}", about=str(path)
+        ) from None

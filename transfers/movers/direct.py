@@ -1,28 +1,36 @@
-"""Bytes straight from one ssh site to another; we say what, and compare what both ends hashed."""
+"""The way straight from one ssh site to another: an agent at the first logs in to the second by that account's own ssh."""
 
 from __future__ import annotations
 
+import secrets
+import shlex
+from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from typing import Any
 
-from hibali.events import Event, Listener, ignore
-from transfers.connection import Connection
-from transfers.direct_landing import unit_bytes
-from transfers.mover import Source
-from transfers.movers.stream import StreamMover, Told
-from transfers.packing import group_units
-from transfers.posix import PosixStore
-from transfers.single import SingleSource
-from transfers.store import Item, Landed, Store, Unit
+from hibali.config.model import Reached, Site
+from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
+from hibali.events import Event, Listener, Noted, ignore
+from hibali.locations import Location, guarded_roots
+from hibali.ssh.sessions import explain_ssh, unattended_options
+from transfers.agent import protocol as frames
+from transfers.movers.stream import Source, StreamMover, Told
+from transfers.pipeline.batches import group_units
+from transfers.pipeline.third_party import unit_bytes
+from transfers.remote.connection import Connection, opening, remote_command
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.base import Item, Landed, Store, Unit
+from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """The Mover protocol (transfers.mover.Mover); what arrives corrupt is sent again, and a rate is kept, as a stream does it."""
+    """The Mover protocol (transfers.movers.stream.Mover); what arrives corrupt is sent again, and a rate is kept, as a stream does it."""
 
     word = "direct"
 
     def __init__(self, line: Connection, landing: PosixStore, rate: int = 0, tell: Listener = ignore) -> None:
-        """`line` leads to an agent at the source's site that has reached the target's (transfers.direct.Way)."""
+        """`line` leads to an agent at the source's site that has reached the target's (transfers.movers.direct.Way)."""
         super().__init__(rate, tell)
         self._line = line
         self._landing = landing
@@ -49,3 +57,124 @@ class DirectMover(StreamMover):
         for unit in units:
             self._pace.take(unit_bytes(unit))
             yield unit
+
+
+_WITHOUT = "leave out --direct: the bytes then pass through this machine"
+
+
+class Way:
+    """A line to an agent at the source's site, and through it to one at the target's."""
+
+    def __init__(self, line: Connection, logins: int) -> None:
+        self.line = line
+        self.logins = logins
+
+    def close(self) -> None:
+        """Both agents end; safe to call twice."""
+        self.line.close()
+
+
+def check_direct(source: Location, target: Location) -> None:
+    """Raise `UsageError` where bytes can never go straight from one to the other."""
+    for location in (source, target):
+        if location.site.kind != "ssh":
+            raise UsageError(
+                "direct-kind",
+                "--direct goes from one ssh site to another, and this is not an ssh site",
+                about=location.text,
+                hint=f"Name two ssh sites, or {_WITHOUT}.",
+            )
+    if source.site.name == target.site.name:
+        raise UsageError(
+            "direct-same-site",
+            "--direct goes from one site to another, and both ends are at the same",
+            about=target.text,
+            hint=f"Name two ssh sites, or {_WITHOUT}.",
+        )
+
+
+def agent_store(store: object, location: Location) -> PosixStore:
+    """The store, which is an agent's; raises `UsageError` where the site has none."""
+    if isinstance(store, PosixStore):
+        return store
+    raise UsageError(
+        "direct-transport",
+        "--direct needs hibali's agent and plain files at both ends; this is reached by SFTP, or holds packs",
+        about=location.text,
+        hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
+    )
+
+
+def open_way(
+    source: Location, target: Location, reading: PosixStore, landing: PosixStore, tell: Listener = ignore
+) -> Way:
+    """Have the source's site reach the target's; nothing is changed by that.
+
+    Raises `AccessError` where it may not log in there, `TryLaterError` where it cannot reach it now.
+    """
+    from transfers.stores import ssh
+
+    here, there = source.site, target.site
+    assert there.ssh is not None
+    reached = there.reached_from.get(here.name) or Reached()
+    host = reached.host or there.ssh.data_host or there.ssh.host
+    about = f"{here.name} -> {there.name}"
+    line, logins = ssh.connect(here, bulk=True, tell=tell)
+    try:
+        line.where = about
+        line.ask("open", path=frames.text_of(reading.where), make=False)
+        tell(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
+        nonce = secrets.token_hex(16)
+        answer = line.ask(
+            "reach",
+            words=[*_words(reached, host), remote_command(there.ssh.python)],
+            opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
+            nonce=nonce,
+        ).header
+        with line.understanding():
+            if answer["reached"] is not True:
+                raise _unreached(answer, reached, host, here, there)
+            _check_agent(answer["greeting"], landing, line, host)
+    except BaseException:
+        line.close()
+        raise
+    return Way(line, logins + 1)
+
+
+def _words(reached: Reached, host: str) -> list[str]:
+    port = ["-p", str(reached.port)] if reached.port else []
+    return [*reached.command, *unattended_options(), *port, "--", host]
+
+
+def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection, host: str) -> None:
+    """What landed as another account would not be ours."""
+    if greeting["protocol"] != frames.PROTOCOL:
+        raise line.broken("speaks another protocol")
+    if greeting["user"] != landing.account:
+        raise AccessError(
+            "another-account",
+            f"the login to {host} is one of another account (uid {int(greeting['user'])}) than ours there",
+            about=line.where,
+            hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
+        )
+
+
+def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
+    """Why, and what to do next; without --direct it goes, since we reach both."""
+    about = f"{here.name} -> {there.name}"
+    setting = f"[sites.{there.name}.reached_from.{here.name}]"
+    by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
+    hint = f"At {here.name}, log in once by hand: {by_hand} (another way: {setting}); or {_WITHOUT}."
+    status, said = answer["status"], str(answer["errors"])
+    if status is None:
+        return AccessError(
+            "no-ssh", f"{reached.command[0]} cannot be run there: {said}", about=about, hint=hint
+        )
+    if status == 255:  # ssh's own
+        found = explain_ssh(said.encode("utf-8", "replace"), reached.command, host)
+        kind = type(found)
+        return kind(found.code, f"{here.name} does not reach {host}: {found.message}", about=about, hint=hint)
+    if status == 127:  # the shell's own
+        return NotFoundError("no-python", f"python3 cannot be started at {host}", about=about, hint=hint)
+    words = said.splitlines()[-1][-300:] if said else f"status {status}"
+    return TryLaterError("no-agent", f"no agent starts at {host}: {words}", about=about, hint=hint)

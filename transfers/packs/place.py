@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.packing import group_units
-from transfers.packs.index import IndexReader, Member, Pack, name_in, place_of
+from transfers.packs.format import IndexReader, Member, Pack, name_in, place_of
+from transfers.pipeline.batches import group_units
 from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
-from transfers.store import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
+from transfers.stores.base import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
 
 _RUN = 10_000  # so many members are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # and so many bytes of each run stay there

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol, cast, runtime_checkable
 
-from hibali.errors import NotFoundError, RefusedError
+from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.locations import Location
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
-from transfers.only_read import OnlyRead
 from transfers.overlap import identities_of
-from transfers.packing import group_units
-from transfers.packs.index import place_of
+from transfers.packs.format import FOLDER, place_of
 from transfers.packs.place import HashesRanges, PackedPlace, Range
-from transfers.packs.reading import MemberReading
-from transfers.store import (
+from transfers.pipeline.batches import group_units
+from transfers.stores.base import (
     SEGMENT_BYTES,
     Facts,
     Item,
     Lock,
+    OnlyRead,
     Payload,
     Problem,
     Space,
@@ -27,11 +30,173 @@ from transfers.store import (
     Unit,
 )
 
+_AHEAD = 16  # so many units without a byte in them may be held
+_GAP = 64 * 1024  # what lies between two members is read along rather than asked around
+_CORRUPT = Problem("corrupt", "its bytes in the tar file are not those that the index tells")
+
+
+@dataclass(slots=True)
+class _Part:
+    """Where one item's bytes are in a range that is read."""
+
+    position: int
+    start: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One range of a unit and the items in it."""
+
+    wanted: Range
+    parts: list[_Part] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A unit whose ranges are under way."""
+
+    unit: Unit
+    left: int
+    contents: dict[int, Any] = field(default_factory=dict)
+    problems: dict[int, Problem] = field(default_factory=dict)
+
+
+class MemberReading:
+    """One reading; used once."""
+
+    def __init__(self, place: PackedPlace, *, judge: bool = True) -> None:
+        """Without `judge` the digests told are those of the bytes as they are, whatever the index says."""
+        self._place = place
+        self._judge = judge
+        self._sums: dict[int, tuple[int, Any]] = {}
+        self._failed: set[int] = set()
+
+    def run(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store.read."""
+        pending: deque[_Pending] = deque()
+        asked: deque[tuple[_Pending, _Asked]] = deque()
+
+        def ranges() -> Iterator[Range]:
+            for unit in units:
+                wanted = _ranges_of(unit)
+                if not wanted and len(pending) >= _AHEAD:
+                    # without a question whoever asks ahead would not stop
+                    anything = self._place.anything()
+                    wanted = [] if anything is None else [_Asked(anything)]
+                pending.append(_Pending(unit, len(wanted)))
+                for one in wanted:
+                    asked.append((pending[-1], one))
+                    yield one.wanted
+
+        answers = self._place.read(ranges())
+        while True:
+            answer = next(answers, None)
+            if answer is not None:
+                _take(*asked.popleft(), answer)
+            while pending and not pending[0].left:
+                yield self._payload(pending.popleft())
+            if answer is None:
+                break
+        if pending:
+            raise IncompleteError("protocol", "the store gave less than it was asked for")
+
+    def _payload(self, pending: _Pending) -> Payload:
+        unit = pending.unit
+        payload = Payload(unit, b"", [], [], [], dict(pending.problems))
+        contents: list[Any] = []
+        for position, item in enumerate(unit.items):
+            content = pending.contents.get(position, b"")
+            digest, proof = None, Proof.DIGEST
+            if item.carries and position not in payload.problems:
+                found = self._prove(unit, position, content)
+                if isinstance(found, Problem):
+                    payload.problems[position] = found
+                else:
+                    digest, proof = found
+            if position in payload.problems:
+                content = b""
+                if unit.segment:
+                    self._failed.add(item.number)
+            contents.append(content)
+            payload.sizes.append(len(content))
+            payload.digests.append(digest)
+            payload.proofs.append(proof)
+        payload.data = contents[0] if len(contents) == 1 else b"".join(contents)
+        return payload
+
+    def _prove(self, unit: Unit, position: int, content: Any) -> tuple[str | None, Proof] | Problem:
+        """What was recorded when it was packed is what it has to be; whoever lands the bytes compares them with that, too."""
+        item = unit.items[position]
+        known = item.entry.digest
+        if not unit.segment:
+            found = hashlib.sha256(content).hexdigest()
+            return self._compared(found, known)
+        if unit.piece:
+            return None, Proof.NONE
+        if item.number in self._failed:
+            return Problem("earlier-segment", "an earlier segment of this file failed")
+        if unit.offset == 0:
+            self._sums[item.number] = (0, hashlib.sha256())
+        reached, summed = self._sums.pop(item.number, (-1, None))
+        if reached != unit.offset:  # the rest stands at the target already
+            return (known if unit.last else None), Proof.RECORDED
+        summed.update(content)
+        if unit.last:
+            return self._compared(summed.hexdigest(), known)
+        self._sums[item.number] = (reached + len(content), summed)
+        return None, Proof.RECORDED
+
+    def _compared(self, found: str, known: str | None) -> tuple[str | None, Proof] | Problem:
+        if self._judge and found != known:
+            return _CORRUPT
+        return found, Proof.RECORDED
+
+
+def _ranges_of(unit: Unit) -> list[_Asked]:
+    """The ranges that hold a unit, each of one tar file, with what lies in between where that is little."""
+    if unit.segment:
+        name, start = place_of(unit.items[0].entry)
+        return [_Asked(Range(name, start + unit.offset, unit.length), [_Part(0, 0, unit.length)])]
+    places = sorted(
+        (*place_of(item.entry), position)
+        for position, item in enumerate(unit.items)
+        if item.carries and item.entry.size
+    )
+    found: list[_Asked] = []
+    for name, offset, position in places:
+        size = unit.items[position].entry.size
+        before = found[-1].wanted if found else None
+        if before is not None and _is_near(before, name, offset, size):
+            end = max(before.offset + before.length, offset + size)
+            found[-1].wanted = before._replace(length=end - before.offset)
+        else:
+            found.append(_Asked(Range(name, offset, size)))
+        found[-1].parts.append(_Part(position, offset - found[-1].wanted.offset, size))
+    return found
+
+
+def _is_near(before: Range, name: str, offset: int, size: int) -> bool:
+    near = offset - (before.offset + before.length) <= _GAP
+    return before.pack == name and near and offset + size - before.offset <= SEGMENT_BYTES
+
+
+def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
+    """What came of one range."""
+    pending.left -= 1
+    for part in asked.parts:
+        if isinstance(answer, Problem):
+            pending.problems[part.position] = answer
+        else:
+            content = memoryview(answer.data)[part.start : part.start + part.length]
+            pending.contents[part.position] = content
+
+
 _Identities = list[Identity]  # inside the class `list` is a method
 
 
 class PackedStore(OnlyRead):
-    """The Store protocol over a packed place or a folder or file in it (transfers.store.Store); it is only read."""
+    """The Store protocol over a packed place or a folder or file in it (transfers.stores.base.Store); it is only read."""
 
     def __init__(self, place: PackedPlace, about: str, below: bytes = b"", *, counts: bool = True) -> None:
         """`below` is a path in the place. Of several views of one place, one `counts` what goes over the wire."""
@@ -194,3 +359,91 @@ def packed_already(about: str) -> RefusedError:
         about=about,
         hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
     )
+
+
+Opener = Callable[[Location], Store]
+
+
+@runtime_checkable
+class TellsPacks(Protocol):
+    """A store that was told by the way whether its root lies in a packed place."""
+
+    packed_at: bytes | None  # where that place is, as `Store.where`
+
+
+class Seeing:
+    """Opens places, looking through packs."""
+
+    def __init__(self, opener: Opener) -> None:
+        """`opener` opens a place as it is."""
+        self._opener = opener
+
+    def find(self, location: Location) -> tuple[Store, Entry | None]:
+        """The store at a location and what stands there, which every caller has to know.
+
+        Where that is a packed place or lies in one, the store is a view of what is packed.
+        """
+        store = self._opener(location)
+        try:
+            found = store.stat()
+            depth = self._depth(store, found, location)
+        except BaseException:
+            store.close()
+            raise
+        return (store, found) if depth is None else self._view(store, location, depth)
+
+    def _view(self, store: Store, location: Location, depth: int) -> tuple[Store, Entry | None]:
+        root = location
+        for _ in range(depth):
+            root = root.parent
+        if depth:
+            store.close()
+            store = self._opener(root)
+        below = b"/".join(location.raw.split(b"/")[-depth:]) if depth else b""
+        view = PackedStore(PackedPlace(store, root.text), location.text, below)
+        try:
+            return cast("Store", view), view.stat()
+        except BaseException:
+            view.close()
+            raise
+
+    def parent(self, store: Store, location: Location) -> Store:
+        """The folder of a file that `find` found in `store`."""
+        if isinstance(store, PackedStore):
+            return cast("Store", store.parent())
+        return self._opener(location.parent)
+
+    def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
+        """How many components below the root of a packed place this is; None where it is in none."""
+        if isinstance(store, TellsPacks):
+            if store.packed_at is None:
+                return None
+            below = store.where[len(store.packed_at) :].strip(b"/")
+            return len(below.split(b"/")) if below else 0
+        if found is not None:
+            return 0 if found.kind is Kind.FOLDER and is_packed(store) else None
+        return self._looked_for(location)
+
+    def _looked_for(self, location: Location) -> int | None:
+        """The same by asking: what is in packs has no folder of its own, so the nearest folder that exists has to be the place."""
+        depth, here = 0, location
+        while here.path and here.parent.path != here.path:
+            depth, here = depth + 1, here.parent
+            with closing(self._opener(here)) as above:
+                if above.stat() is not None:
+                    return depth if is_packed(above) else None
+        return None
+
+
+def is_packed(store: Store) -> bool:
+    """Whether there are packs at the root of a store."""
+    if isinstance(store, TellsPacks):
+        return store.packed_at == store.where
+    found = store.stat(FOLDER)
+    return found is not None and found.kind is Kind.FOLDER
+
+
+def refuse_packed(store: Store, about: str) -> None:
+    """Raise `RefusedError` where files by themselves would come among packs."""
+    if store.packed_at is not None if isinstance(store, TellsPacks) else is_packed(store):
+        raise packed_already(about)

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
-from transfers.entry import Entry, Kind, Proof
-from transfers.mover import Source
-from transfers.packs.layout import Layout, ordered
-from transfers.packs.tar import end_of, filler, header_of, padding
-from transfers.store import Item, Landed, Payload, Problem, Store, Unit
+from hibali.errors import RefusedError
+from hibali.events import Event, Listener, Packed, Retried, ignore
+from hibali.retry import Pace
+from hibali.text import printable
+from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.movers.stream import FULL, ROUNDS, Source, Watched
+from transfers.packs.format import (
+    Layout,
+    Member,
+    Pack,
+    end_of,
+    filler,
+    gather,
+    header_of,
+    index_path,
+    lay_out,
+    name_in,
+    ordered,
+    pack_name,
+    padding,
+    write_index,
+)
+from transfers.packs.place import PackedPlace
+from transfers.packs.view import PackedStore, TellsPacks, is_packed, packed_already
+from transfers.pipeline.batches import group_units
+from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Lock, Payload, Problem, Space, Store, Unit
 
 _SHORT = Problem("source-changed", "it is no longer as long as it was listed")
 _CORRUPT = Problem("corrupt", "its bytes changed on the way", again=True)
@@ -24,7 +47,7 @@ class _BrokenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedItem:
     """An item whose content is in the tar file, as the index is to tell it, and the source's half of its proof."""
 
     item: Item
@@ -38,7 +61,7 @@ class PackWriting:
     def __init__(self, layout: Layout, source: Source) -> None:
         self._layout = layout
         self._source = source
-        self.packed: list[Packed] = []
+        self.packed: list[PackedItem] = []
         self.failed: list[tuple[Item, Problem]] = []
         self.digest = ""
         self._large = bytearray()
@@ -123,7 +146,7 @@ class PackWriting:
         entry = Entry(source.path, source.kind, source.size, source.mtime_ns, source.mode, link=source.link)
         if entry.kind is Kind.FILE:
             entry = entry._replace(etag=f"{self._layout.name}:{offset}", digest=digest)
-        self.packed.append(Packed(item, entry, proof))
+        self.packed.append(PackedItem(item, entry, proof))
 
     def _in_segments(self, payload: Payload) -> Iterator[bytes]:
         """A file of several segments is held until it is known to be whole."""
@@ -184,3 +207,206 @@ def payloads_of(content: bytes, units: Iterable[Unit]) -> Iterator[Payload]:
     for unit in units:
         part = content[unit.offset : unit.offset + unit.length] if unit.segment else content
         yield Payload(unit, part, [len(part)], [digest if unit.last else None], [Proof.DIGEST])
+
+
+_GONE = 20_000  # so many names in one index that only says what is gone
+_LOST = Problem("not-answered", "the store did not say what became of it")
+
+
+class PackedTarget(PackedStore):
+    """The Store protocol over a place that is packed or is going to be; only the mover of packs puts anything there."""
+
+    def __init__(self, place: PackedPlace, about: str) -> None:
+        super().__init__(place, about)
+        self._store = place.store
+        self._generation = 0
+        self.made: set[str] = set()
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        return super().stat(path) if path else self._store.stat()
+
+    def make_root(self) -> None:
+        """See Store."""
+        self._store.make_root()
+
+    def lock(self, operation: str, *, make: bool = False) -> Lock:
+        """See Store."""
+        return self._store.lock(operation, make=make)
+
+    def space(self) -> Space:
+        """See Store: a file more is not a name more."""
+        return Space(self._store.space().free_bytes, None)
+
+    def next_generation(self) -> int:
+        """A number greater than that of every pack there is."""
+        self._generation = max(self._generation + 1, self.place.next_generation)
+        return self._generation
+
+    def land_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Landed:
+        """Put the index of a pack beside it: from then on the pack counts."""
+        content = write_index(pack, members)
+        entry = Entry(index_path(pack.name), Kind.FILE, len(content), mtime_ns, 0o644)
+        item = Item(pack.generation, entry)
+        piece = min(SEGMENT_BYTES, self._store.facts.segment_bytes)
+        units = group_units([item], lambda: piece)
+        landed = land(self._store, payloads_of(content, units))
+        if landed is not None and landed.problem is None:
+            self.made.add(pack.name)
+        return landed or Landed(item, None, self.facts.proof_write, problem=_LOST)
+
+    def below(self, folders: set[bytes]) -> Iterator[Entry]:
+        """What the packs hold below these folders, and the folders themselves."""
+        for entry in self.place.members() if folders else ():
+            parts = entry.path.split(b"/")
+            if any(b"/".join(parts[:count]) in folders for count in range(1, len(parts))) or (
+                entry.kind is Kind.FOLDER and entry.path in folders
+            ):
+                yield entry
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store: a further index says that they are gone; the tar files stay as they are."""
+        coming = iter(entries)
+        while some := list(islice(coming, _GONE)):
+            generation = self.next_generation()
+            pack = Pack(pack_name(generation, f"{0:016x}"))
+            problem = self.land_index(pack, (Member(entry, generation, gone=True) for entry in some)).problem
+            for entry in some:
+                yield entry, problem
+
+    def clean(self) -> None:
+        """Remove tar files that an interrupted call left without their index."""
+        own = {name_in(entry.path, index=False): entry for entry in self.place.leftovers()}
+        left = [entry for name, entry in own.items() if name not in self.made]
+        for _ in self._store.remove(left):  # what stays is named as a leftover again next time
+            pass
+
+
+def open_target(store: Store, about: str) -> Store:
+    """The place at the root of a store, to be packed. Raises `RefusedError` (8) where other files are."""
+    if isinstance(store, TellsPacks) and store.packed_at not in {None, store.where}:
+        raise packed_already(about)  # above it
+    standing = store.stat()
+    known = standing is not None and standing.kind is Kind.FOLDER and is_packed(store)
+    if standing is not None and standing.kind is Kind.FOLDER and not known:
+        # a first pack that was interrupted has no index yet
+        foreign = [entry for entry in store.list(shallow=True) if name_in(entry.path, index=False) is None]
+        if foreign:
+            raise RefusedError(
+                "not-packed",
+                "files by themselves are at this place, and packs do not go among them",
+                about=about,
+                hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
+            )
+    return cast("Store", PackedTarget(PackedPlace(store, about, known=known), about))
+
+
+_NOT_LANDED = Problem("not-answered", "the store did not say what became of its pack")
+
+
+class PackMover:
+    """The Mover protocol (transfers.movers.stream.Mover) into a packed place."""
+
+    word = "stream"
+
+    def __init__(self, pack_bytes: int, rate: int = 0, tell: Listener = ignore) -> None:
+        """No pack is to have more than `pack_bytes`, but one of a single larger file; the others as StreamMover has them."""
+        self._pack_bytes = pack_bytes
+        self._tell = tell
+        self._pace = Pace(rate)
+        self._full = threading.Event()
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it was the rate that made it take so long."""
+        return self._pace.slows
+
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Landed, None, None]:
+        """See Mover. What arrives corrupt goes into a further pack a bounded number of times, then it is told."""
+        assert isinstance(target, PackedTarget)
+        coming = items
+        for round_number in range(1, ROUNDS + 1):
+            again: list[Item] = []
+            for some in gather(self._while_room(coming), self._pack_bytes):
+                for event in self._make(source, target, some):
+                    problem = event.problem if isinstance(event, Landed) else None
+                    if isinstance(event, Landed) and problem and problem.again and round_number < ROUNDS:
+                        again.append(event.item)
+                        path = printable(event.item.entry.path)
+                        yield Retried(path, round_number, 0.0, problem.message)
+                    else:
+                        yield event
+            if not again:
+                break
+            coming = again
+        target.clean()
+
+    def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            if self._full.is_set():
+                return
+            yield item
+
+    def _make(
+        self, source: Source, target: PackedTarget, items: list[Item]
+    ) -> Generator[Event | Landed, None, None]:
+        """One pack: its tar file, then its index, and only then anything has landed."""
+        store = target.place.store
+        piece = min(SEGMENT_BYTES, max(source.facts.segment_bytes, store.facts.segment_bytes))
+        generation = target.next_generation()
+        layout = lay_out(items, generation, piece)
+        writing = PackWriting(layout, source)
+        standing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
+        tar = Item(generation, layout.tar, standing)
+        watched = Watched(self._pace, self._tell)
+        units = group_units([tar], lambda: piece, store.begun)
+        landed = land(store, watched.watch(writing.payloads(units)))
+        for item, problem in writing.failed:
+            yield Landed(item, None, Proof.NONE, problem=problem)
+        for item in writing.unpacked():
+            yield self._failed(item, landed.problem if landed else None)
+        if landed is None or landed.problem is not None:
+            for packed in writing.packed:
+                yield self._failed(packed.item, landed.problem if landed else None)
+            return
+        yield from self._index(target, layout, writing, landed.proof)
+
+    def _index(
+        self, target: PackedTarget, layout: Layout, writing: PackWriting, proof: Proof
+    ) -> Generator[Event | Landed, None, None]:
+        pack = Pack(layout.name, layout.tar.size, writing.digest)
+        members = [Member(packed.entry, pack.generation) for packed in writing.packed]
+        members += _cleared(target, [packed.item for packed in writing.packed], pack.generation)
+        indexed = target.land_index(pack, members, layout.tar.mtime_ns)
+        if indexed.problem is None:
+            yield Packed(layout.tar.path, pack.size, len(writing.packed), writing.digest)
+        for packed in writing.packed:
+            if indexed.problem is not None:
+                yield self._failed(packed.item, indexed.problem)
+            else:
+                yield Landed(
+                    packed.item, packed.entry.digest, weakest(packed.proof, proof), packed.entry.etag
+                )
+
+    def _failed(self, item: Item, problem: Problem | None) -> Landed:
+        problem = problem or _NOT_LANDED
+        if problem.code in FULL:
+            self._full.set()
+        return Landed(item, None, Proof.NONE, problem=problem)
+
+
+def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterator[Member]:
+    """What is of another kind and was agreed to make room: the file of a folder's name, or a folder with all below it."""
+    folders = set()
+    for item in items:
+        standing = item.replaces
+        if standing is None or standing.order == item.entry.order:
+            continue
+        if standing.kind is Kind.FOLDER:
+            folders.add(item.entry.path)
+        else:
+            yield Member(standing, generation, gone=True)
+    for entry in target.below(folders):
+        yield Member(entry, generation, gone=True)

@@ -7,26 +7,24 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.sites import Site
 from hibali.system_errors import words_of
 from hibali.text import printable
-from transfers.agent.beneath import Root, UnsafeNameError
 from transfers.agent.commands import expanded
-from transfers.agent.problems import RefusedError, problem_of
+from transfers.agent.protocol import RefusedError, problem_of
+from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
-from transfers.agent.trusted import Place, Roots, outside
-from transfers.agent.whole import fetch_whole, store_whole
-from transfers.bundle import local_command
-from transfers.connection import Connection, error_from
+from transfers.agent.safe_path import Place, Root, Roots, UnsafeNameError, outside
 from transfers.entry import Entry, Proof
-from transfers.lines import Lines, no_lines
-from transfers.paged import entry_of
-from transfers.posix import PosixStore, check_size, is_executable, listed
-from transfers.store import PACK_BYTES, Facts, Problem
-from transfers.units import problem_from
+from transfers.pipeline.batches import problem_from
+from transfers.pipeline.channel_pool import Lines, no_lines
+from transfers.remote.connection import Connection, error_from, local_command
+from transfers.stores.agent_listing import entry_of
+from transfers.stores.agent_store import PosixStore, check_size, is_executable, listed
+from transfers.stores.base import PACK_BYTES, Facts, Problem
 
 FACTS = Facts(
     kind="local",

@@ -7,17 +7,16 @@ import re
 import threading
 import time
 
+from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.login import Login
-from hibali.sites import Site
-from transfers.bundle import remote_command
-from transfers.connection import Connection
+from hibali.ssh.sessions import Login
 from transfers.entry import Proof
-from transfers.lines import Lines
-from transfers.posix import PosixStore
-from transfers.store import Facts
+from transfers.pipeline.channel_pool import Lines
+from transfers.remote.connection import Connection, remote_command
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.base import Facts
 
 FACTS = Facts(
     kind="ssh",

@@ -1,16 +1,491 @@
-"""Places that a URL names: web servers, read through fsspec, and WebDAV servers, by our own requests."""
+"""A web server through fsspec: what a URL is, the links of a page, and bytes of what it serves."""
 
 from __future__ import annotations
 
-from hibali.errors import NotFoundError
+import html
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
+
+from hibali.config.model import Site
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+)
 from hibali.events import Listener, ignore
+from hibali.http import ANSWER_SECONDS, MOST_ERROR, patience_for, too_long, too_slow
 from hibali.locations import Location
-from hibali.sites import Site
-from transfers.stores import webdav
-from transfers.stores.url_login import login_of
-from transfers.stores.url_store import UrlStore
-from transfers.stores.url_web import Web
-from transfers.stores.webdav_store import DavStore
+from hibali.retry import with_retries
+from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.entry import Entry, Kind, Proof
+from transfers.overlap import identity_of_url
+from transfers.stores.base import (
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    is_own_name,
+    unsafe_component,
+)
+from transfers.stores.s3.reading import Got, Reading
+from transfers.stores.s3.requests import problem_of
+from transfers.stores.webdav import kind as webdav
+from transfers.stores.webdav.requests import Login, elsewhere, login_of
+from transfers.stores.webdav.store import DavStore
+
+_SAFE = "/-_.~"
+_MOST_REDIRECTS = 3
+_MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
+# A server that sends nothing for so long does not answer any more; a whole piece takes what it takes.
+_SILENT_SECONDS = 60.0
+_ANSWER_SECONDS = ANSWER_SECONDS
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_Result = TypeVar("_Result")
+
+
+class Page(NamedTuple):
+    """What HEAD tells of a URL. `tag` changes when the content does, as far as the server tells; size -1: not told."""
+
+    folder: bool
+    size: int
+    mtime_ns: int
+    tag: str
+
+
+class Web:
+    """One server below one URL; may be used by many threads. Every path is bytes, below `base`, not quoted."""
+
+    def __init__(self, base: str, about: str, login: Login | None = None) -> None:
+        """`base` ends in a slash; `about` names the site in errors."""
+        self.base = base
+        self.about = about
+        self._login = login
+        self._files: Any = None
+
+    def look(self, path: bytes) -> Page | None:
+        """What is there, a folder where the server leads to a URL with a slash; None where nothing is."""
+        told = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
+        if told is None:
+            return None
+        size, stamp = told.get("size"), told.get("Last-Modified", "")
+        tag = str(told.get("ETag") or stamp or "")
+        folder = urlsplit(str(told["url"])).path.endswith("/")
+        return Page(folder, -1 if size is None else int(size), _time_of(stamp), tag)
+
+    def links(self, path: bytes) -> dict[bytes, bool]:
+        """The names that the page of a folder links to right below it, and whether each is a folder."""
+        page = self._url(path + b"/" if path else b"")
+        found: dict[bytes, bool] = {}
+        for link in self._tried(lambda: self._within("_ls", page, detail=False), absent=False):
+            url = html.unescape(link)
+            if not url.startswith(page) or "?" in url or "#" in url:
+                continue
+            name = unquote_to_bytes(url[len(page) :].removesuffix("/"))
+            if name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name:
+                found[name] = found.get(name, False) or url.endswith("/")
+        return found
+
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = _MOST_WHOLE,
+    ) -> Got:
+        """All bytes, or `length` of them from `offset`, and what is told of the file once they are here."""
+        del etag  # whoever asked compares: the server may not know conditions
+        url = self._url(path)
+        end = None if length is None else offset + length
+        start = None if length is None else offset
+        seconds = patience_for(most if length is None else length, _ANSWER_SECONDS)
+        content = self._tried(
+            lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
+        )
+        page = self.look(path)
+        if page is None or page.folder:
+            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+        if length is not None and len(content) != length and len(content) == page.size:
+            if page.size > _MOST_WHOLE:
+                raise IncompleteError(
+                    "no-ranges", "the server sends large files only whole", about=self.about
+                )
+            content = content[offset : offset + length]
+        return Got(content, page.tag, page.size)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        files, self._files = self._files, None
+        if files is not None and files._session is not None:  # noqa: SLF001  # fsspec has no other way
+            files.close_session(files.loop, files._session)  # noqa: SLF001
+
+    def _url(self, path: bytes) -> str:
+        return self.base + quote_from_bytes(path, safe=_SAFE)
+
+    def _within(self, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:
+        """What a coroutine of fsspec's returns, which has to be done in time."""
+        import asyncio
+
+        import aiohttp
+        from fsspec.asyn import sync
+
+        files = self._fs()
+        limit = _ANSWER_SECONDS if seconds is None else seconds
+
+        async def work() -> Any:
+            try:
+                return await asyncio.wait_for(getattr(files, method)(*words, **more), limit)
+            except aiohttp.ServerTimeoutError:  # of silence
+                raise
+            except TimeoutError:
+                raise too_slow(self.about, limit) from None
+
+        return sync(files.loop, work)
+
+    def _fs(self) -> Any:
+        if self._files is None:
+            import aiohttp
+            from fsspec.implementations.http import HTTPFileSystem
+
+            asked: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
+            headers = {"Accept-Encoding": "identity"}
+            if self._login is not None and self._login.token:
+                headers["Authorization"] = f"Bearer {self._login.token}"
+            elif self._login is not None:
+                asked["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
+            self._files = HTTPFileSystem(
+                simple_links=False,
+                encoded=True,
+                skip_instance_cache=True,
+                headers=headers,
+                client_kwargs={
+                    "trust_env": False,
+                    "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
+                    "auto_decompress": False,
+                    "response_class": _response_class(self.about),
+                    "trace_configs": [_redirect_check(self.base, self.about)],
+                },
+                **asked,
+            )
+        return self._files
+
+    def _tried(self, ask: Callable[[], _Result], *, absent: bool) -> _Result | Any:
+        """Ask, again where that may help; what is absent is None where that is an answer."""
+
+        def once() -> _Result | None:
+            try:
+                return ask()
+            except HibaliError:
+                raise
+            except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
+                told = self._error_of(problem)
+            if absent and told.code == "vanished":
+                return None
+            raise told
+
+        return with_retries(once, about=self.about)
+
+    def _error_of(self, problem: BaseException) -> HibaliError:
+        """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
+        cause = problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
+        if isinstance(cause, HibaliError):
+            return cause
+        status = getattr(cause, "status", None)
+        if status in {401, 403, 407}:
+            return AccessError(
+                "denied",
+                f"the server does not allow this (status {status})",
+                about=self.about,
+                hint="Set the site's credentials_command.",
+            )
+        if isinstance(cause, FileNotFoundError) or status in {404, 410}:
+            return NotFoundError("vanished", "there is nothing of that name", about=self.about)
+        if "Certificate" in type(cause).__name__:
+            return AccessError(
+                "bad-certificate", "the server's certificate cannot be trusted", about=self.about
+            )
+        if status is None or status in _BUSY:
+            said = f"cannot answer now (status {status})" if status else "cannot be reached"
+            return TryLaterError(
+                "unreachable", f"the server {said}", about=self.about, hint="Check the URL and the network."
+            )
+        return IncompleteError(
+            "refused-by-server", f"the server refused the request (status {status})", about=self.about
+        )
+
+
+def _redirect_check(base: str, about: str) -> Any:
+    """A trace of aiohttp's that stops before a redirect to where nobody configured is requested (S15)."""
+    import aiohttp
+
+    here = urlsplit(base)
+
+    async def check(_: Any, __: Any, redirect: Any) -> None:
+        to = redirect.response.headers.get("Location") or redirect.response.headers.get("URI") or ""
+        there = urlsplit(urljoin(str(redirect.response.url), to))
+        if (there.scheme, there.netloc) != (here.scheme, here.netloc):
+            redirect.response.close()
+            raise elsewhere(about)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(check)
+    return trace
+
+
+def _response_class(about: str) -> Any:
+    """Aiohttp's class of answers, of which no more is read than was asked for."""
+    import aiohttp
+
+    class Response(aiohttp.ClientResponse):
+        async def read(self) -> bytes:
+            if self._body is None:
+                pieces: list[bytes] = []
+                size, most = 0, self._most()
+                while piece := await self.content.readany():
+                    size += len(piece)
+                    if size > most:
+                        self.close()
+                        if self.status < 400:
+                            raise too_long(about, most)
+                        break  # nobody reads what is said to an error
+                    pieces.append(piece)
+                self._body = b"".join(pieces)
+            return self._body
+
+        def _most(self) -> int:
+            if self.status >= 400:
+                return MOST_ERROR
+            wanted = _RANGE.fullmatch(self.request_info.headers.get("Range", ""))
+            if wanted and self.status == 206:
+                return int(wanted[2]) - int(wanted[1]) + 1
+            return _MOST_WHOLE
+
+        async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+            if self.headers.get("Content-Encoding", "identity").lower() not in {"identity", ""}:
+                raise IncompleteError(
+                    "encoded-answer",
+                    "the server sends its pages compressed, though it was asked not to",
+                    about=about,
+                )
+            return await super().text(encoding, errors)
+
+    return Response
+
+
+def _time_of(stamp: str) -> int:
+    try:
+        return int(parsedate_to_datetime(stamp).timestamp()) * 1_000_000_000
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+_AT_ONCE = 16
+_PIECE = 8 * 1024 * 1024
+_FACTS = Facts(
+    kind="url",
+    proof_read=Proof.SIZE,
+    proof_write=Proof.NONE,
+    links=False,
+    modes=False,
+    mtime_unit_ns=1_000_000_000,
+    locks=False,
+    utf8_names=True,
+    segment_bytes=_PIECE,
+    least_segment_bytes=_PIECE,
+    writable=False,
+    complete=False,
+)
+
+_Names = list[tuple[bytes, bool]]
+_Problems = list[tuple[bytes, Problem]]
+_Stack = list[Iterator[Entry]]
+_Readings = list[Reading]
+_Identities = list[Identity]
+
+
+class UrlStore:
+    """The Store protocol over pages that link to what they hold (transfers.stores.base.Store)."""
+
+    facts = _FACTS
+    logins = 0
+    limited_by = None
+
+    def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
+        """`root` is a path below the site's URL without slashes around it."""
+        self.where = root
+        self._web = web
+        self._slash = slash
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="url")
+        self._readings: _Readings = []
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return sum(reading.bytes for reading in self._readings)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_url(self._web.base, self.where)]
+
+    def _path(self, path: bytes) -> bytes:
+        """Below the site's URL; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        reason = unsafe_component(path)
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._web.about
+            )
+        return self.where + b"/" + path if self.where else path
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        full = self._path(path) if path else self.where
+        page = self._web.look(full + b"/") if not path and self._slash and full else None
+        page = page or self._web.look(full)
+        return None if page is None else _entry(path, page)
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. A page may leave out what it likes, so what comes is never called complete (`Facts.complete`)."""
+        root = self.stat()
+        if root is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=self._web.about)
+        if root.kind is Kind.FILE:
+            return
+        problems: _Problems = []
+        stack: _Stack = [self._children(b"", problems)]
+        while stack:
+            entry = next(stack[-1], None)
+            if entry is None:
+                stack.pop()
+                continue
+            yield entry
+            if entry.kind is Kind.FOLDER and not shallow:
+                stack.append(self._children(entry.path, problems))
+        if problems:
+            raise ListingIncompleteError(self._web.about, problems)
+
+    def _children(self, folder: bytes, problems: _Problems) -> Iterator[Entry]:
+        """What one page links to, sorted; a link that leads nowhere is nothing."""
+        full = b"/".join(part for part in (self.where, folder) if part)
+        try:
+            links = self._web.links(full)
+        except HibaliError as error:
+            if not folder:
+                raise
+            problems.append((folder, problem_of(error, denied=True)))
+            return
+        names: _Names = sorted(links.items(), key=lambda one: one[0] + b"/" if one[1] else one[0])
+        paths = [folder + b"/" + name if folder else name for name, _ in names]
+        looks = self._pool.map(self._look, paths, [is_folder for _, is_folder in names])
+        found = []
+        for path, page in zip(paths, looks, strict=True):
+            if isinstance(page, Problem):
+                problems.append((path, page))
+            elif (
+                page is not None
+                and not (page.folder and path.rpartition(b"/")[2] == b".hibali")
+                and not is_own_name(path)
+            ):
+                found.append(_entry(path, page))
+        yield from sorted(found, key=lambda entry: entry.order)
+
+    def _look(self, path: bytes, is_folder: bool) -> Page | Problem | None:  # noqa: FBT001  # mapped over two lists
+        if is_folder:
+            return Page(folder=True, size=0, mtime_ns=0, tag="")
+        try:
+            page = self._web.look(self._path(path))
+        except HibaliError as error:
+            return problem_of(error, denied=True)
+        if page is not None and page.size < 0 and not page.folder:
+            return Problem("no-size", "the server does not tell how large it is")
+        return page
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return self._reading().read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store: every file is read whole."""
+        return self._reading().digest(entries, self._size_now, _PIECE)
+
+    def _reading(self) -> Reading:
+        reading = Reading(cast("Any", self._web), self._pool, self._path)
+        self._readings.append(reading)
+        return reading
+
+    def _size_now(self, entry: Entry) -> int | None:
+        page = self._web.look(self._path(entry.path))
+        return None if page is None or page.folder or page.size < 0 else page.size
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store: nothing can be written."""
+        del payloads
+        self._refuse()
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store: nothing can be removed."""
+        del entries
+        self._refuse()
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store."""
+        del place, entries
+        self._refuse()
+
+    def make_root(self) -> None:
+        """See Store."""
+        self._refuse()
+
+    def lock(self, operation: str) -> Any:
+        """See Store: there is nothing to hold."""
+        del operation
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise RefusedError(
+            "read-only-site",
+            "this site can only be read",
+            about=self._web.about,
+            hint="Write to another site.",
+        )
+
+    def expect(self, size: int) -> None:
+        """See Store: connections are opened as they are needed."""
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        del item
+        return 0
+
+    def space(self) -> Space:
+        """See Store."""
+        return Space(None, None)
+
+    def close(self) -> None:
+        """See Store."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._web.close()
+
+
+def _entry(path: bytes, page: Page) -> Entry:
+    if page.folder:
+        return Entry(path, Kind.FOLDER)
+    if page.size < 0:
+        raise IncompleteError("no-size", "the server does not tell how large it is", about=printable(path))
+    return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> UrlStore | DavStore:

@@ -39,7 +39,7 @@ def command(common: Common, source: str, name: str | None) -> int | None:
     from hibali.text import printable
     from hibali_cli.catalogue import access_of, open_catalogue
     from hibali_cli.pipeline_record import pipeline_record
-    from registry.source import find_candidates
+    from registry.sources.base import find_candidates
 
     catalogue = open_catalogue(common)
     kept, failures = 0, list[HibaliError]()

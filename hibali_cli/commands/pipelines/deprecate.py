@@ -31,7 +31,7 @@ def command(common: Common, pipeline: str, successor: str | None, because: str, 
     from hibali.errors import UsageError
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.pipeline_record import pipeline_record
-    from registry.deprecation import Deprecation
+    from registry.catalogue_folder import Deprecation
 
     if undo and (successor or because):
         raise UsageError("usage", "--undo takes neither --successor nor --because", about=pipeline)

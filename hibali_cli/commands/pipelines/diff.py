@@ -24,7 +24,7 @@ def command(common: Common, old: str, new: str, *, detailed_exit_code: bool) -> 
     """
     from hibali_cli.pipeline_changes import show_changes
     from registry.catalogue import Catalogue
-    from registry.difference import find_changes
+    from registry.pipeline import find_changes
 
     catalogue = Catalogue()
     changes = find_changes(catalogue.find(old), catalogue.find(new))

@@ -72,7 +72,7 @@ def command(common: Common, pipeline: str, *, complete: bool, ask: bool, output:
 
 
 def _write(path: Path, text: str) -> None:
-    from hibali.whole_file import WholeFile
+    from hibali.files import WholeFile
 
     with WholeFile(path) as file:
         file.write(text.encode("ascii"))

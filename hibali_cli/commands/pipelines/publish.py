@@ -25,8 +25,8 @@ def command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int
     is refused (8), and then nothing was published. The content of an image goes first, where the remote has a place for images
     and does not have it yet.
     """
-    from hibali.account import account_names
     from hibali.errors import IncompleteError
+    from hibali.files import account_names
     from hibali_cli.catalogue import open_catalogue
     from hibali_cli.exchanging import open_remote, show_exchanged
     from hibali_cli.image_shelves import open_shelf

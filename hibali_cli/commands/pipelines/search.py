@@ -18,8 +18,7 @@ def command(common: Common, words: tuple[str, ...]) -> int | None:
     """
     from hibali_cli.pipeline_record import list_pipelines
     from registry.catalogue import Catalogue
-    from registry.search import search_pipelines
-    from registry.summary import Summary
+    from registry.search import Summary, search_pipelines
 
     catalogue = Catalogue()
     sound = [each for each in catalogue.entries() if isinstance(each, Summary)]

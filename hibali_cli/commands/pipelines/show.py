@@ -20,7 +20,7 @@ def command(common: Common, pipeline: str) -> int | None:
     from hibali_cli.image_record import image_fields, image_words
     from hibali_cli.pipeline_record import full_record, show_pipeline, show_sites
     from registry.catalogue import Catalogue
-    from runs.experience import by_site, runs_of
+    from runs.store import by_site, runs_of
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)

@@ -10,11 +10,10 @@ from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from hibali.sites import Site
+    from hibali.config.model import Site
     from registry.pipeline import Pipeline
-    from runs.container import Container
-    from runs.image import Pinned
-    from runs.site_images import Staged
+    from runs.containers.base import Container
+    from runs.images import Pinned, Staged
 
 
 @as_command(
@@ -37,7 +36,7 @@ def command(common: Common, *, pipeline: str, site_name: str, image: str) -> int
     from hibali_cli.catalogue import pinned_image
     from hibali_cli.run_site import run_site
     from registry.catalogue import Catalogue
-    from runs.container import load_container
+    from runs.containers.base import load_container
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
@@ -68,9 +67,8 @@ def _stage(
     from hibali.errors import NotFoundError, UsageError
     from hibali_cli.progress import listening
     from hibali_cli.run_site import opener
-    from runs.carry import Synchroniser
-    from runs.image import stage_archive, stage_pinned
-    from runs.site_images import open_images
+    from runs.images import open_images, stage_archive, stage_pinned
+    from runs.stage import Synchroniser
 
     if not container.isolates:
         raise UsageError("no-image", f"{container.name} runs without images", about=site.name)

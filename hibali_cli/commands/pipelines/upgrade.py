@@ -24,9 +24,9 @@ def command(common: Common, file: str) -> int | None:
     """
     import json
 
-    from hibali.strict_json import read_json_file
+    from hibali.documents import read_json_file
+    from registry.boutiques_schema import upgrade_document
     from registry.descriptor import read_descriptor
-    from registry.upgrade import upgrade_document
 
     upgraded = upgrade_document(read_json_file(Path(file)), file)
     text = json.dumps(upgraded, indent=4)

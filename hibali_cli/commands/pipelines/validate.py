@@ -30,9 +30,9 @@ def command(common: Common, file: str, invocation: str | None, *, strict: bool) 
     Nothing is kept. What is wrong is named all at once, with its line and what to write instead; then the exit code is 2.
     What would be refused to run, or is better written otherwise, is advice.
     """
-    from registry.descriptor import find_advice, find_repeated_advice, read_descriptor, read_file_bytes
+    from registry.descriptor import find_advice, find_repeated_advice, read_descriptor
     from registry.invocation import read_invocation
-    from registry.problem import DescriptorError, InvocationError, Problem
+    from registry.problems import DescriptorError, InvocationError, Problem, read_file_bytes
 
     raw, file = _read(common, file)
     pipeline = read_descriptor(raw, file)
@@ -80,7 +80,7 @@ def _read(common: Common, word: str) -> tuple[bytes, str]:
     Raises `NotFoundError` for what is neither a file nor in the catalogue.
     """
     from registry.catalogue import Catalogue
-    from registry.descriptor import read_file_bytes
+    from registry.problems import read_file_bytes
 
     path = Path(word)
     if "/" in word or word.endswith(".json"):

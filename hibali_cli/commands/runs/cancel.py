@@ -18,9 +18,9 @@ def command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from hibali_cli.run_record import show_run, state_text
     from hibali_cli.run_site import opener, run_site
-    from runs.book import Book
     from runs.cancel import cancel_run
-    from runs.scheduler import load_scheduler
+    from runs.schedulers.base import load_scheduler
+    from runs.store import Book
 
     book = Book()
     run = book.load(run_id)

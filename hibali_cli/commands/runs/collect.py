@@ -58,8 +58,8 @@ def command(
     from hibali_cli.progress import listening
     from hibali_cli.run_record import find_failure
     from hibali_cli.run_site import update_runs
-    from runs.book import Book
-    from runs.run import State
+    from runs.model import State
+    from runs.store import Book
     from transfers.request import Saving
 
     if dataset is not None and (folder is not None or no_save):

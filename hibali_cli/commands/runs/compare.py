@@ -38,7 +38,7 @@ def command(common: Common, a: str, b: str, *, by: str | None, folder: str | Non
     from hibali_cli.comparing import compare_runs, read_command, tell_comparison
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs
-    from runs.book import Book
+    from runs.store import Book
 
     words = read_command(by, folder)
     book = Book()

@@ -33,15 +33,15 @@ def command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | No
     import os
     from pathlib import Path
 
-    from hibali.account import account_names
+    from hibali.files import account_names
     from hibali.text import path_fields
     from hibali_cli.progress import listening
     from hibali_cli.run_site import run_site, update_runs
     from registry.catalogue import Catalogue
-    from runs.book import Book
+    from runs.bundles.create import check_pipeline, left_by
     from runs.bundles.export import Exported, crate_texts, write_crate
-    from runs.bundles.gather import check_pipeline, left_by
-    from runs.sweeps.rerun import read_again
+    from runs.store import Book
+    from runs.sweeps.table import read_again
 
     book, catalogue = Book(), Catalogue()
     target = Path(crate)

@@ -10,7 +10,7 @@ from hibali_cli.options import Common
 
 def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Upper-case names of states; raises `click.BadParameter` for one that is none."""
-    from runs.run import State
+    from runs.model import State
 
     words = tuple(word.strip().upper() for text in texts for word in text.split(","))
     known = [str(state) for state in State]
@@ -43,7 +43,7 @@ def command(common: Common, *, update: bool, states: tuple[str, ...], site_name:
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs
     from hibali_cli.sweep_record import tasks_text
-    from runs.book import Book
+    from runs.store import Book
 
     book = Book()
     runs = [run for run in book.all() if site_name in {None, run.site}]

@@ -11,9 +11,9 @@ from hibali_cli.options import Common
 
 if TYPE_CHECKING:
     from hibali_cli.log_lines import LogLines
-    from runs.book import Book
     from runs.logs import Stream
-    from runs.run import Run
+    from runs.model import Run
+    from runs.store import Book
 
 
 @as_command(
@@ -39,8 +39,8 @@ def command(
     With --follow both streams are shown, each where it belongs, unless one is named. A run that waits is waited for.
     """
     from hibali_cli.log_lines import LogLines
-    from runs.book import Book
-    from runs.sweeps.sweep import choose_task
+    from runs.records import choose_task
+    from runs.store import Book
 
     book = Book()
     run = choose_task(book.load(run_id), task, log_of_job=stream == "scheduler.log")
@@ -80,7 +80,7 @@ def _follow(
     from hibali_cli.progress import listening
     from hibali_cli.run_site import opener, run_site
     from runs.logs import follow_logs
-    from runs.scheduler import load_scheduler
+    from runs.schedulers.base import load_scheduler
 
     site = run_site(common, run.site)
     with listening(common, f"logs {run.id}") as tell:

@@ -21,9 +21,9 @@ def command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from hibali_cli.run_record import show_run
     from hibali_cli.run_site import opener, run_site
-    from runs.book import Book
-    from runs.release import check_releasable, release_run
-    from runs.scheduler import load_scheduler
+    from runs.cancel import check_releasable, release_run
+    from runs.schedulers.base import load_scheduler
+    from runs.store import Book
 
     book = Book()
     run = book.load(run_id)

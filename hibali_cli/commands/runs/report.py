@@ -35,13 +35,12 @@ def command(common: Common, run_ids: tuple[str, ...], *, output: str, update: bo
     import time
     from pathlib import Path
 
+    from hibali.files import WholeFile
     from hibali.text import path_fields
-    from hibali.whole_file import WholeFile
     from hibali_cli.progress import listening
     from hibali_cli.run_site import update_runs
-    from runs.book import Book
-    from runs.report.gather import tell_of
-    from runs.report.page import render
+    from runs.reports.run_page import render, tell_of
+    from runs.store import Book
 
     book = Book()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else book.all()

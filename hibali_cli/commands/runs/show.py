@@ -15,7 +15,7 @@ def command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from hibali_cli.run_record import show_run
     from hibali_cli.run_site import update_runs
-    from runs.book import Book
+    from runs.store import Book
 
     book = Book()
     run = book.load(run_id)

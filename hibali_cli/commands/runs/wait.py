@@ -27,7 +27,7 @@ def command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> 
     from hibali_cli.progress import listening
     from hibali_cli.run_record import report_ends
     from hibali_cli.run_site import wait_for_runs
-    from runs.book import Book
+    from runs.store import Book
 
     book = Book()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]

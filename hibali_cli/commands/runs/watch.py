@@ -11,7 +11,7 @@ from hibali_cli.notifying import notify_option
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from runs.run import Run
+    from runs.model import Run
 
 
 @as_command(
@@ -32,7 +32,7 @@ def command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> 
     from hibali_cli.notifying import notifying
     from hibali_cli.run_record import raise_failure
     from hibali_cli.watching import watch_runs
-    from runs.book import Book
+    from runs.store import Book
 
     book = Book()
     if run_ids:

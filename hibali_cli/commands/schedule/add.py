@@ -15,7 +15,7 @@ from hibali_cli.options import Common, duration_of
 from hibali_cli.scheduling import UNFIT, check_words, find_problems, tell_change, tell_problems
 
 if TYPE_CHECKING:
-    from runs.unattended.schedule import Installer, Missed, Schedule
+    from runs.schedules.schedule import Installer, Missed, Schedule
 
 _EXAMPLES = [
     (
@@ -78,11 +78,10 @@ def command(common: Common, name: str, words: tuple[str, ...], **options: object
     does not connect, for a site that is down at the moment. --max-time is the longest that each run may take. Relative paths
     begin in the current folder.
     """
-    from runs.unattended.change import put_and_install
-    from runs.unattended.firings import schedule_folder
-    from runs.unattended.installing import choose_installer, install
-    from runs.unattended.schedules_file import load_schedules
-    from transfers.known_root import forget_roots
+    from runs.schedules.install import choose_installer, install, put_and_install
+    from runs.schedules.records import schedule_folder
+    from runs.schedules.schedule import load_schedules
+    from transfers.overlap import forget_roots
 
     by = options["by"]
     known = load_schedules(common.config)
@@ -111,8 +110,7 @@ def command(common: Common, name: str, words: tuple[str, ...], **options: object
 
 
 def _schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
-    from runs.unattended.expression import read_expression
-    from runs.unattended.schedule import Schedule, check_name, check_variable
+    from runs.schedules.schedule import Schedule, check_name, check_variable, read_expression
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNFIT.search(folder):

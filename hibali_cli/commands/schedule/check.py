@@ -19,7 +19,7 @@ def command(common: Common, name: str) -> int | None:
 
     The login is as bare as that of cron.
     """
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.schedule import load_schedules
 
     schedule = load_schedules(common.config).one(name)
     tell_problems(common, name, find_problems(common, schedule))

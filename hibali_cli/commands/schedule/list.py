@@ -12,9 +12,9 @@ from hibali_cli.scheduling import due_words, outcome_words, schedule_fields, war
 )
 def command(common: Common) -> int | None:
     """List the schedules of this configuration."""
-    from runs.unattended.firings import read_firings
-    from runs.unattended.installing import installed_names
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.install import installed_names
+    from runs.schedules.records import read_firings
+    from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
     found = [(known.schedules[name], read_firings(name)) for name in sorted(known.schedules)]

@@ -26,8 +26,8 @@ _EXAMPLES = [
 @click.option("--text", is_flag=True, help="What the runs said, instead of how they went.")
 def command(common: Common, name: str, *, count: int, text: bool) -> int | None:
     """Show how the runs of a schedule went, the last one last."""
-    from runs.unattended.firings import fired_schedules, read_firings
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.records import fired_schedules, read_firings
+    from runs.schedules.schedule import load_schedules
 
     if name not in fired_schedules():
         load_schedules(common.config).one(name)
@@ -58,7 +58,7 @@ def command(common: Common, name: str, *, count: int, text: bool) -> int | None:
 
 
 def _show_text(common: Common, name: str, count: int) -> None:
-    from runs.unattended.log_file import log_path
+    from runs.schedules.records import log_path
 
     try:
         lines = log_path(name).read_bytes().splitlines()

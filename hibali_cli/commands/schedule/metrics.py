@@ -28,8 +28,8 @@ _EXAMPLES = [
 @click.option("--off", is_flag=True, help="Write them nowhere any more; the file stays.")
 def command(common: Common, *, file: str | None, off: bool) -> int | None:
     """Write OpenMetrics about schedules: last success, duration, bytes, files, failures, proof, and what expires."""
-    from runs.unattended.schedules_file import load_schedules, put_metrics_file
-    from runs.unattended.tend import all_credentials, current_metrics, write_metrics
+    from runs.schedules.schedule import load_schedules, put_metrics_file
+    from runs.schedules.tend import all_credentials, current_metrics, write_metrics
 
     known = load_schedules(common.config)
     if off:

@@ -55,10 +55,8 @@ def command(common: Common, **options: Any) -> int | None:
     Told is a failure, the first success after it, that nothing has run for too long, and a credential that will
     expire; the same trouble once a day for each schedule.
     """
-    from runs.unattended.notices import Notice
-    from runs.unattended.schedule import Notices
-    from runs.unattended.schedules_file import load_schedules, put_notices
-    from runs.unattended.telling import give_notice
+    from runs.schedules.notices import Notice, give_notice
+    from runs.schedules.schedule import Notices, load_schedules, put_notices
 
     off, test = options.pop("off"), options.pop("test")
     given = {key: value for key, value in options.items() if value is not None}
@@ -94,8 +92,8 @@ def command(common: Common, **options: Any) -> int | None:
 
 
 def _read(given: dict[str, Any]) -> dict[str, Any]:
-    from hibali.settings_values import read_words
-    from registry.web import check_post_url
+    from hibali.amounts import read_words
+    from hibali.http import check_post_url
 
     found: dict[str, Any] = {}
     for key, value in given.items():

@@ -15,8 +15,8 @@ from hibali_cli.scheduling import tell_change
 @click.argument("name")
 def command(common: Common, name: str) -> int | None:
     """Stop firing a schedule until it is resumed; a run that is going goes on."""
-    from runs.unattended.change import put_and_install
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.install import put_and_install
+    from runs.schedules.schedule import load_schedules
 
     schedule = load_schedules(common.config).one(name)
     schedule = replace(schedule, paused=True)

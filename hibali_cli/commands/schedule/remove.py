@@ -19,10 +19,10 @@ def command(common: Common, name: str) -> int | None:
 
     Its log and the record of its runs stay; a run that is going goes on.
     """
-    from runs.unattended.change import drop_and_install
-    from runs.unattended.firings import schedule_folder
-    from runs.unattended.schedules_file import load_schedules
-    from transfers.known_root import forget_roots
+    from runs.schedules.install import drop_and_install
+    from runs.schedules.records import schedule_folder
+    from runs.schedules.schedule import load_schedules
+    from transfers.overlap import forget_roots
 
     schedule = load_schedules(common.config).one(name)
     known = drop_and_install(common.config, name)

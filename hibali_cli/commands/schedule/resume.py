@@ -19,10 +19,10 @@ def command(common: Common, name: str) -> int | None:
 
     This also accepts the folders that it finds as the targets of its transfers, where they are others than before.
     """
-    from runs.unattended.change import put_and_install
-    from runs.unattended.firings import schedule_folder
-    from runs.unattended.schedules_file import load_schedules
-    from transfers.known_root import forget_roots
+    from runs.schedules.install import put_and_install
+    from runs.schedules.records import schedule_folder
+    from runs.schedules.schedule import load_schedules
+    from transfers.overlap import forget_roots
 
     schedule = load_schedules(common.config).one(name)
     schedule = replace(schedule, paused=False, since=datetime.now(UTC).replace(microsecond=0))

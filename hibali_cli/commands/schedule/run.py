@@ -15,10 +15,10 @@ from hibali_cli.scheduling import outcome_words
 @click.option("--due", is_flag=True, help="Only if it is due; without NAME, all that were missed. For cron.")
 def command(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now, with nothing but what cron gives; ends with its exit code."""
-    from runs.unattended.fire import fire_due, fire_now
-    from runs.unattended.log_file import forget_start
-    from runs.unattended.schedules_file import load_schedules
-    from runs.unattended.tend import make_up_all, tend
+    from runs.schedules.records import forget_start
+    from runs.schedules.schedule import load_schedules
+    from runs.schedules.tend import make_up_all, tend
+    from runs.schedules.trigger import fire_due, fire_now
 
     known = load_schedules(common.config)
     if name is None:

@@ -19,10 +19,9 @@ from hibali_cli.scheduling import due_words, outcome_words, schedule_fields, war
 @click.argument("name")
 def command(common: Common, name: str) -> int | None:
     """Show one schedule, when it is due, and its last run."""
-    from runs.unattended.firings import read_firings
-    from runs.unattended.installing import installed_names
-    from runs.unattended.log_file import log_path
-    from runs.unattended.schedules_file import load_schedules
+    from runs.schedules.install import installed_names
+    from runs.schedules.records import log_path, read_firings
+    from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
     schedule = known.one(name)

@@ -79,7 +79,7 @@ def command(common: Common, name: str, **options: Any) -> int | None:
     different one of that name is refused unless --replace. A site that does not answer is kept, and the
     command ends with 4 or 5. No secret is ever an option.
     """
-    from hibali.settings_edit import add_site, plan_site, render_site
+    from hibali.config.edit import add_site, plan_site, render_site
 
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")

@@ -15,7 +15,7 @@ def command(common: Common, name: str) -> int | None:
 
     Data and runs at the site stay; comments elsewhere in the file do, too.
     """
-    from hibali.settings_edit import remove_site
+    from hibali.config.edit import remove_site
 
     path = remove_site(common.config, name)
     if common.json:

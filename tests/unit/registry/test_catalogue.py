@@ -13,9 +13,8 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from registry.catalogue import Catalogue
-from registry.deprecation import Deprecation
-from registry.search import search_pipelines
-from registry.summary import Damaged, Summary
+from registry.catalogue_folder import Deprecation
+from registry.search import Damaged, Summary, search_pipelines
 from tests.properties.descriptors import make_document, question
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError, UsageError
-from registry.command_line import CommandLine, build_command_line
+from registry.command_line import CommandLine, ConfigurationFile, ExpectedOutput, build_command_line
 from registry.invocation import check_invocation
-from registry.outputs import ConfigurationFile, ExpectedOutput
 from registry.pipeline import Pipeline
 from tests.properties.descriptors import make_tool, question
 

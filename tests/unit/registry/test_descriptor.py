@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from hibali.documents import JsonProblemError
 from hibali.errors import UsageError
-from hibali.strict_json import JsonProblemError
+from registry.boutiques_schema import find_refusals, upgrade_document
 from registry.descriptor import find_advice, find_problems, read_descriptor
 from registry.pipeline import catalogue_name, catalogue_version, split_reference
-from registry.problem import DescriptorError
-from registry.reference import find_refusals
-from registry.upgrade import upgrade_document
+from registry.problems import DescriptorError
 from tests.properties.descriptors import make_document, question
 
 

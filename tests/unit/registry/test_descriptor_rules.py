@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.descriptor import find_advice, find_problems, place_problems
+from registry.advice import read_suggested
+from registry.boutiques_schema import find_refusals, find_shape_problems
+from registry.descriptor import find_advice, find_problems
 from registry.descriptor_rules import find_rule_problems
-from registry.reference import find_refusals, find_shape_problems
-from registry.suggested import read_suggested
+from registry.problems import place_problems
 from tests.properties.descriptors import make_document, question
 
 FLAG = {

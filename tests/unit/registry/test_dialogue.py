@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.dialogue import (
+from registry.example import (
     Ask,
     Choose,
     Dialogue,
@@ -17,7 +17,7 @@ from registry.dialogue import (
     judge_answer,
     next_step,
 )
-from registry.typed_answer import read_typed
+from registry.invocation import read_typed
 from tests.properties.descriptors import make_tool, question
 
 GROUP = {"id": "g", "name": "G", "members": ["p", "q"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.difference import find_changes
+from registry.pipeline import find_changes
 from tests.properties.descriptors import make_tool, question
 
 

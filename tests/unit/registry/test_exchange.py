@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, RefusedError
-from registry.remote import gather
+from registry.remotes.base import gather
 from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
 from tests.support.catalogues import Site, forge, git, raw

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError, RefusedError
-from registry.exchange import publish
-from registry.exchange_images import Content
-from registry.image_record import ImageRecord, write_record
-from registry.image_shelf import FolderShelf, shelf_place
+from registry.exchange import Content, FolderShelf, publish, shelf_place
+from registry.images.record import ImageRecord, write_record
 from registry.pipeline import Pipeline
-from registry.remote import Look, Offer, Parcel, Reference
+from registry.remotes.base import Look, Offer, Parcel, Reference
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
@@ -52,7 +50,7 @@ class Lab(Site):
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.annex.annex_program", lambda: None)
+    monkeypatch.setattr("registry.images.contents.annex_program", lambda: None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from registry.catalogue import Catalogue
-from registry.deprecation import Deprecation
+from registry.catalogue_folder import Deprecation
 from tests.properties.descriptors import make_document, question
 
 

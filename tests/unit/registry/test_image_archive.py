@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
-from registry.image_archive import read_archive
-from registry.image_name import is_among, wanted_name
+from registry.images.archive import read_archive
+from registry.images.record import is_among, wanted_name
 from registry.pipeline import Container
 from tests.services.image import write_image
 
@@ -268,7 +268,7 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from hibali.errors import HibaliError
-from registry.image_archive import read_archive
+from registry.images.archive import read_archive
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     read_archive(Path(sys.argv[1]))
@@ -288,7 +288,7 @@ def test_bombs_are_refused_in_little_memory(bomb: str, tmp_path: Path) -> None:
 
 
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.guarded_tar.MOST_MEMBERS", 50)
+    monkeypatch.setattr("registry.images.tar.MOST_MEMBERS", 50)
     (tmp_path / "bomb").write_bytes(b"".join(tarfile.TarInfo(f"x{number}").tobuf() for number in range(51)))
     with pytest.raises(RefusedError, match="more than 50 members"):
         read_archive(tmp_path / "bomb")

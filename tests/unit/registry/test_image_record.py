@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from registry.image_record import ImageRecord, read_record, write_record
+from registry.images.record import ImageRecord, read_record, write_record
 
 DIGEST = "sha256:" + "ab" * 32
 IDENTIFIER = "sha256:" + "cd" * 32

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hibali import shell
+from hibali import subprocesses as shell
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from registry.catalogue import Catalogue
-from registry.image_record import ImageRecord, read_record, write_record
-from registry.image_shelf import FolderShelf, shelf_place
+from registry.exchange import FolderShelf, shelf_place
+from registry.images.record import ImageRecord, read_record, write_record
 from registry.pipeline import Pipeline
 from tests.services.image import write_image
 from tests.support.annex import annex_environment
@@ -46,7 +46,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         for name, value in annex_environment(os.environ, tmp_path).items():
             monkeypatch.setenv(name, value)
     else:
-        monkeypatch.setattr("registry.annex.annex_program", lambda: None)
+        monkeypatch.setattr("registry.images.contents.annex_program", lambda: None)
     return tmp_path / "state"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from registry.problem import InvocationError
+from registry.problems import InvocationError
 from tests.properties.descriptors import make_tool, question
 
 

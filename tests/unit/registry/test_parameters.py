@@ -11,7 +11,7 @@ import pytest
 from hibali.errors import NotFoundError, UsageError
 from registry.descriptor import read_descriptor
 from registry.parameters import Row, SweepError, check_tasks, make_rows, read_text
-from registry.problem import InvocationError
+from registry.problems import InvocationError
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 FLAGGED = {

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
-from registry.source import Access, find_candidates, source_word
-from registry.web import fetch
+from hibali.http import fetch
+from registry.sources.base import Access, find_candidates, source_word
 from tests.properties.descriptors import make_document, question
 
 RAW = json.dumps(make_document("tool [A]", question("a"))).encode()

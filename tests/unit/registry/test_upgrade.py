@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import UsageError
+from registry.boutiques_schema import upgrade_document
 from registry.descriptor import find_problems
-from registry.upgrade import upgrade_document
 from tests.properties.descriptors import make_document, question
 
 SINGULARITY = {"type": "singularity", "url": "shub://lab/tool:master"}

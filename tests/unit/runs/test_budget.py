@@ -10,10 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.asking import Asking
-from runs.book import Book
-from runs.budget import count_queued, room, say_full
-from runs.queued import Queued
+from runs.rate_limits import Asking
+from runs.store import Book, Queued, count_queued, room, say_full
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -101,7 +99,7 @@ def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
 
 def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
     script = (
-        "import sys\nfrom runs.queued import Queued\n"
+        "import sys\nfrom runs.store import Queued\n"
         "print(sum(Queued('juwels').take('20260102-030405-%08x' % n, 1, 7)"
         " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
     )

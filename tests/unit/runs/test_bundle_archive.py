@@ -17,11 +17,9 @@ import pytest
 
 from hibali.errors import RefusedError
 from registry.descriptor import read_descriptor
-from runs.bundles.archive import Archive, ArchiveWriter
-from runs.bundles.compare import Fate, compare_outputs
-from runs.bundles.members import LONGEST, is_member, member_of, path_of
-from runs.bundles.read import check_contents, read_bundle
-from runs.bundles.unpack import unpack
+from runs.bundles.archive import LONGEST, Archive, ArchiveWriter, is_member, member_of, path_of
+from runs.bundles.read import check_contents, read_bundle, unpack
+from runs.compare import Fate, compare_outputs
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 RAW = json.dumps(DESCRIPTOR).encode()

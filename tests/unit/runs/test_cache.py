@@ -10,21 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import Purge, Site, local_site
 from hibali.events import Event, Noted
 from hibali.locations import Location, parse_location
-from hibali.sites import Purge, Site, local_site
-from runs.cache_entry import Name, read_name, split_path
-from runs.cache_evict import Evicted, Fate, choose_entries, evict
-from runs.cache_lease import Hold, read_use
-from runs.cache_survey import Kept, Survey, count_entries, join, look
-from runs.cache_times import expected_wait, is_doomed, oldest_ns, times_at
-from runs.carry import Synchroniser
-from runs.identity import identify_local
-from runs.run import Run, State
-from runs.stage import Cache, at_site, open_cache
+from runs.cache.entries import (
+    Hold,
+    Name,
+    expected_wait,
+    is_doomed,
+    oldest_ns,
+    read_name,
+    read_use,
+    split_path,
+    times_at,
+)
+from runs.cache.listing import Evicted, Fate, Kept, Survey, choose_entries, count_entries, evict, join, look
+from runs.inputs import identify_local
+from runs.model import Run, State
+from runs.stage import Cache, Synchroniser, at_site, open_cache
 from transfers.entry import Entry, Kind
-from transfers.far import Far
-from transfers.places import open_far
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 RUN = "20260102-030405-0a1b2c3d"
 OTHER = "20260102-030405-ffffffff"
@@ -122,7 +128,7 @@ def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
 
 
 def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
-    from runs.cache_lease import Use
+    from runs.cache.entries import Use
 
     found = count_entries([Entry(each.path, Kind.FILE, 1, ctime_ns=5) for each in (A, B, C)])
     uses = [Use(RUN, frozenset({A, B}), 100), Use(OTHER, frozenset({B}), 200)]

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from hibali.errors import RunFailedError, TryLaterError
-from runs.book import Book
-from runs.chain import find_jobs, find_task_jobs
 from runs.clean import Wanted, needed_ids, why_kept
-from runs.explain import explain
-from runs.pilot.pilot import Pilot
-from runs.run import Run, State
-from runs.scheduler import load_scheduler
-from runs.sweeps.sweep import Chunk, Sweep, Task, sweep_fields
-from runs.verdict import ExitRecord, Seen
+from runs.dependencies import find_jobs, find_task_jobs
+from runs.model import Chunk, Pilot, Run, State, Sweep, Task
+from runs.poll import explain
+from runs.records import sweep_fields
+from runs.schedulers.base import load_scheduler
+from runs.status import ExitRecord, Seen
+from runs.store import Book
 
 FIRST, SECOND = "20260102-030405-00000001", "20260102-030405-00000002"
 FIELDS: dict[str, Any] = {

@@ -7,12 +7,11 @@ from itertools import permutations
 
 import pytest
 
+from hibali.config.model import SchedulerSettings, Site
 from hibali.errors import TryLaterError, UsageError
-from hibali.sites import SchedulerSettings, Site
-from runs.candidates import can_choose, why_not_considered
-from runs.choose import Candidate, choose, no_site
-from runs.scheduler import Foretells, load_scheduler
-from transfers.far import Finished
+from runs.schedulers.base import Foretells, load_scheduler
+from runs.site_selection import Candidate, can_choose, choose, no_site, why_not_considered
+from transfers.remote.host import Finished
 
 MIB = 1 << 20
 NOW = datetime(2026, 11, 22, 10, 0, 0, tzinfo=UTC)

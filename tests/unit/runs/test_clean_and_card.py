@@ -14,20 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.config.model import local_site
+from hibali.documents import line_of_json
 from hibali.errors import RefusedError
-from hibali.sites import local_site
-from hibali.strict_json import line_of_json
-from runs.adopt import Fate, Stray, adopt, find_strays
-from runs.book import Book
-from runs.card import put_card, read_card
+from runs.adopt import Fate, Stray, adopt, find_strays, put_card, read_card
 from runs.clean import Wanted, why_kept
-from runs.course import Span
-from runs.queued import Queued
-from runs.report.gather import Told
-from runs.report.page import render
-from runs.run import Run, State
-from transfers.far import Far
-from transfers.places import open_far
+from runs.model import Run, State
+from runs.reports.run_page import Told, render
+from runs.status import Span
+from runs.store import Book, Queued
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 RUN = "20260102-030405-0a1b2c3d"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

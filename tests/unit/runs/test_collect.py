@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runs.collect import choose_outputs
-from runs.run import Output
+from runs.model import Output
 from transfers.entry import Entry, Kind
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runs.course import course_of, course_of_run
-from runs.run import State, fold_records
+from runs.model import State
+from runs.records import fold_records
+from runs.status import course_of, course_of_run
 
 
 def record(kind: str, second: int, **more: Any) -> dict[str, Any]:

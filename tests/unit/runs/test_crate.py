@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from registry.descriptor import read_descriptor
-from runs.bundles.crate import write_metadata, write_runs_metadata
-from runs.bundles.described import Action, Described
+from runs.bundles.crate import Action, Described, write_metadata, write_runs_metadata
 from runs.bundles.record import PackedInput, Record, RunFacts
 from tests.support.catalogues import raw
 

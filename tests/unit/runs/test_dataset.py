@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from runs.dataset import Asked, Dataset, asked_before, asked_here, run_record
-from runs.pilot.pilot import Pilot
-from runs.run import Output, Run
-from runs.sweeps.sweep import Sweep, Task
+from runs.model import Output, Pilot, Run, Sweep, Task
 from transfers.datasets.repository import Repository
 
 

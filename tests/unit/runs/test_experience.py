@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from hibali.folders import state_folder
+from hibali.files import state_folder
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
-from runs.book import Book
-from runs.experience import by_site, runs_of
-from runs.run import State
+from runs.model import State
+from runs.store import Book, by_site, runs_of
 from tests.support.catalogues import raw
 
 OTHER = "0" * 64

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import Site, Tier
+from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import UsageError
-from hibali.settings import SettingsError, parse_settings
-from hibali.sites import Site, Tier
-from runs.container import load_container
-from runs.fast import NOTHING_FAST, Fast, Marks, check_fast, read_fast
-from runs.prepare import Input
-from runs.scheduler import load_scheduler
+from runs.containers.base import load_container
+from runs.fast_storage import NOTHING_FAST, Fast, Marks, check_fast, read_fast
+from runs.model import Input
+from runs.schedulers.base import load_scheduler
 from runs.script import job_script, start_script
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.guard import Need, guard_lines
+from runs.script import Need, guard_lines
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "-n $(touch pwned) 'a\"b\n*"

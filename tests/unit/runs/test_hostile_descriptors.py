@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import SchedulerSettings
 from hibali.errors import HibaliError
-from hibali.sites import SchedulerSettings
 from registry.advice import find_advice
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
-from runs.container import find_consent_reasons, load_container
-from runs.prepare import Input, Prepared, Started, list_inputs, prepare
+from runs.containers.base import Started, find_consent_reasons, load_container
+from runs.inputs import list_inputs
+from runs.model import Input
+from runs.prepare import Prepared, prepare
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from tests.end_to_end.run_tools import DESCRIPTOR, doing
 

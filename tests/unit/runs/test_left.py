@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import local_site
 from hibali.locations import Location
-from hibali.sites import local_site
-from runs import left
-from runs.identity import identify_local
-from runs.left import Standing, content_at, content_of_place, look_at, matched_paths
-from runs.run import Output, Run
+from runs import outputs as left
+from runs.inputs import identify_local
+from runs.model import Output, Run
+from runs.outputs import Standing, content_at, content_of_place, look_at, matched_paths
 from tests.support.waiting import wait_for
 from transfers.entry import Entry, Kind
 

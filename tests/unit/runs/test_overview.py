@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from runs.overview.health import Health, Line, Mark, Plan, judge, mark_of
-from runs.overview.model import Overview, by_day, by_hand, headline
-from runs.overview.page import cron_words, render
-from runs.overview.states import last_state
-from runs.run import State
-from runs.unattended.firings import Firing
-from transfers.history.operation import Operation
+from runs.model import State
+from runs.reports.status import Health, Line, Mark, Overview, Plan, by_day, by_hand, headline, judge, mark_of
+from runs.reports.status_data import last_state
+from runs.reports.status_page import cron_words, render
+from runs.schedules.records import Firing
+from transfers.history.operations import Operation
 
 NOW = 1_790_000_000.0  # 2026-09-21T14:13:20Z
 PLAN = Plan("nightly", "hibali push a b:", "0 3 * * *", silence=2 * 86400.0, since=NOW - 9e6)

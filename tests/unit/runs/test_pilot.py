@@ -16,20 +16,18 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError, UsageError
-from runs.chain import find_task_jobs
-from runs.identity import Identity
-from runs.pilot import library, program
-from runs.pilot.journal import Told, judge_in_allocation, read_journal, status_of
-from runs.pilot.pilot import Pilot, read_pilot
-from runs.pilot.ready import check_wishes
-from runs.pilot.scripts import allocation_script, task_script
-from runs.pilot.site import find_python
+from runs.dependencies import find_task_jobs
+from runs.inputs import Identity
+from runs.model import Pilot, Run, State, read_pilot
+from runs.pilot import program
+from runs.pilot import setup as library
+from runs.pilot.setup import allocation_script, check_wishes, find_python, task_script
+from runs.poll import Told, judge_in_allocation, read_journal, status_of
+from runs.records import fold_records, sweep_of
 from runs.resources import Asked
-from runs.run import Run, State, fold_records
-from runs.scheduler import Phase, Resources, Status, load_scheduler
-from runs.sweeps.sweep import sweep_of
-from runs.verdict import ExitRecord, Seen
-from transfers.far import Finished
+from runs.schedulers.base import Phase, Resources, Status, load_scheduler
+from runs.status import ExitRecord, Seen
+from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
 RUNNING = Status(Phase.RUNNING, "RUNNING")
@@ -192,7 +190,7 @@ def test_the_first_python_that_fits_is_taken(local: Any) -> None:
 
 @pytest.fixture
 def local() -> Any:
-    from hibali.sites import local_site
+    from hibali.config.model import local_site
 
     return local_site()
 

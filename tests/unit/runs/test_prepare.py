@@ -10,16 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
 from hibali.plugins import built_in_words
-from hibali.sites import Gpus, SchedulerSettings
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.containers.bare import CONTAINER as BARE
+from runs.containers.base import Started
 from runs.containers.podman import CONTAINER as PODMAN
 from runs.containers.shifter import CONTAINER as SHIFTER
-from runs.prepare import Input, Prepared, Started, list_inputs, prepare, run_key
-from runs.scheduler import Resources, load_scheduler
+from runs.inputs import list_inputs
+from runs.model import Input
+from runs.prepare import Prepared, prepare
+from runs.request import run_key
+from runs.schedulers.base import Resources, load_scheduler
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from runs.script import job_script
 from tests.end_to_end.run_tools import DESCRIPTOR

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import NotFoundError, UsageError
-from runs.reference import Named, Reference, find_output, parts_meant, read_named, read_reference
-from runs.run import Output, Run
-from runs.sweeps.sweep import Sweep, Task
+from runs.model import Output, Run, Sweep, Task
+from runs.store import Named, Reference, find_output, parts_meant, read_named, read_reference
 
 RUN = "20260102-030405-0a1b2c3d"
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from hibali.events import Failed
-from runs.bundles.outputs import Left
-from runs.course import Span
-from runs.report.gather import MOST_LINES, Told, lines_of
-from runs.report.page import render
-from runs.run import Run, State
+from runs.model import Run, State
+from runs.outputs import Left
+from runs.reports.run_page import MOST_LINES, Told, lines_of, render
+from runs.status import Span
 
 NOW = 1_767_323_045.0
 HOSTILE = (

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.required import required_script
-from runs.run import Output
-from runs.script import job_script, start_script
+from runs.model import Output
+from runs.script import job_script, required_script, start_script
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "-n $(touch pwned) 'a\"b\n*[x]"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
-from hibali.sites import Gpus, SchedulerSettings
 from registry.pipeline import Resources as Suggested
-from runs.container import load_container
+from runs.containers.base import load_container
 from runs.resources import Origin, check_gpus, decide_resources, find_launcher, show_value
-from runs.scheduler import Resources
+from runs.schedulers.base import Resources
 
 AUTHOR = Suggested(cpu_cores=2, ram_gigabytes=1.5, nodes=1, walltime_seconds=7200.5, gpus=1)
 SITE = SchedulerSettings(

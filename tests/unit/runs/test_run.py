@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hibali.claim import take_claim
 from hibali.errors import NotFoundError, TryLaterError
-from runs.book import Book
-from runs.run import State, fold_records
+from hibali.locks import take_claim
+from runs.model import State
+from runs.records import fold_records
+from runs.store import Book
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import SchedulerSettings, Site
 from hibali.errors import IncompleteError, RefusedError, TryLaterError, UsageError
-from hibali.sites import SchedulerSettings, Site
-from registry.image_archive import read_archive
-from registry.image_record import ImageRecord
-from runs.apptainer import Apptainer
-from runs.carry import Synchroniser
-from runs.site_images import SiteImages, open_images
+from registry.images.archive import read_archive
+from registry.images.record import ImageRecord
+from runs.containers.apptainer import Apptainer
+from runs.images import SiteImages, open_images
+from runs.stage import Synchroniser
 from tests.services.image import write_image
-from transfers.far import Far
-from transfers.places import open_far
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 # As apptainer-build(1): the result, then where the image comes from; here the archive itself is the "SIF".
 APPTAINER = """#!/bin/sh

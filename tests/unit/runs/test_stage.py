@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import local_site
 from hibali.errors import IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, Moved, Retried
 from hibali.locations import Location, parse_location
-from hibali.sites import local_site
-from runs.identity import identify_local
+from runs.inputs import identify_local
 from runs.stage import Cache
 from transfers.entry import Entry
-from transfers.far import Far
-from transfers.places import open_far
+from transfers.remote.host import Far
+from transfers.stores.open_store import open_far
 
 
 def old(path: Path, content: str) -> Path:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import local_site
 from hibali.errors import TryLaterError, UsageError
-from hibali.sites import local_site
-from runs.scheduler import Job, NotSubmitted, Submitted, Unclear
+from runs.schedulers.base import Job, NotSubmitted, Submitted, Unclear
 from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
 from runs.submit import Submission, find_submission, submit_once, submitted_at
-from transfers.far import Far, Finished
-from transfers.places import open_far
+from transfers.remote.host import Far, Finished
+from transfers.stores.open_store import open_far
 
 RUN = "20260102-030405-0a1b2c3d"
 

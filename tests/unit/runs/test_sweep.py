@@ -16,21 +16,20 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali.sites import Site, Tier, local_site
 from hibali_cli.sweep_record import grid, tasks_text
-from runs.fast import Fast, Marks, marks_of_task, read_fast
-from runs.prepare import Input
-from runs.run import Output, Run, State
-from runs.scheduler import load_scheduler
+from runs.fast_storage import Fast, Marks, marks_of_task, read_fast
+from runs.model import Chunk, Input, Output, Run, State, Sweep, Task, state_of
+from runs.records import choose_task, one_task
+from runs.schedulers.base import load_scheduler
 from runs.script import array_script, start_script
-from runs.sweeps.chunks import TellsArrayLimit, split_tasks
 from runs.sweeps.collect import choose_tasks
-from runs.sweeps.sweep import Chunk, Sweep, Task, choose_task, one_task, state_of
+from runs.sweeps.launch import TellsArrayLimit, split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
 from transfers.entry import Entry, Kind
-from transfers.far import Far, Finished, SmallFile
-from transfers.places import open_far
+from transfers.remote.host import Far, Finished, SmallFile
+from transfers.stores.open_store import open_far
 
 RUN = "20260102-030405-0a1b2c3d"
 

@@ -9,11 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runs.bundles.compare import Fate
-from runs.compare import differing_facts
-from runs.run import Run, State
-from runs.sweeps.compare import Pair, compare_tasks, differing_tasks, match_tasks
-from runs.sweeps.sweep import Sweep, Task
+from runs.compare import Fate, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
+from runs.model import Run, State, Sweep, Task
 
 VALUES = some.lists(some.tuples(some.integers(0, 3), some.sampled_from(["x", "y"])), min_size=1, max_size=8)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from runs.book import Book
-from runs.run import Run
-from runs.scheduler import load_scheduler
-from runs.sweeps.sweep import sweep_fields, sweep_of
-from runs.usage import note_usage
-from transfers.far import Finished
+from runs.model import Run
+from runs.monitor import note_usage
+from runs.records import sweep_fields, sweep_of
+from runs.schedulers.base import load_scheduler
+from runs.store import Book
+from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runs.run import State
-from runs.scheduler import Phase, Status
-from runs.verdict import ASKED, ExitRecord, judge, read_exit_record
+from runs.model import State
+from runs.schedulers.base import Phase, Status
+from runs.status import ASKED, ExitRecord, judge, read_exit_record
 
 RUN = "20260102-030405-0a1b2c3d"
 

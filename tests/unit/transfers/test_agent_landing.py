@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.agent_root import open_root
-from transfers.agent.landing import Committer, Writer
+from transfers.agent.committing import Committer, Writer
 
 SEED = bytes(16)
 ITEM = {

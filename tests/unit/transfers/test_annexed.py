@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transfers.datasets.annexed import Key, key_of_link, key_of_pointer, read_key
-from transfers.datasets.message import commit_message
-from transfers.datasets.repository import find_place
-from transfers.receipt import Receipt
+from transfers.datasets.repository import Key, find_place, key_of_link, key_of_pointer, read_key
+from transfers.datasets.saving import commit_message
+from transfers.journal import Receipt
 
 _SUM = "a" * 64
 _NAME = f"SHA256E-s12--{_SUM}.nii.gz".encode()

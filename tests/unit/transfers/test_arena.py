@@ -7,8 +7,8 @@ import gc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfers.agent.buffers import BULK_BYTES, Buffers
-from transfers.arena import Arena
+from transfers.agent.protocol import BULK_BYTES, Buffers
+from transfers.pipeline.shared_memory import Arena
 
 ROUND = 64 * 1024
 SIZE = 16 * ROUND

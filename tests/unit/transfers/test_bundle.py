@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import transfers.agent
-from transfers import bundle
+from transfers.remote import connection as bundle
 
 MODULES = sorted(Path(transfers.agent.__file__).parent.glob("[a-z]*.py"))
 

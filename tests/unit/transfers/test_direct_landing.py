@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from transfers.bundle import local_command, opening
-from transfers.connection import Connection
-from transfers.direct_landing import DirectLanding
 from transfers.entry import Entry, Kind, Proof
-from transfers.packing import group_units
-from transfers.store import Item, Landed, Unit
+from transfers.pipeline.batches import group_units
+from transfers.pipeline.third_party import DirectLanding
+from transfers.remote.connection import Connection, local_command, opening
+from transfers.stores.base import Item, Landed, Unit
 
 MIB = 1 << 20
 AGENT = local_command(sys.executable)

@@ -11,23 +11,27 @@ from typing import Any
 import globus_sdk
 import pytest
 
-from hibali import answers
+from hibali import http as answers
+from hibali import http as web
+from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError
+from hibali.http import fetch, post_json
 from hibali.locations import Location
-from hibali.sites import S3Settings, Site
-from registry import web
-from registry.web import fetch, post_json
 from tests.support.endless_server import EndlessServer, bomb, drops
 from transfers.entry import Entry, Kind
-from transfers.globus import bounded
-from transfers.globus.bounded import bound_answers
-from transfers.store import Item, Unit
-from transfers.stores import s3_listing, s3_requests, url_web, webdav_files, webdav_wire
-from transfers.stores.s3 import open_store
-from transfers.stores.s3_store import S3Store
-from transfers.stores.url_web import Web
-from transfers.stores.webdav_files import Files
-from transfers.stores.webdav_wire import Wire
+from transfers.stores import url as url_web
+from transfers.stores.base import Item, Unit
+from transfers.stores.globus import clients as bounded
+from transfers.stores.globus.clients import bound_answers
+from transfers.stores.s3 import listing as s3_listing
+from transfers.stores.s3 import requests as s3_requests
+from transfers.stores.s3.kind import open_store
+from transfers.stores.s3.store import S3Store
+from transfers.stores.url import Web
+from transfers.stores.webdav import files as webdav_files
+from transfers.stores.webdav import requests as webdav_wire
+from transfers.stores.webdav.files import Files
+from transfers.stores.webdav.requests import Wire
 
 CHUNKED = b"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n{more}\r\n"
 SMALL = 4 * 1024 * 1024

@@ -6,13 +6,13 @@ import pytest
 
 from hibali.errors import RefusedError
 from transfers.entry import Entry, Kind, Proof
-from transfers.fidelity import check_fidelity, deepest_first
-from transfers.hard_links import FirstNames
 from transfers.plan import Action, Verb
-from transfers.plan_fields import rules_of
 from transfers.plan_file import rules_record
+from transfers.plan_reader import rules_of
+from transfers.planner import FirstNames
+from transfers.request import check_fidelity, deepest_first
 from transfers.rules import Rules
-from transfers.store import Facts
+from transfers.stores.base import Facts
 
 FACTS = Facts("test", Proof.DIGEST, Proof.DIGEST)
 PLAIN = Facts("test", Proof.DIGEST, Proof.DIGEST, modes=False)

@@ -6,15 +6,7 @@ import pytest
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.finished import (
-    Following,
-    Renames,
-    is_marker,
-    is_quiet,
-    marker_names,
-    read_marker,
-    see,
-)
+from transfers.follow.watcher import Following, Renames, is_marker, is_quiet, marker_names, read_marker, see
 
 
 def file(path: bytes = b"a", size: int = 10, mtime_ns: int = 1000, inode: int = 7, links: int = 1) -> Entry:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.flow import Flow, first_through
+from transfers.pipeline.batches import Flow, first_through
 
 MIB = 1 << 20
 

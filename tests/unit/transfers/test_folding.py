@@ -13,12 +13,12 @@ import pytest
 from hibali.errors import RefusedError
 from tests.properties.trees import ModelSide, Node
 from tests.support.trees import make_tree
-from transfers.agent import folding
-from transfers.agent.folding import folds_case
+from transfers.agent import commands as folding
+from transfers.agent.commands import folds_case
 from transfers.entry import Kind, Proof
+from transfers.planner import check_plan, survey
 from transfers.rules import Rules
-from transfers.store import Facts
-from transfers.survey import check_plan, survey
+from transfers.stores.base import Facts
 
 FACTS = Facts("test", Proof.DIGEST, Proof.DIGEST)
 FOLDING = Facts("test", Proof.DIGEST, Proof.DIGEST, folds_case=True)

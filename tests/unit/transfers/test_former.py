@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import former
-from transfers.agent.former import ELSEWHERE, GONE, THERE, end_formers
-from transfers.agent.lease import process_start, this_process
+from transfers.agent import lease as former
+from transfers.agent.lease import ELSEWHERE, GONE, THERE, end_formers, process_start, this_process
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent import frames
-from transfers.agent.records import Record, RecordError, pack_record, unpack_records
+from transfers.agent import protocol as frames
+from transfers.agent.protocol import Record, RecordError, pack_record, unpack_records
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
-from transfers.agent import frontier as frontier_module
-from transfers.agent.begun import MARK_BYTES, Begun, Part, read_begun
-from transfers.agent.beneath import Root
-from transfers.agent.frontier import Frontier, MismatchError
+from transfers.agent import large_files as frontier_module
+from transfers.agent.journal import MARK_BYTES, Begun, Part, read_begun
+from transfers.agent.large_files import Frontier
+from transfers.agent.protocol import MismatchError
+from transfers.agent.safe_path import Root
 
 BLOCKS = 6
 CONTENT = random.Random(2).randbytes(BLOCKS * MARK_BYTES + 5)  # noqa: S311 - the same each time

@@ -10,12 +10,10 @@ import globus_sdk
 import pytest
 import requests
 
+from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
-from hibali.sites import GlobusClient, GlobusSettings, Site
-from transfers.globus.answers import answered
-from transfers.globus.clients import merged_scopes, open_access
-from transfers.globus.secret import read_secret
-from transfers.globus.tokens import open_tokens
+from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens, read_secret
+from transfers.stores.globus.errors import answered
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"

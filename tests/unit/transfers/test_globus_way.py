@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import GlobusSettings, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
-from hibali.sites import GlobusSettings, Site
 from transfers.entry import Kind
-from transfers.globus.bodies import Ends, Piece, deadline_after, delete_body, transfer_body
-from transfers.globus.faults import error_of, fault_of
-from transfers.globus.following import HOPELESS_SECONDS, Standstill
-from transfers.globus.listing import list_below
-from transfers.globus.paths import below, can_be_told
-from transfers.globus.way import Place, Wanted, find_ends
-from transfers.store import ListingIncompleteError
+from transfers.movers.globus_route import Place, Wanted, find_ends
+from transfers.stores.base import ListingIncompleteError
+from transfers.stores.globus.errors import error_of, fault_of
+from transfers.stores.globus.paths import (
+    Ends,
+    Piece,
+    below,
+    can_be_told,
+    deadline_after,
+    delete_body,
+    transfer_body,
+)
+from transfers.stores.globus.store import list_below
+from transfers.stores.globus.tasks import HOPELESS_SECONDS, Standstill
 
 NEAR = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
 FAR = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.retry import try_again
-from transfers.answered import Answered
-from transfers.going_on import Patience, is_lost
+from transfers.pipeline.batches import Answered
+from transfers.reconnect import Patience, is_lost
 
 
 def pauses_of(patience: Patience, now: float, tries: float = 0.0) -> list[float]:

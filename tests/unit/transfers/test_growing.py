@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent.beneath import Root
-from transfers.agent.growing import Growths, Tails
+from transfers.agent.appending import Growths, Tails
 from transfers.agent.lease import LostLeaseError
+from transfers.agent.safe_path import Root
 
 
 def nothing() -> None:

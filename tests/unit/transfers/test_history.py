@@ -11,9 +11,8 @@ from hibali.ledger import Journal, ledger_folder
 from hibali.text import path_fields
 from hibali_cli.interruption import OutOfTime, Terminated
 from transfers.history.index import read_operations
-from transfers.history.operation import Place
-from transfers.history.unproven import find_unproven
-from transfers.receipt import Receipt, exit_after
+from transfers.history.operations import Place, find_unproven
+from transfers.journal import Receipt, exit_after
 
 
 def test_every_end_has_its_own_code() -> None:

@@ -18,10 +18,10 @@ import pytest
 
 from tests.services.session import REPOSITORY
 from tests.support.agent_root import open_root
-from transfers.agent.beneath import Root
 from transfers.agent.lease import Lease, LockedError, LostLeaseError, boot_identifier, process_start
-from transfers.agent.problems import RefusedError
-from transfers.agent.walk import Walk
+from transfers.agent.listing import Walk
+from transfers.agent.protocol import RefusedError
+from transfers.agent.safe_path import Root
 
 HOLDER = """
 import os, sys, time

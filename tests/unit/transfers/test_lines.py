@@ -7,8 +7,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.lines import count_lines
-from transfers.window import Window
+from transfers.pipeline.batches import Window
+from transfers.pipeline.channel_pool import count_lines
 
 MIB = 1 << 20
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent import own_names
-from transfers.store import is_own_name, is_partial_name
+from transfers.agent import protocol as own_names
+from transfers.stores.base import is_own_name, is_partial_name
 
 seeds = st.binary(min_size=16, max_size=16)
 

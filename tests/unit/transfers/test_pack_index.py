@@ -11,7 +11,7 @@ import pytest
 
 from hibali.errors import IncompleteError
 from transfers.entry import Entry, Kind
-from transfers.packs.index import IndexReader, Member, Pack, name_in, pack_name, write_index
+from transfers.packs.format import IndexReader, Member, Pack, name_in, pack_name, write_index
 
 NAME = pack_name(7, "0123456789abcdef0123")
 DIGEST = hashlib.sha256(b"tar").hexdigest()

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
+from hibali.config.settings import load_sites
 from hibali.events import Packed, Retried
 from hibali.locations import read_location
-from hibali.settings import load_sites
 from tests.support.trees import make_tree, read_tree
 from transfers.entry import Entry, Kind, Proof
-from transfers.movers.packs import PackMover
-from transfers.packs import layout
-from transfers.packs.seeing import Seeing
-from transfers.packs.target import open_target
-from transfers.places import open_store
-from transfers.store import Item, Landed, Payload, Problem, Store, Unit
+from transfers.packs import format as layout
+from transfers.packs.view import Seeing
+from transfers.packs.writing import PackMover, open_target
+from transfers.stores.base import Item, Landed, Payload, Problem, Store, Unit
+from transfers.stores.open_store import open_store
 
 GONE = Problem("vanished", "it is gone")
 Spoil = Callable[[Payload], None]

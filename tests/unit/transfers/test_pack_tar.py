@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfers.entry import Entry, Kind
-from transfers.packs.tar import end_of, filler, header_of, padding
+from transfers.packs.format import end_of, filler, header_of, padding
 
 COMPONENTS = st.binary(min_size=1, max_size=130).map(
     lambda name: name.replace(b"/", b"_").replace(b"\0", b"0")

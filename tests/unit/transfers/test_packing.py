@@ -1,8 +1,8 @@
 """How items are grouped for the road."""
 
 from transfers.entry import Entry, Kind
-from transfers.packing import group_units, packed_together
-from transfers.store import PACK_BYTES, PACK_ITEMS, Item
+from transfers.pipeline.batches import group_units, packed_together
+from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
 
 def item(number: int, size: int, kind: Kind = Kind.FILE) -> Item:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import IncompleteError
-from transfers.agent import frames
-from transfers.agent.pages import Pages
-from transfers.agent.records import Record
-from transfers.paged import BothSides, Page, PagedListing, entries_of
-from transfers.store import ListingIncompleteError
+from transfers.agent import protocol as frames
+from transfers.agent.listing import Pages
+from transfers.agent.protocol import Record
+from transfers.stores.agent_listing import BothSides, Page, PagedListing, entries_of
+from transfers.stores.base import ListingIncompleteError
 
 
 class Understands:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.agent.quota import Mount, Room, find_mount, questions, read_project, read_rooms
+from transfers.agent.commands import Mount, Room, find_mount, questions, read_project, read_rooms
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Verb
-from transfers.room import within_quotas
-from transfers.store import Facts, Space
-from transfers.survey import Survey, check_space
+from transfers.planner import Survey, check_space
+from transfers.stores.base import Facts, Space, within_quotas
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "quota").glob("*.json"))
 MOUNTS = (

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from hibali.config.model import Site
 from hibali.ledger import Journal, ledger_folder
 from hibali.locations import Location
-from hibali.sites import Site
 from hibali.text import path_fields
-from transfers.record import recorded_digests
+from transfers.journal import recorded_digests
 
 HERE = Location(Site("here", "local"), "/data", "/data")
 

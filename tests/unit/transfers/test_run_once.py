@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import frames
+from transfers.agent import protocol as frames
 from transfers.agent.commands import COMMANDS
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
-from transfers.sftp_beneath import Beneath
-from transfers.sftp_channel import Channel
-from transfers.sftp_client import Client
-from transfers.sftp_store import SftpStore
-from transfers.stores.sftp import facts_of
+from transfers.stores.sftp.channel import Channel
+from transfers.stores.sftp.client import Client
+from transfers.stores.sftp.kind import facts_of
+from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.store import SftpStore
 
 # Answers in turn; `answer` has the number of the question in place of `#`.
 _SERVER = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transfers.agent.problems import RefusedError
-from transfers.agent.trusted import Place, Roots
+from transfers.agent.protocol import RefusedError
+from transfers.agent.safe_path import Place, Roots
 
 NEIGHBOUR = 65533
 

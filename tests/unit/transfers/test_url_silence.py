@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from hibali.errors import TryLaterError
-from transfers.stores import url_web
-from transfers.stores.url_web import Web
+from transfers.stores import url as url_web
+from transfers.stores.url import Web
 
 
 def test_a_server_that_falls_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

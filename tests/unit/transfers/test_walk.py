@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent import names
-from transfers.agent.beneath import Root
-from transfers.agent.problems import problem_of
-from transfers.agent.records import FOLDER
-from transfers.agent.walk import Walk
+from transfers.agent import listing as names
+from transfers.agent.listing import Walk
+from transfers.agent.protocol import IS_FOLDER, problem_of
+from transfers.agent.safe_path import Root
 
 MANY = 20_000
 BYTES_A_NAME = 60  # the name itself has 12; an object for each would take 400
@@ -53,7 +52,7 @@ def test_the_order_is_that_of_whole_paths_however_many_runs_it_takes(
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    orders = [record.path + b"/" if record.kind == FOLDER else record.path for record in Walk(root)]
+    orders = [record.path + b"/" if record.kind == IS_FOLDER else record.path for record in Walk(root)]
     assert orders == sorted(orders)
     assert len(orders) == 10 + 4
 

@@ -13,12 +13,10 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Proof
-from transfers.stores.url_login import Login
-from transfers.stores.webdav_files import Files
-from transfers.stores.webdav_known import found_of, known_word, tag_of
-from transfers.stores.webdav_probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav_wire import Wire
-from transfers.stores.webdav_xml import KNOWN, MultiStatus, Told, lock_info, set_property
+from transfers.stores.webdav.files import Files, found_of, known_word, tag_of
+from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, Told, lock_info, set_property
+from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.requests import Login, Wire
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent import whole
-from transfers.agent.beneath import Root, UnsafeNameError
+from transfers.agent import receiving as whole
+from transfers.agent.safe_path import Root, UnsafeNameError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import frames
-from transfers.agent.zeros import ZerosError, leave_out, put_in
+from transfers.agent import protocol as frames
+from transfers.agent.reading import ZerosError, leave_out, put_in
 
 BLOCK = 64 * 1024
 

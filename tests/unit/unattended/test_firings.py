@@ -5,16 +5,17 @@ from __future__ import annotations
 import fcntl
 from typing import Any
 
-from runs.unattended.firings import (
+from runs.schedules.records import (
+    Log,
     fired_schedules,
     fold_firings,
+    log_path,
     note_begun,
     note_ended,
     note_skipped,
     read_firings,
     schedule_folder,
 )
-from runs.unattended.log_file import Log, log_path
 
 
 def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import RefusedError, UsageError
-from runs.unattended.crontab import crontab_line, split_block, with_block
-from runs.unattended.timers import service_text, timer_text
+from runs.schedules.install import crontab_line, service_text, split_block, timer_text, with_block
 
 OWNER = "/home/me/.config/hibali/schedules.toml"
 OTHER = "/elsewhere/schedules.toml"

@@ -11,12 +11,9 @@ from prometheus_client import openmetrics, parser
 from prometheus_client.openmetrics import parser as strict_parser
 
 from hibali.errors import AccessError
-from runs.unattended import telling
-from runs.unattended.credentials import Credential, certificate_end
-from runs.unattended.expression import read_expression
-from runs.unattended.firings import Firing
-from runs.unattended.metrics import metrics_text
-from runs.unattended.notices import (
+from runs.schedules import notices as telling
+from runs.schedules.environment import Credential, certificate_end
+from runs.schedules.notices import (
     Notice,
     Told,
     notice_of_end,
@@ -24,8 +21,10 @@ from runs.unattended.notices import (
     notices_of_expiry,
     read_told,
 )
-from runs.unattended.obstacles import Key, WayIn, explain_login, obstacles_of
-from runs.unattended.schedule import Notices, Schedule
+from runs.schedules.preflight import Key, WayIn, explain_login, obstacles_of
+from runs.schedules.records import Firing
+from runs.schedules.schedule import Notices, Schedule, read_expression
+from runs.schedules.tend import metrics_text
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 assert openmetrics

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from hibali.errors import UsageError
-from runs.unattended.expression import read_expression
-from runs.unattended.window import decide, jitter_of, pause_before_retry
+from runs.schedules.schedule import read_expression
+from runs.schedules.trigger import decide, jitter_of, pause_before_retry
 from tests.support.lacking import lacks
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -10,7 +10,7 @@ from hibali_cli.command import command as as_command
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from registry.image_record import ImageRecord
+    from registry.images.record import ImageRecord
 
 
 @as_command(

@@ -38,9 +38,9 @@ def command(common: Common, name: str, url: str, images: str | None, *, replace:
     """
     import re
 
+    from hibali.config.edit import add_remote
+    from hibali.config.schema import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
     from hibali.errors import UsageError
-    from hibali.settings_catalogue import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
-    from hibali.settings_edit import add_remote
 
     if not re.fullmatch(REMOTE_NAME, name):
         raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", about=name)

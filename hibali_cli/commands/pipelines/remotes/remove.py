@@ -17,7 +17,7 @@ def command(common: Common, name: str) -> int | None:
 
     What was fetched from it and what lies there stay.
     """
-    from hibali.settings_edit import remove_remote
+    from hibali.config.edit import remove_remote
 
     path = remove_remote(common.config, name)
     if common.json:

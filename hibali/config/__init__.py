@@ -1,0 +1,1 @@
+"""The configuration file: its schema, sites, editing and importers."""

@@ -1,0 +1,266 @@
+"""config.toml changed one site at a time: atomically, comments kept, and read back before it counts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace as replace_fields
+from pathlib import Path
+from typing import Any, Literal
+
+from hibali.config.model import Site
+from hibali.config.schema import RemoteSettings, Wrong, read_document
+from hibali.config.settings import Keys, Settings, lines_of_table, parse_settings
+from hibali.errors import RefusedError, TryLaterError, UsageError
+from hibali.files import check_private_file, config_file, write_atomic
+from hibali.system_errors import reason_of, unreadable
+from hibali.text import printable
+
+Change = Literal["added", "same", "replaced"]
+_INLINE = frozenset({"roots", "paths"})
+_AROUND = frozenset({"globus"})  # tables outside a site that say something of it
+
+
+def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Site:
+    """The site that this table would be in a config.toml of that text; raises `UsageError` with all that is wrong in it."""
+    wrong: list[Wrong] = []
+    around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
+    sites = read_document({**around, "version": 1, "sites": {name: dict(table)}}, wrong).sites
+    if wrong:
+        listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
+        raise UsageError("invalid-site", "\n".join(["the site cannot be as described", *listed]), about=name)
+    return sites[name]
+
+
+def render_site(name: str, table: Mapping[str, Any]) -> str:
+    """The TOML text of one site, with a header of its own for each table in it."""
+    import tomlkit
+
+    document = tomlkit.document()
+    sites = tomlkit.table(is_super_table=True)
+    sites.add(name, _toml_table(table))
+    document.add("sites", sites)
+    return document.as_string().strip() + "\n"
+
+
+def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
+    """What `add_site` would do; raises as it does, and changes nothing."""
+    _, text, settings = _read(config)
+    return _compare(settings, check_site_table(name, table, text), replace=replace)
+
+
+def add_site(
+    config: str | None, name: str, table: Mapping[str, Any], *, replace: bool = False
+) -> tuple[Change, Site]:
+    """Write the site into config.toml, which is made, 0600, when missing.
+
+    The identical site again changes nothing. Raises `RefusedError("site-differs")` where another one has that
+    name and `replace` is off, `UsageError` for a wrong site or a wrong file.
+    """
+    path, text, settings = _read(config)
+    site = check_site_table(name, table, text)
+    change = _compare(settings, site, replace=replace)
+    if change == "added":
+        _write(path, text, _appended(text, name, table), _with_site(settings, site))
+    elif change == "replaced":
+        _write(path, text, _updated(text, name, table), _with_site(settings, site))
+    return change, site
+
+
+def remove_site(config: str | None, name: str) -> Path:
+    """Take the site out of config.toml; returns the file. Raises `UsageError` for a site that is not there."""
+    path, text, settings = _read(config)
+    settings.site(name)
+    left = {other: site for other, site in settings.sites.items() if other != name}
+    _write(path, text, _without(text, ("sites", name)), replace_fields(settings, sites=left))
+    return path
+
+
+def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = False) -> Change:
+    """Write a remote into config.toml; the identical one again changes nothing.
+
+    Raises `RefusedError("remote-differs")` where another one has that name and `replace` is off, `UsageError`.
+    """
+    path, text, settings = _read(config)
+    found = settings.remotes.get(remote.name)
+    if found == remote:
+        return "same"
+    if found is not None and not replace:
+        raise RefusedError(
+            "remote-differs",
+            f"another remote of this name stands in {settings.path}: {found.url}",
+            about=remote.name,
+            hint="--replace puts the new one in its place.",
+        )
+    before = text if found is None else _without(text, ("remotes", remote.name))
+    expected = replace_fields(settings, remotes=settings.remotes | {remote.name: remote})
+    _write(path, text, _above(before) + _render_remote(remote), expected)
+    return "added" if found is None else "replaced"
+
+
+def remove_remote(config: str | None, name: str) -> Path:
+    """Take a remote out of config.toml; returns the file. Raises `UsageError` for one that is not there."""
+    path, text, settings = _read(config)
+    settings.remote(name)
+    left = {other: remote for other, remote in settings.remotes.items() if other != name}
+    _write(path, text, _without(text, ("remotes", name)), replace_fields(settings, remotes=left))
+    return path
+
+
+def _with_site(settings: Settings, site: Site) -> Settings:
+    return replace_fields(settings, sites=settings.sites | {site.name: site})
+
+
+def _render_remote(remote: RemoteSettings) -> str:
+    import tomlkit
+
+    document = tomlkit.document()
+    remotes = tomlkit.table(is_super_table=True)
+    remotes.add(
+        remote.name, _toml_table({"url": remote.url, **({"images": remote.images} if remote.images else {})})
+    )
+    document.add("remotes", remotes)
+    return document.as_string().strip() + "\n"
+
+
+def _read(config: str | None) -> tuple[Path, str, Settings]:
+    path = config_file(config)
+    check_private_file(path, "the configuration")
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        text = ""
+    except OSError as problem:
+        raise unreadable(problem, str(path), code="unreadable-config") from None
+    except UnicodeDecodeError as problem:
+        raise UsageError("unreadable-config", f"not UTF-8 at byte {problem.start}", about=str(path)) from None
+    return path, text, parse_settings(text, path)
+
+
+def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
+    found = settings.sites.get(site.name)
+    if found is None:
+        return "added"
+    if found == site:
+        return "same"
+    if replace:
+        return "replaced"
+    raise RefusedError(
+        "site-differs",
+        f"another site of this name stands in {settings.path}",
+        about=site.name,
+        hint=f"See `hibali sites show {site.name}`; --replace puts the new one in its place.",
+    )
+
+
+def _appended(text: str, name: str, table: Mapping[str, Any]) -> str:
+    return _above(text) + render_site(name, table)
+
+
+def _above(text: str) -> str:
+    """What stands above a new table."""
+    return text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
+
+
+def _without(text: str, keys: Keys) -> str:
+    """The text without the lines of a table or key; comments around them stay, those among them go."""
+    lines = text.splitlines(keepends=True)
+    for first, last in reversed(lines_of_table(text, keys)):
+        while last < len(lines) and not lines[last].strip():
+            last += 1  # noqa: PLW2901  # the blank lines behind it go with it
+        del lines[first - 1 : last]
+    return "".join(lines)
+
+
+def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
+    """The text with the site changed in place, so that the comments in it and around it stay."""
+    import tomlkit
+
+    site = ("sites", name)
+    for keys in _stale(tomllib.loads(text)["sites"][name], table, site):
+        text = _without(text, keys)
+    document = tomlkit.parse(text)
+    sites: Any = document["sites"]
+    _set_values(sites[name], table)
+    text = document.as_string()
+    lines = text.splitlines(keepends=True)
+    new = {key: value for key, value in table.items() if _is_table(key, value) and key not in sites[name]}
+    if new:
+        after = max(last for _, last in lines_of_table(text, site))
+        lines.insert(after, "\n" + render_site(name, new).removeprefix(f"[sites.{name}]\n").lstrip())
+    return "".join(lines)
+
+
+def _stale(old: Mapping[str, Any], new: Mapping[str, Any], keys: Keys) -> list[Keys]:
+    """The tables and keys of `old` that `new` does not have."""
+    found: list[Keys] = []
+    for key, value in old.items():
+        if key not in new:
+            found.append((*keys, key))
+        elif _is_table(key, value) and isinstance(new[key], Mapping):
+            found.extend(_stale(value, new[key], (*keys, key)))
+    return found
+
+
+def _set_values(old: MutableMapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Set what differs in tables that are there; whole new tables are left to the caller."""
+    for key, value in new.items():
+        if _is_table(key, value):
+            if key in old:
+                _set_values(old[key], value)
+        elif key not in old or old[key] != value:
+            old[key] = _inline(value) if isinstance(value, Mapping) else value
+
+
+def _is_table(key: str, value: Any) -> bool:
+    """Whether it gets a header of its own: a mapping of plain strings, as `roots` is, stands on one line."""
+    return isinstance(value, Mapping) and key not in _INLINE
+
+
+def _toml_table(content: Mapping[str, Any]) -> Any:
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, value in content.items():
+        if not _is_table(key, value):
+            table.add(key, _inline(value) if isinstance(value, Mapping) else value)
+    for key, value in content.items():
+        if _is_table(key, value):
+            table.add(key, _toml_table(value))
+    return table
+
+
+def _inline(content: Mapping[str, str]) -> Any:
+    import tomlkit
+
+    table = tomlkit.inline_table()
+    table.update(content)
+    return table
+
+
+def _write(path: Path, before: str, after: str, expected: Settings) -> None:
+    """Put the text there only if it says what was meant, and nobody else wrote meanwhile."""
+    try:
+        meant = parse_settings(after, path) == expected
+    except (UsageError, tomllib.TOMLDecodeError):
+        meant = False
+    if not meant:
+        raise UsageError(
+            "not-editable",
+            "this file is written in a way that cannot be changed safely",
+            about=str(path),
+            hint="Change it in an editor; `--dry-run` shows what to write.",
+        )
+    target = path.resolve()
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = target.read_bytes().decode("utf-8") if target.exists() else ""
+        if now != before:
+            raise TryLaterError(
+                "config-changed", "the file was changed by somebody else meanwhile", about=str(path)
+            )
+        write_atomic(target, after.encode("utf-8"))
+    except OSError as problem:
+        raise UsageError(
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+        ) from None

@@ -1,0 +1,464 @@
+"""Profiles that a centre publishes: sites as config.toml has them, with nothing personal and nothing to run in them."""
+
+from __future__ import annotations
+
+import configparser
+import glob
+import os
+import pwd
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hibali import subprocesses as shell
+from hibali.config.edit import check_site_table
+from hibali.config.schema import SITE_NAME, Wrong, read_document
+from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.system_errors import reason_of
+from hibali.text import printable
+
+_OTHER = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A site that could be added: `table` is that of config.toml; `origin` says where it was found, `reached` how it is reached.
+
+    `notes` are what it lacks, each a sentence.
+    """
+
+    name: str
+    table: Mapping[str, Any]
+    origin: str
+    reached: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What was found and cannot be a site; `because` says why."""
+
+    name: str
+    origin: str
+    because: str
+
+
+Found = Proposal | Passed
+
+
+def name_site(text: str, taken: Collection[str]) -> str:
+    """A name as sites have one, made of another name, that is not taken yet. Pure."""
+    plain = _OTHER.sub("-", text.lower()).strip("-")
+    if not SITE_NAME.fullmatch(plain):
+        plain = f"site-{plain}".rstrip("-")
+    name, number = plain, 2
+    while name in taken:
+        name, number = f"{plain}-{number}", number + 1
+    return name
+
+
+def proposals_in(found: Collection[Found]) -> list[Proposal]:
+    """Those that can be sites."""
+    return [each for each in found if isinstance(each, Proposal)]
+
+
+_DEEPEST = 16  # files that include each other, as ssh has it
+_MOST_BYTES = 1 << 20
+_MOST_NAMES = 300
+_LINE = re.compile(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)")
+_WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
+
+
+@dataclass(slots=True)
+class Lines:
+    """What one file says: names and the lines they stand in (from 1), and the files that it includes."""
+
+    names: list[tuple[str, int]] = field(default_factory=list)
+    includes: list[tuple[str, int]] = field(default_factory=list)
+
+
+def ssh_config_file() -> Path:
+    """Where ssh itself looks: in the home of the account, whatever HOME says."""
+    return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".ssh" / "config"
+
+
+def read_lines(text: str) -> Lines:
+    """The names of `Host` lines and the `Include` lines of a file (ssh_config(5)); pure.
+
+    Patterns and negated names are left out; a `Match` names nothing.
+    """
+    found = Lines()
+    for number, line in enumerate(text.splitlines(), start=1):
+        parts = _LINE.fullmatch(line.partition("#")[0].rstrip())
+        if parts is None:
+            continue
+        words = [quoted or plain for quoted, plain in _WORD.findall(parts[2])]
+        match parts[1].lower():
+            case "host":
+                found.names += [(word, number) for word in words if not set(word) & set("*?!") and word]
+            case "include":
+                found.includes += [(word, number) for word in words]
+    return found
+
+
+def find_names(path: Path) -> list[tuple[str, str]]:
+    """The names in a file and all that it includes, in their order, each with where it stands; nothing where it cannot be read."""
+    seen: dict[str, str] = {}
+    for name, origin in _names_below(path, path.parent, 0, set()):
+        seen.setdefault(name, origin)
+    return list(seen.items())[:_MOST_NAMES]
+
+
+def _names_below(path: Path, home: Path, depth: int, read: set[Path]) -> Iterator[tuple[str, str]]:
+    if path in read:
+        return
+    read.add(path)
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return
+    lines = read_lines(text)
+    for name, number in lines.names:
+        yield name, f"{path}, line {number}"
+    for word, _ in lines.includes if depth < _DEEPEST else ():
+        for each in sorted(glob.glob(str(home / Path(word).expanduser()))):  # noqa: PTH207  # patterns may be absolute
+            yield from _names_below(Path(each), home, depth + 1, read)
+
+
+def propose_ssh_hosts(path: Path | None, taken: Sequence[str]) -> list[Found]:
+    """A site for each name in ssh's configuration; `path` is another file than ssh's own. No host is asked."""
+    file = path or ssh_config_file()
+    command = ["ssh"] if path is None else ["ssh", "-F", str(path.absolute())]
+    found: list[Found] = []
+    names = set(taken)
+    for alias, origin in find_names(file):
+        each = _propose(alias, origin, command, names)
+        if isinstance(each, Proposal):
+            names.add(each.name)
+        found.append(each)
+    return found
+
+
+def _propose(alias: str, origin: str, command: Sequence[str], taken: set[str]) -> Found:
+    if not _HOST.fullmatch(alias):
+        return Passed(printable(alias), origin, "this cannot be the name of a host")
+    try:
+        told = shell.run([*command, "-G", "--", alias], timeout=15)
+    except HibaliError as problem:
+        return Passed(alias, origin, problem.message)
+    if told.exit_code != 0:
+        said = (
+            printable(told.stderr.strip().splitlines()[-1]) if told.stderr.strip() else "ssh gave no reason"
+        )
+        return Passed(alias, origin, said)
+    says = read_told(told.stdout.decode("utf-8", "replace"))
+    if says.get("user") == "git":
+        return Passed(alias, origin, "the account git is for git alone")
+    ssh: dict[str, object] = {"host": alias}
+    if list(command) != ["ssh"]:
+        ssh["command"] = list(command)
+    reached = printable(f"{says.get('user', '')}@{says.get('hostname', alias)}:{says.get('port', '22')}")
+    through = says.get("proxyjump", "none")
+    if through != "none":
+        reached += printable(f" through {through}")
+    return Proposal(name_site(alias, taken), {"kind": "ssh", "ssh": ssh}, origin, reached)
+
+
+def read_told(text: str) -> dict[str, str]:
+    """The last value of each setting in the answer of `ssh -G`; pure."""
+    return {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
+
+
+_ENCRYPTED = "RCLONE_ENCRYPT_V0:"
+_YES = frozenset({"true", "1", "t", "yes", "on"})
+
+Remote = Mapping[str, str]
+Made = tuple[dict[str, Any], str, list[str]]  # the table, how it is reached, what it lacks
+
+
+def rclone_config_file() -> Path:
+    """Where rclone itself looks (rclone.org/docs, "--config")."""
+    named = os.environ.get("RCLONE_CONFIG")
+    if named:
+        return Path(named).expanduser()
+    home = Path.home()
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    places = (base / "rclone" / "rclone.conf", home / ".config" / "rclone" / "rclone.conf")
+    return next((path for path in places if path.exists()), home / ".rclone.conf")
+
+
+def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
+    """A site for each remote of a file. Raises `NotFoundError`, `UsageError` for what is encrypted or no such file."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_MOST_BYTES + 1).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise NotFoundError("no-such-file", "rclone has no configuration there", about=str(path)) from None
+    except OSError as problem:
+        raise UsageError("unreadable-file", reason_of(problem), about=str(path)) from None
+    if len(text) > _MOST_BYTES:
+        raise UsageError("too-large", f"it is larger than {_MOST_BYTES} bytes", about=str(path))
+    return propose_remotes(read_remotes(text, str(path)), str(path), taken)
+
+
+def read_remotes(text: str, about: str) -> dict[str, dict[str, str]]:
+    """The remotes of a rclone.conf and their keys; pure. Raises `UsageError`."""
+    if _ENCRYPTED in text:
+        raise UsageError(
+            "encrypted-config",
+            "this file is encrypted, and hibali asks for no password of it",
+            about=about,
+            hint="Write it in clear for a moment (rclone config show > FILE), set RCLONE_CONFIG=FILE, then: hibali sites import rclone",
+        )
+    parser = configparser.RawConfigParser(
+        delimiters=("=",),
+        comment_prefixes=("#", ";"),
+        strict=False,
+        allow_no_value=True,
+        default_section="\n",
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as rclone: case counts
+    try:
+        parser.read_string(text.replace("\0", "�"))
+    except (configparser.Error, ValueError) as problem:
+        reason = type(problem).__name__
+        raise UsageError("unreadable-file", f"it is no rclone.conf ({reason})", about=about) from None
+    return {name: {key: value or "" for key, value in parser.items(name)} for name in parser.sections()}
+
+
+def propose_remotes(remotes: Mapping[str, Remote], about: str, taken: Sequence[str]) -> list[Found]:
+    """A site for each remote of a kind that hibali has; pure."""
+    found: list[Found] = []
+    names = set(taken)
+    for remote, values in remotes.items():
+        origin = f"{about}, [{printable(remote)}]"
+        make = _KINDS.get(values.get("type", ""))
+        if make is None:
+            kind = printable(values.get("type", "")) or "nothing"
+            found.append(Passed(printable(remote), origin, f"hibali has no sites of rclone's type {kind}"))
+            continue
+        name = name_site(remote, names)
+        try:
+            table, reached, notes = make(name, values)
+            check_site_table(name, table)
+        except (HibaliError, ValueError) as problem:
+            because = problem.message if isinstance(problem, HibaliError) else str(problem)
+            found.append(Passed(printable(remote), origin, printable(because.replace("\n", ": "))))
+            continue
+        names.add(name)
+        found.append(Proposal(name, table, origin, printable(reached), tuple(notes)))
+    return found
+
+
+def _make_s3(name: str, remote: Remote) -> Made:
+    endpoint = remote.get("endpoint", "")
+    if not endpoint and remote.get("provider", "AWS") not in {"AWS", ""}:
+        raise ValueError("it names no endpoint")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"https://{endpoint}"
+    s3: dict[str, Any] = {"endpoint": endpoint or "aws"}
+    if remote.get("region"):
+        s3["region"] = remote["region"]
+    notes = []
+    if remote.get("access_key_id") or remote.get("secret_access_key"):
+        s3["profile"] = remote.get("profile") or name
+        notes.append(
+            f"Its keys are not copied; give them once: aws configure --profile {shlex.quote(s3['profile'])}"
+        )
+    elif remote.get("profile"):
+        s3["profile"] = remote["profile"]
+    elif remote.get("env_auth", "").lower() not in _YES:
+        s3["anonymous"] = True
+    return {"kind": "s3", "s3": s3}, s3["endpoint"], notes
+
+
+def _make_ssh(name: str, remote: Remote) -> Made:
+    del name
+    host, user, port = remote.get("host", ""), remote.get("user", ""), remote.get("port", "")
+    if remote.get("ssh"):
+        raise ValueError("it is reached by a command of its own; add it by hand")
+    command = ["ssh"]
+    if port and port != "22":
+        if not port.isascii() or not port.isdigit():
+            raise ValueError("its port is no number")
+        command += ["-p", port]
+    key = remote.get("key_file", "")
+    if key:
+        command += ["-i", key]
+    reached = f"{user}@{host}" if user else host
+    ssh: dict[str, Any] = {"host": reached}
+    if command != ["ssh"]:
+        ssh["command"] = command
+    notes = []
+    if remote.get("pass") or remote.get("key_file_pass"):
+        notes.append(
+            f"Its password is not copied: ssh asks for it, or give a key once: ssh-copy-id {shlex.quote(reached)}"
+        )
+    if remote.get("key_pem"):
+        notes.append("Its key is not copied: put it into a file of its own, and add that to ssh-agent.")
+    return {"kind": "ssh", "ssh": ssh}, reached, notes
+
+
+def _make_webdav(name: str, remote: Remote) -> Made:
+    parts = urlsplit(remote.get("url", ""))
+    scheme = {"https": "davs", "http": "dav"}.get(parts.scheme)
+    if scheme is None:
+        raise ValueError("its url is none of https")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("its url holds a login")
+    url = parts._replace(scheme=scheme).geturl()
+    notes = []
+    if remote.get("user") or remote.get("pass") or remote.get("bearer_token"):
+        notes.append(
+            "Its login is not copied; have a command print it: "
+            f"hibali sites add {name} --url {shlex.quote(url)} --credentials-command COMMAND --replace"
+        )
+    return {"kind": "url", "url": url}, url, notes
+
+
+_KINDS: dict[str, Callable[[str, Remote], Made]] = {"s3": _make_s3, "sftp": _make_ssh, "webdav": _make_webdav}
+
+
+MOST_BYTES = 256 * 1024
+_MOST_SITES = 100
+# What a profile may say of a site; whatever is added to config.toml later has to be thought about first. None: any key below.
+_MAY: dict[str, frozenset[str] | None] = {
+    **dict.fromkeys(("kind", "default_root", "work", "roots", "read_only", "url", "read_back", "fast")),
+    **dict.fromkeys(("limits", "purge", "gpus", "container", "tiers")),
+    "ssh": frozenset(
+        {"host", "data_host", "auth", "transport", "logins", "channels", "persist", "read_back"}
+    ),
+    "s3": frozenset({"endpoint", "bucket", "prefix", "region", "anonymous"}),
+    "globus": frozenset({"collection", "paths"}),
+    "scheduler": frozenset(
+        {"name", "partition", "time", "directives", "prologue", "nodes", "tasks", "cores", "memory", "gpus"}
+    ),
+}
+_BECAUSE = {
+    "credentials_command": "a command that would be run on this machine",
+    "ssh.command": "a command that would be run on this machine",
+    "ssh.python": "a program that would be run in your account",
+    "s3.credentials_command": "a command that would be run on this machine",
+    "s3.profile": "a name in somebody's own AWS files",
+    "scheduler.account": "whose account it is, everybody says by himself",
+    "scheduler.mpi": "a command that would be run in your jobs",
+    "reached_from": "how your other sites reach it, nobody else knows",
+}
+# Of what job scripts take as lines of their own, what only chooses where a job runs or loads a module.
+_PROLOGUE = re.compile(r"(?:module|ml)(?: (?!-)[A-Za-z0-9._/+-]+){1,20}")
+_DIRECTIVE = re.compile(
+    r"--(?:constraint|exclusive|gres|hint|licenses|mem-per-cpu|mem-per-gpu|qos|switches)(?:=[A-Za-z0-9_.,:+@-]+)?"
+)
+
+
+def read_profile(raw: bytes, about: str) -> list[Proposal]:
+    """The sites of a profile; pure. Raises `UsageError` for what is none, `RefusedError` with all that nobody should publish."""
+    if len(raw) > MOST_BYTES:
+        raise RefusedError("too-large", f"a profile has at most {MOST_BYTES} bytes", about=about)
+    document = _parse(raw, about)
+    wrong: list[Wrong] = []
+    tables = read_document(document, wrong)
+    beyond = document.keys() - {"version", "sites"}
+    wrong += [Wrong((key,), "a profile has version and sites, and nothing else") for key in sorted(beyond)]
+    if not tables.sites and not wrong:
+        wrong.append(Wrong(("sites",), "there are none"))
+    if len(tables.sites) > _MOST_SITES:
+        wrong.append(Wrong(("sites",), f"a profile has at most {_MOST_SITES}"))
+    if wrong:
+        listed = [f"{printable('.'.join(found.keys))}: {printable(found.message)}" for found in wrong]
+        raise UsageError("invalid-profile", "\n".join(["this is no profile", *listed]), about=about)
+    unfit = [
+        f"{name}.{key}: {because}"
+        for name, table in document["sites"].items()
+        for key, because in find_unfit(table)
+    ]
+    if unfit:
+        raise RefusedError(
+            "unfit-profile",
+            "\n".join(["it has what no profile may have", *map(printable, unfit)]),
+            about=about,
+            hint="Ask whoever publishes it; what is yours, add by hand: hibali sites add --help",
+        )
+    return [
+        Proposal(name, table, about, _reached(table), tuple(_lacking(table)))
+        for name, table in document["sites"].items()
+    ]
+
+
+def find_unfit(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of a site that is right by itself, which a profile may not have, and why; pure."""
+    if table["kind"] == "local":
+        yield "kind", "folders of this machine are nobody else's to name"
+    for key in _keys_beyond(table):
+        yield key, _BECAUSE.get(key, "it is not for others to say")
+    for key in ("ssh.host", "ssh.data_host"):
+        if "@" in (_value(table, key) or ""):
+            yield key, "as whom somebody logs in, everybody says by himself"
+    if "@" in (table.get("url") or "").partition("://")[2].partition("/")[0]:
+        yield "url", "it holds a login"
+    for line in _value(table, "scheduler.prologue") or ():
+        if not _PROLOGUE.fullmatch(line):
+            yield "scheduler.prologue", f"a command that would be run in your jobs: {line}"
+    for line in _value(table, "scheduler.directives") or ():
+        if not _DIRECTIVE.fullmatch(line):
+            yield "scheduler.directives", f"more than where a job runs: {line}"
+    for name, tier in (table.get("tiers") or {}).items():
+        if isinstance(tier, dict) and tier.get("directive") is not None:
+            yield f"tiers.{name}.directive", "a line of your job scripts"
+
+
+def _keys_beyond(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if key not in _MAY:
+            yield key
+        may = _MAY.get(key)
+        if may is not None and isinstance(value, dict):
+            yield from (f"{key}.{below}" for below in value if below not in may)
+
+
+def with_account(proposal: Proposal, user: str | None, account: str | None) -> Proposal:
+    """The same with what is left to whoever takes it: as whom to log in, and what jobs are charged to."""
+    table = {key: dict(value) if isinstance(value, dict) else value for key, value in proposal.table.items()}
+    if user and table["kind"] == "ssh":
+        for key in ("host", "data_host"):
+            if key in table["ssh"]:
+                table["ssh"][key] = f"{user}@{table['ssh'][key]}"
+    if account and "scheduler" in table:
+        table["scheduler"]["account"] = account
+    return Proposal(proposal.name, table, proposal.origin, _reached(table), tuple(_lacking(table)))
+
+
+def _parse(raw: bytes, about: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        message = "it is not UTF-8"
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        message = printable(str(problem))
+    raise UsageError("invalid-profile", f"this is no profile: {message}", about=about)
+
+
+def _value(table: Mapping[str, Any], key: str) -> Any:
+    above, _, below = key.rpartition(".")
+    return (table.get(above) or {}).get(below) if above else table.get(below)
+
+
+def _reached(table: Mapping[str, Any]) -> str:
+    told = _value(table, "ssh.host") or _value(table, "s3.endpoint") or table.get("url") or ""
+    return printable(str(told))
+
+
+def _lacking(table: Mapping[str, Any]) -> Iterator[str]:
+    if table["kind"] == "ssh" and "@" not in table["ssh"]["host"]:
+        yield "You log in as ssh's configuration says, or as --user NAME."
+    if "scheduler" in table and "account" not in table["scheduler"]:
+        yield "Jobs are charged to your usual account, or to --account NAME."
+    if table["kind"] == "s3" and not table["s3"].get("anonymous"):
+        yield "Your keys are looked for where AWS programs look: aws configure"

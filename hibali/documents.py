@@ -1,0 +1,339 @@
+"""JSON from elsewhere, read within limits, and JSON of ours, written one way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hibali.errors import NotFoundError, TryLaterError, UsageError
+from hibali.system_errors import unreadable
+from hibali.text import printable
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+    from xml.parsers.expat import XMLParserType
+
+
+JsonPath = tuple[str | int, ...]
+
+_WORD = re.compile(r'[\[\]{}:,]|"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
+
+
+def find_lines(text: str) -> Mapping[JsonPath, int]:
+    """Lines, counted from 1, by path; `text` is JSON that was parsed before. A member's line is that of its key."""
+    newlines = [found.start() for found in re.finditer("\n", text)]
+    lines: dict[JsonPath, int] = {(): 1}
+    path: list[str | int] = []
+    keys: list[bool] = []  # for each open bracket: whether a key comes next
+    for found in _WORD.finditer(text):
+        word = found.group()
+        if word in "[{":
+            _note(lines, path, keys, found.start(), newlines)
+            path.append(0 if word == "[" else "")
+            keys.append(word == "{")
+        elif word in "]}":
+            path.pop()
+            keys.pop()
+        elif word == ",":
+            last = path[-1]
+            keys[-1] = isinstance(last, str)
+            path[-1] = last + 1 if isinstance(last, int) else ""
+        elif word != ":":
+            if keys and keys[-1]:
+                path[-1], keys[-1] = str(json.loads(word)), False
+                lines[tuple(path)] = 1 + bisect_right(newlines, found.start())
+            else:
+                _note(lines, path, keys, found.start(), newlines)
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedKey:
+    """A key that one object has twice: `line` is where it is repeated, `first_line` where it was before; the values are JSON texts."""
+
+    path: JsonPath
+    line: int
+    value: str
+    first_line: int
+    first_value: str
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both values are equal; 1, 1.0 and true are three values."""
+        one, other = (json.dumps(json.loads(each), sort_keys=True) for each in (self.value, self.first_value))
+        return one == other
+
+
+@dataclass(slots=True)
+class _Bracket:
+    """An open object or list: the member that is being read, and where the values of its keys were."""
+
+    is_object: bool
+    index: int = 0
+    key: str | None = None
+    line: int = 0
+    begin: int = 0
+    seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
+def find_repeated_keys(text: str) -> list[RepeatedKey]:
+    """Every key that is repeated in its object, by line; `text` is valid JSON."""
+    newlines = [found.start() for found in re.finditer("\n", text)]
+    found: list[RepeatedKey] = []
+    open_brackets: list[_Bracket] = []
+    for match in _WORD.finditer(text):
+        word = match.group()
+        if word in "[{":
+            open_brackets.append(_Bracket(word == "{"))
+        elif word in "]},":
+            bracket = open_brackets[-1]
+            if bracket.key is not None:
+                path = tuple(each.key if each.is_object else each.index for each in open_brackets)
+                found += _end_member(text, bracket, path, match.start())  # type: ignore[arg-type]
+            bracket.index, bracket.key = bracket.index + 1, None
+            if word != ",":
+                open_brackets.pop()
+        elif word == ":":
+            open_brackets[-1].begin = match.end()
+        elif open_brackets and open_brackets[-1].is_object and open_brackets[-1].key is None:
+            open_brackets[-1].key = str(json.loads(word))
+            open_brackets[-1].line = 1 + bisect_right(newlines, match.start())
+    return sorted(found, key=lambda each: each.line)
+
+
+def _end_member(text: str, bracket: _Bracket, path: JsonPath, end: int) -> list[RepeatedKey]:
+    """Note where the value of a key was; the key, where it was there before."""
+    key = str(bracket.key)
+    before = bracket.seen.get(key)
+    bracket.seen[key] = (bracket.line, bracket.begin, end)
+    if before is None:
+        return []
+    line, begin, ended = before
+    value, first_value = text[bracket.begin : end].strip(), text[begin:ended].strip()
+    return [RepeatedKey(path, bracket.line, value, line, first_value)]
+
+
+def written_path(path: Iterable[str | int]) -> str:
+    """A path as people write it: `inputs[3].value-key`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _note(
+    lines: dict[JsonPath, int], path: list[str | int], keys: list[bool], at: int, newlines: list[int]
+) -> None:
+    """An item of a list stands where it begins; a member stood where its key does."""
+    if keys and isinstance(path[-1], int):
+        lines[tuple(path)] = 1 + bisect_right(newlines, at)
+
+
+MAXIMUM_BYTES = 4 * 1024 * 1024
+MAXIMUM_DEPTH = 64
+_LONGEST_VALUE = 80
+_LARGEST_EXACT = 2**53
+
+
+class JsonProblemError(UsageError):
+    """The text is not JSON that hibali accepts; `line` is where, counted from 1 (0: unknown)."""
+
+    def __init__(self, message: str, *, about: str, line: int = 0) -> None:
+        where = f"{about}:{line}" if line else about
+        super().__init__(
+            "invalid-json", message, about=where, hint="Correct the file; `jq . FILE` shows where it breaks."
+        )
+        self.line = line
+
+
+def read_json(text: bytes, about: str) -> Any:
+    """Parse JSON that nobody vouches for (S14).
+
+    Refuses what parsers disagree on or choke on: a key that is repeated with another value, NaN and Infinity, more than
+    64 levels, more than 4 MiB, text that is not UTF-8. Raises `JsonProblemError`.
+    """
+    if len(text) > MAXIMUM_BYTES:
+        raise JsonProblemError(f"larger than {MAXIMUM_BYTES} bytes", about=about)
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise JsonProblemError(f"not UTF-8 at byte {problem.start}", about=about) from None
+    _check_depth(decoded, about)
+    try:
+        return json.loads(decoded, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as problem:
+        raise JsonProblemError(problem.msg, about=about, line=problem.lineno) from None
+    except _RepeatedKeyError:
+        repeated = next(each for each in find_repeated_keys(decoded) if not each.is_same)
+        raise JsonProblemError(_describe(repeated), about=about, line=repeated.line) from None
+    except ValueError as problem:
+        message = "a number has more than 4300 digits" if "limit" in str(problem) else str(problem)
+        raise JsonProblemError(message, about=about) from None
+
+
+def find_repeated(text: bytes) -> list[RepeatedKey]:
+    """The keys that are repeated with an equal value in a JSON text that `read_json` accepts."""
+    return find_repeated_keys(text.decode("utf-8-sig"))
+
+
+def read_json_file(path: Path) -> Any:
+    """`read_json` of a file; raises `NotFoundError` where there is none."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(MAXIMUM_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+    except OSError as problem:
+        raise unreadable(problem, str(path)) from None
+    return read_json(text, str(path))
+
+
+def canonical_json(value: Any) -> bytes:
+    """The bytes of RFC 8785 (JSON Canonicalization Scheme), over which pipelines are digested.
+
+    RFC 8785 has no whole numbers beyond 2**53, which an invocation may hold: here they are written as objects with their digits.
+    """
+    import rfc8785
+
+    try:
+        try:
+            return rfc8785.dumps(value)
+        except rfc8785.IntegerDomainError:
+            return rfc8785.dumps(_with_digits(value))
+    except rfc8785.CanonicalizationError as problem:
+        raise UsageError("not-canonical", f"cannot be written as canonical JSON: {problem}") from None
+
+
+def canonical_digest(value: Any) -> str:
+    """sha256 in hexadecimal of the canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def line_of_json(record: dict[str, Any]) -> str:
+    """One record as one ASCII line, without the newline."""
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check_depth(text: str, about: str) -> None:
+    """Count brackets outside strings: the parser itself would recurse."""
+    if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
+        return
+    depth = 0
+    inside = False
+    escaped = False
+    line = 1
+    for character in text:
+        if character == "\n":
+            line += 1
+        if inside:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                inside = False
+        elif character == '"':
+            inside = True
+        elif character in "[{":
+            depth += 1
+            if depth > MAXIMUM_DEPTH:
+                raise JsonProblemError(f"nested deeper than {MAXIMUM_DEPTH} levels", about=about, line=line)
+        elif character in "]}":
+            depth -= 1
+
+
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice, with different values."""
+
+
+def _describe(repeated: RepeatedKey) -> str:
+    first, second = (
+        printable(each if len(each) <= _LONGEST_VALUE else f"{each[: _LONGEST_VALUE - 4]} ...")
+        for each in (repeated.first_value, repeated.value)
+    )
+    key = printable(written_path(repeated.path))
+    return f"{key} is repeated with another value: {second} here, {first} on line {repeated.first_line}"
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and json.dumps(found[key], sort_keys=True) != json.dumps(value, sort_keys=True):
+            raise _RepeatedKeyError
+        found[key] = value
+    return found
+
+
+def _with_digits(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_digits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_digits(item) for item in value]
+    is_large = isinstance(value, int) and abs(value) >= _LARGEST_EXACT
+    return {"integer": str(value)} if is_large else value
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+_MOST_DEPTH = 64
+
+
+class Unsafe(Exception):  # noqa: N818  # raised through expat, never shown
+    """The document declares what is never accepted."""
+
+
+def refuse_declarations(parser: XMLParserType) -> None:
+    """Make an expat parser raise `Unsafe` at a document type or an entity, in whatever encoding they are written.
+
+    expat's own handlers see them decoded; a search for `<!DOCTYPE` in the bytes misses UTF-16 and EBCDIC.
+    """
+
+    def refuse(*_: object) -> NoReturn:
+        raise Unsafe
+
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    parser.UnparsedEntityDeclHandler = refuse
+    parser.ExternalEntityRefHandler = refuse
+
+
+def parse(body: bytes, about: str) -> Element:
+    """Return the root element. Raises `TryLaterError` for what is no XML, has a document type, or is nested too deep."""
+    from xml.etree.ElementTree import ParseError, fromstring
+    from xml.parsers.expat import ExpatError
+
+    try:
+        _check(body)
+        return fromstring(body)  # noqa: S314  # checked
+    except (ExpatError, ParseError, Unsafe, ValueError, LookupError):
+        raise TryLaterError("bad-answer", "the answer is not the XML it should be", about=about) from None
+
+
+def _check(body: bytes) -> None:
+    from xml.parsers.expat import ParserCreate
+
+    depth = 0
+
+    def start(_: str, __: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _MOST_DEPTH:
+            raise Unsafe
+
+    def end(_: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser = ParserCreate()
+    refuse_declarations(parser)
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.Parse(body, True)

@@ -1,0 +1,227 @@
+"""Where hibali keeps things on this machine, private to the account (S4)."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.system_errors import passing, reason_of
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def config_file(given: str | None = None) -> Path:
+    """config.toml: what `--config` gave, else HIBALI_CONFIG, else the user's config folder; never the current folder."""
+    named = given or os.environ.get("HIBALI_CONFIG")
+    if named:
+        return _without_tilde(Path(named), "HIBALI_CONFIG" if not given else "--config")
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("hibali", appauthor=False)) / "config.toml"
+
+
+def state_folder() -> Path:
+    """HIBALI_STATE, else the user's state folder; made when missing, 0700, refused when others can write it."""
+    return private_folder(state_root())
+
+
+def state_root() -> Path:
+    """Where the state folder is, or will be."""
+    named = os.environ.get("HIBALI_STATE")
+    if named:
+        return _without_tilde(Path(named), "HIBALI_STATE")
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("hibali", appauthor=False))
+
+
+def _without_tilde(path: Path, name: str) -> Path:
+    """An absolute path; raises `UsageError` for the home of somebody who has none."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise UsageError(
+            "no-home",
+            "the home folder that ~ means cannot be found",
+            about=f"{name}={path}",
+            hint="Write it in full.",
+        ) from None
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made 0700 when missing; raises `RefusedError` when it is not ours alone to write.
+
+    The last component may not be a symlink: who can plant one there could choose where we write.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as problem:
+        raise passing(problem, str(path)) or RefusedError(
+            "state-unwritable",
+            f"cannot make this folder: {reason_of(problem)}",
+            about=str(path),
+            hint="Set HIBALI_STATE to a folder that is yours.",
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+        raise RefusedError(
+            "not-private",
+            "this folder must be a real folder, yours, and not writable by others",
+            about=str(path),
+            hint=f"chmod 700 {path}",
+        )
+    return path
+
+
+def control_folder() -> Path:
+    """A short, local, private place for ssh control sockets; never on a network home (S7).
+
+    sockaddr_un holds 108 bytes and ssh appends 17 to the name while it binds.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(runtime) < 40 and os.access(runtime, os.W_OK | os.X_OK):
+        return private_folder(Path(runtime) / "hibali")
+    return private_folder(Path(tempfile.gettempdir()) / f"hibali-{os.geteuid()}")
+
+
+def check_private_file(path: Path, what: str) -> None:
+    """Raise `RefusedError` when `path` exists and others could have written it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_uid not in {os.geteuid(), 0} or found.st_mode & _OTHERS_WRITE:
+        raise RefusedError(
+            "not-private", f"{what} can be written by others", about=str(path), hint=f"chmod go-w {path}"
+        )
+
+
+def account_names() -> tuple[str, str]:
+    """A name and an address for commits: the account, and the account at this host."""
+    try:
+        account = getpass.getuser()
+    except (KeyError, OSError):
+        account = f"uid-{os.geteuid()}"
+    return account, f"{account}@{socket.gethostname()}"
+
+
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
+    """Put `content` at `path` whole or not at all, durable when this returns; raises an OSError that names `path`.
+
+    With `mtime_ns` the file looks as if it had been written then.
+    """
+    try:
+        _write_atomic(path, content, mode, mtime_ns)
+    except OSError as problem:
+        problem.filename, problem.filename2 = str(path), None
+        raise
+
+
+def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -> None:
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            _write_all(descriptor, content)
+            if mtime_ns is not None:
+                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a folder that has become read-only keeps it
+            partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """What was renamed into a folder, or out of it, is on disk when this returns (S19); raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class WholeFile:
+    """Bytes go to a partial file beside `path`, which takes its place, durable, with `commit` and is gone without."""
+
+    def __init__(self, path: Path) -> None:
+        """Follows a symlink at `path`. Raises `UsageError` where something else than a file stands there."""
+        self.path = Path(os.path.realpath(path))
+        try:
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise UsageError(
+                    "not-a-file", "something else than a file stands there, and stays", about=str(path)
+                )
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            raise _unwritable(path, problem) from None
+        self._partial = self.path.with_name(f".{self.path.name[:200]}.{secrets.token_hex(8)}")
+        try:
+            self._stream: IO[bytes] = self._partial.open("xb")
+        except OSError as problem:
+            raise _unwritable(path, problem) from None
+
+    def write(self, content: bytes) -> None:
+        """Add to it; raises `IncompleteError` where there is no room."""
+        try:
+            self._stream.write(content)
+        except OSError as problem:
+            raise self._broken(problem) from None
+
+    @property
+    def stream(self) -> IO[bytes]:
+        """The partial file itself, for a writer that seeks in it."""
+        return self._stream
+
+    def commit(self) -> None:
+        """Give it its name; raises `IncompleteError`."""
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+            self._partial.replace(self.path)
+            sync_folder(self.path.parent)
+        except OSError as problem:
+            raise self._broken(problem) from None
+
+    def _broken(self, problem: OSError) -> IncompleteError:
+        reason = reason_of(problem)
+        return IncompleteError("unwritable-file", f"it could not be written: {reason}", about=str(self.path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # what was not committed is thrown away
+            self._stream.close()
+        self._partial.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, problem: OSError) -> NotFoundError | AccessError | UsageError:
+    if isinstance(problem, FileNotFoundError | NotADirectoryError):
+        return NotFoundError("no-such-folder", "the folder it should be in is not there", about=str(path))
+    if isinstance(problem, PermissionError):
+        return AccessError("denied", "it may not be written there", about=str(path))
+    return UsageError("unwritable-file", reason_of(problem), about=str(path))

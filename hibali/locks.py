@@ -1,0 +1,162 @@
+"""Who works on something now, on disk: one process at a time, and a dead one gives way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hibali.documents import line_of_json, read_json
+from hibali.errors import TryLaterError
+from hibali.events import Listener, Noted, ignore
+from hibali.files import write_atomic
+from hibali.retry import growing_intervals, pause
+
+_NUMBERED = re.compile(r"([0-9]{1,9})\.json")
+_SILENT_SECONDS = 0.1  # whoever waits longer is told for whom
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process, told apart from later ones of the same number and from those of other machines."""
+
+    host: str
+    boot: str
+    pid: int
+    start: str
+    token: str
+
+
+class Claim:
+    """A turn in a folder of its own, held until `release`; usable with `with`.
+
+    Turns are numbered files that appear whole (link(2) of a finished file, which exactly one process can do
+    per number, on NFS too). The highest number holds; it is never removed, so that a number is never taken
+    twice: releasing writes that it is free.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._path = folder / f"{number}.json"
+
+    def release(self) -> None:
+        """Let the next one begin; safe to call twice."""
+        with contextlib.suppress(OSError):
+            write_atomic(self._path, b'{"free":true}\n')
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def take_claim(folder: Path) -> Claim:
+    """The turn in `folder`, which exists and is private.
+
+    Raises `TryLaterError("locked")` that names the holder while it lives, or may live: of a process on
+    another machine nothing is known.
+    """
+    own = _own()
+    while True:
+        highest = _highest(folder)
+        if highest:
+            holder = _read(folder / f"{highest}.json")
+            if holder is not None and not _gone(holder, own):
+                raise TryLaterError(
+                    "locked",
+                    f"process {holder.pid} on {holder.host} works on the same",
+                    about=str(folder),
+                    hint="Wait for it; if that machine is gone for good, remove the folder.",
+                )
+        if _create(folder, highest + 1, own):
+            for number in _numbers(folder):
+                if number <= highest:
+                    (folder / f"{number}.json").unlink(missing_ok=True)
+            return Claim(folder, highest + 1)
+
+
+def wait_for_claim(folder: Path, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    """`take_claim`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
+    intervals = growing_intervals(0.02, 2.0)
+    waited = 0.0
+    told = False
+    while True:
+        try:
+            return take_claim(folder)
+        except TryLaterError as locked:
+            if waited >= longest_wait:
+                raise
+            if not told and waited > _SILENT_SECONDS:
+                tell(Noted(f"waiting: {locked.message}"))
+                told = True
+        step = intervals.next_pause()
+        waited += step
+        pause(step)
+
+
+def _create(folder: Path, number: int, own: Holder) -> bool:
+    partial = folder / f".{own.token}"
+    write_atomic(partial, line_of_json(asdict(own)).encode() + b"\n")
+    try:
+        os.link(partial, folder / f"{number}.json")
+    except FileExistsError:
+        return partial.stat().st_nlink > 1  # over NFS the answer to a link that was made can be lost
+    finally:
+        partial.unlink(missing_ok=True)
+    return True
+
+
+def _highest(folder: Path) -> int:
+    return max(_numbers(folder), default=0)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(match[1]) for each in folder.iterdir() if (match := _NUMBERED.fullmatch(each.name))]
+
+
+def _read(path: Path) -> Holder | None:
+    """The holder, or None where the turn is free."""
+    try:
+        found: dict[str, Any] = read_json(path.read_bytes(), str(path))
+        return None if found.get("free") else Holder(**found)
+    except FileNotFoundError:
+        return None  # somebody is a turn further
+
+
+def _gone(holder: Holder, own: Holder) -> bool:
+    """Whether the process is provably over."""
+    if holder.host != own.host:
+        return False
+    if holder.boot != own.boot:
+        return True
+    return _start_of(holder.pid) != holder.start
+
+
+def _own() -> Holder:
+    pid = os.getpid()
+    return Holder(socket.gethostname(), _boot(), pid, _start_of(pid), secrets.token_hex(8))
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """Field 22 of /proc/PID/stat (proc(5)), "gone" for a process that is over or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return "gone"
+    fields = stat.rpartition(b") ")[2].split()
+    return "gone" if fields[0] in {b"Z", b"X"} else fields[19].decode("ascii")

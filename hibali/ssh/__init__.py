@@ -1,0 +1,1 @@
+"""Log in to sites over ssh: kept sessions, proxies for GSI, explanations of errors."""

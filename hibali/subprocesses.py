@@ -1,0 +1,426 @@
+"""The only place where programs are run on this machine: words in, bytes out, never a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO, TypeVar, cast
+
+from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError
+from hibali.retry import after_interruption
+from hibali.system_errors import reason_of
+
+_PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
+_STDERR_KEPT = 64 * 1024
+_MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
+_TETHER = str(Path(__file__).with_name("parent_guard.py"))
+_LOOK_SECONDS = 0.25
+_PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended; `exit_code` is negative for a signal."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def has_terminal() -> bool:
+    """Whether somebody sits there who could answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
+
+
+def run(
+    argv: Sequence[str | bytes],
+    *,
+    stdin: bytes = b"",
+    timeout: float = 60.0,
+    environment: Mapping[str, str] | None = None,
+    foreground: bool = False,
+    umask: int = -1,
+    enough: bytes = b"",
+    most: int = _MOST_OUTPUT,
+) -> Finished:
+    """Run a program to its end, with a `umask` of its own where it makes files that nobody else may read.
+
+    One that prints more than `most` bytes is ended. Once it has said `enough` on standard error it is ended: it would go on for nothing.
+
+    `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
+    Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
+    Raises `NotFoundError` where there is no such program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
+    """
+    import tempfile
+
+    with _held(stdin) as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _start(argv, given, output, errors, environment, foreground=foreground, umask=umask)
+        deadline = time.monotonic() + timeout
+        try:
+            while not _ends(process, deadline):
+                _check_output(process, argv[0], (output, errors), most)
+                # a seek would move where it writes
+                if enough and enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):
+                    _kill(process)
+                    break
+            _check_output(process, argv[0], (output, errors), most)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise TryLaterError(
+                "timed-out", f"gave no answer within {timeout:g} s", about=_word(argv[0])
+            ) from None
+        except BaseException:
+            _kill(process)
+            raise
+        return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
+
+
+def _held(content: bytes) -> BinaryIO:
+    """A file in memory that a program reads as its standard input: a pipe would have to be fed while it is looked after."""
+    import tempfile
+
+    try:
+        stream = os.fdopen(os.memfd_create("input"), "w+b")
+    except OSError:  # a kernel or a sandbox without it
+        stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who asked for it
+    stream.write(content)
+    stream.seek(0)
+    return stream
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Whether it ended, after a quarter of a second at most. Raises `TimeoutExpired` after the deadline."""
+    left = deadline - time.monotonic()
+    try:
+        process.wait(max(0.0, min(left, _LOOK_SECONDS)))
+    except subprocess.TimeoutExpired:
+        if left <= _LOOK_SECONDS:
+            raise
+        return False
+    return True
+
+
+def _check_output(
+    process: subprocess.Popen[bytes], word: str | bytes, streams: Sequence[BinaryIO], most: int
+) -> None:
+    """End it and raise `IncompleteError` where it printed more than `most` bytes, which would all be held in memory."""
+    if any(os.fstat(stream.fileno()).st_size > most for stream in streams):
+        _kill(process)
+        raise IncompleteError(
+            "too-much-output",
+            f"printed more than {most} bytes, and was ended",
+            about=_word(word),
+            hint="Run it by hand and look at what it prints",
+        )
+
+
+class Process:
+    """A program that is talked to: raw standard input and output, and the end of what it says on standard error."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        environment: Mapping[str, str] | None = None,
+        leave: Sequence[int] = (),
+        *,
+        hear: Callable[[bytes], None] | None = None,
+        tethered: bool = False,
+    ) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too.
+
+        `hear` gets all that it says on standard error, in another thread. One that is `tethered` ends when the thread that
+        started it does, however that ends.
+        """
+        self._hear = hear
+        self._process = _start(
+            [sys.executable, "-I", "-S", _TETHER, str(os.getpid()), *argv] if tethered else argv,
+            subprocess.PIPE,
+            subprocess.PIPE,
+            subprocess.PIPE,
+            environment,
+            foreground=False,
+            leave=leave,
+        )
+        self.stdin = cast("BinaryIO", self._process.stdin)
+        self.stdout = cast("BinaryIO", self._process.stdout)
+        _widen(self.stdin, self.stdout)
+        self._kept = bytearray()
+        self._killed = False
+        self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
+        self._thread.start()
+
+    def _keep_errors(self) -> None:
+        stream = cast("BinaryIO", self._process.stderr)
+        while chunk := stream.read(4096):
+            self._kept += chunk
+            if self._hear is not None:
+                self._hear(chunk)
+            del self._kept[:-_STDERR_KEPT]
+        stream.close()
+
+    @property
+    def errors(self) -> bytes:
+        """The last 64 KiB of standard error, complete once the program has ended."""
+        return bytes(self._kept)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def end(self, patience: float = 5.0) -> int:
+        """Close its input, wait, then insist; returns the exit code."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            _kill(self._process)
+        if not (self._killed or self._process.returncode == -signal.SIGKILL):
+            # else ssh's master may still hold its standard error
+            self._thread.join(1.0)
+        with contextlib.suppress(OSError):
+            self.stdout.close()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it now."""
+        self._killed = True
+        _kill(self._process)
+
+
+class Errand:
+    """A program that works by itself for long: the lines it writes are handed on, what it says aside goes to a file."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        environment: Mapping[str, str],
+        folder: str,
+        aside: BinaryIO,
+        take: Callable[[bytes], None],
+        leave: Sequence[int] = (),
+    ) -> None:
+        """Start it in `folder`, in a session of its own; `leave` are descriptors it gets, too. `take` is called from a thread.
+
+        Raises `NotFoundError` where there is no such program or folder.
+        """
+        self._process = _start(
+            argv,
+            subprocess.DEVNULL,
+            subprocess.PIPE,
+            aside,
+            environment,
+            foreground=False,
+            leave=leave,
+            folder=folder,
+        )
+        self._take = take
+        self._thread = threading.Thread(target=self._hand_on, name="errand", daemon=True)
+        self._thread.start()
+
+    def _hand_on(self) -> None:
+        with io.BufferedReader(cast("io.RawIOBase", self._process.stdout)) as stream:
+            for line in stream:
+                self._take(line)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code, negative for a signal; None where it still works after `seconds`."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        self._thread.join(5.0)  # whatever it left running may hold its output
+        return code
+
+    def end(self, patience: float = 30.0) -> int:
+        """Ask its whole group to end, as Ctrl-C does, then with SIGTERM, then make it; returns the exit code."""
+        for number, seconds in ((signal.SIGINT, patience), (signal.SIGTERM, patience / 3)):
+            self._signal(number)
+            code = self.wait(seconds)
+            if code is not None:
+                return code
+        _kill(self._process)
+        return self._process.returncode
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+_running: dict[
+    int, subprocess.Popen[bytes]
+] = {}  # by their number; what reads and writes it is atomic in CPython
+
+
+@cache
+def _watch_for_interruption() -> None:
+    """End all programs some time after the command is told to end: a slow connection or a host that hangs must not keep it."""
+
+    def kill_all() -> None:
+        for process in list(_running.values()):
+            _send_kill(process)  # whoever started it waits for it, if anybody still does
+
+    after_interruption(_PATIENCE_SECONDS, kill_all)
+
+
+def _start(
+    argv: Sequence[str | bytes],
+    stdin: int | BinaryIO,
+    stdout: int | BinaryIO,
+    stderr: int | BinaryIO,
+    environment: Mapping[str, str] | None,
+    *,
+    foreground: bool,
+    leave: Sequence[int] = (),
+    umask: int = -1,
+    folder: str | None = None,
+) -> subprocess.Popen[bytes]:
+    try:
+        process = subprocess.Popen(
+            [os.fsencode(word) for word in argv],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            bufsize=0,
+            env=dict(environment) if environment is not None else None,
+            start_new_session=not foreground,
+            pass_fds=leave,
+            umask=umask,
+            cwd=folder,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
+        raise NotFoundError(
+            "no-such-program",
+            f"cannot be run: {reason_of(problem)}",
+            about=_word(argv[0]),
+            hint="Is it installed and on PATH?",
+        ) from None
+    for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
+        _running.pop(pid, None)
+    _running[process.pid] = process
+    _watch_for_interruption()
+    return process
+
+
+def _widen(*pipes: BinaryIO) -> None:
+    """Let a pipe hold more, so that bulk data takes fewer turns; where a limit of the system forbids it, it stays."""
+    for pipe in pipes:
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    _send_kill(process)
+    process.wait()
+
+
+def _send_kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to it and to its group, where it leads one."""
+    if process.returncode is not None:  # its number may be another's by now
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def _content(stream: BinaryIO) -> bytes:
+    stream.seek(0)
+    return stream.read()
+
+
+def _word(word: str | bytes) -> str:
+    return word if isinstance(word, str) else os.fsdecode(word)
+
+
+_SHORTEST = 4  # what is shorter is no secret, and would blacken half of a text
+_NAMES = re.compile(
+    r"(?i)secret|passw|passphrase|token|credential|access_key|api_?key|private_?key|authorization|cookie"
+)
+_IN_TEXT = (
+    re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{4,}"),
+    re.compile(r"(?i)(://)[^/\s@'\"]+(?=@)"),
+    re.compile(
+        r"(?i)([\w-]*(?:secret|passw\w*|passphrase|token|credential|signature|api[_-]?key|access[_-]?key(?:[_-]?id)?)[\w-]*"
+        r"[\"']?\s*[:=]\s*[\"']?)[^\s\"'&,;}\])]{2,}"
+    ),
+    re.compile(r"\b()(?:AKIA|ASIA)[A-Z0-9]{12,}"),
+    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+)
+
+_known: set[str] = set()
+_hidden: dict[str, bytes] = {}
+
+
+def hide_variable(name: str) -> None:
+    """Take it out of the environment: a job without a scheduler, or one of `sbatch`, would inherit it."""
+    value = os.environ.pop(name, None)
+    if value is not None:
+        _hidden[name] = os.fsencode(value)
+
+
+def hidden_variable(name: str) -> bytes | None:
+    """What it said; None where it was not set."""
+    hide_variable(name)
+    return _hidden.get(name)
+
+
+def remember_secret(*values: str | bytes | None) -> None:
+    """What this process was given as a secret: it will be missing from what `without_secrets` returns."""
+    for value in values:
+        text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
+        if len(text.strip()) >= _SHORTEST:
+            _known.add(text.strip())
+
+
+def without_secrets(text: str) -> str:
+    """A text with `***` for all that was remembered, for variables that are named like secrets, and for what looks like one."""
+    found = {value for name, value in os.environ.items() if _NAMES.search(name)}
+    found |= {value.decode("utf-8", "surrogateescape") for value in _hidden.values()} | _known
+    for value in sorted(found, key=len, reverse=True):
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, "***").replace(repr(value)[1:-1], "***")
+    for pattern in _IN_TEXT:
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+Found = TypeVar("Found")
+_STRING = re.compile(r':\s*"([^"\\]{8,})"')
+_CREDENTIALS_SECONDS = 120.0
+_MOST_CREDENTIALS = 1024 * 1024
+
+
+def credentials_from(
+    command: Sequence[str], read: Callable[[bytes], Found], *, key: str, what: str, about: str, hint: str
+) -> Found:
+    """What `read` makes of the command's output; it raises ValueError with words that repeat nothing of that output.
+
+    `key` is the setting that names the command, `what` it should have given. Raises `AccessError("no-credentials")`,
+    `NotFoundError` where there is no such program, `TryLaterError("timed-out")`.
+    """
+    finished = run(command, timeout=_CREDENTIALS_SECONDS, most=_MOST_CREDENTIALS)
+    try:
+        if finished.exit_code != 0:
+            raise ValueError(f"it ended with exit code {finished.exit_code}")
+        remember_secret(finished.stdout, *_STRING.findall(finished.stdout.decode("utf-8", "replace")))
+        return read(finished.stdout)
+    except ValueError as problem:
+        raise AccessError(
+            "no-credentials", f"the {key} gave no {what}: {problem}", about=about, hint=hint
+        ) from None

@@ -1,0 +1,259 @@
+"""The one place where boutiques is met: its schema and its validator, contained.
+
+The validator changes what it is given, prints, may leave the process and stops with a traceback at some
+documents (boutiques 0.5.33). It gets a copy, its streams are taken away, and whatever it raises becomes words.
+Nothing here touches the network or evaluates an expression.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hibali.documents import written_path
+from hibali.errors import UsageError
+from hibali.text import nearest
+from registry.problems import Problem
+
+OLD, NEW = "0.4", "0.5"
+
+
+def upgrade_document(document: Any, about: str) -> dict[str, Any]:
+    """The same tool in schema 0.5, its keys in their order; raises `UsageError` for one that is not of schema 0.4."""
+    if not isinstance(document, dict) or document.get("schema-version") not in (OLD, float(OLD)):
+        raise UsageError(
+            "not-schema-04",
+            f'only descriptors with "schema-version": "{OLD}" can be upgraded',
+            about=about,
+            hint="`hibali pipelines validate FILE` tells what is wrong with another one.",
+        )
+    upgraded = {**document, "schema-version": NEW}
+    container = document.get("container-image")
+    if isinstance(container, dict):
+        upgraded["container-image"] = _upgrade_container(container)
+    if "walltime-estimate" in upgraded:
+        suggested = upgraded.get("suggested-resources")
+        known = suggested if isinstance(suggested, dict) else {}
+        upgraded["suggested-resources"] = {**known, "walltime-estimate": upgraded.pop("walltime-estimate")}
+    return upgraded
+
+
+def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    """A Singularity image was a URL, and a Docker index could be one."""
+    kind, url, index = container.get("type"), container.get("url"), container.get("index")
+    if kind == "singularity" and isinstance(url, str):
+        scheme, separator, image = url.rpartition("://")
+        kept = {key: value for key, value in container.items() if key != "url"}
+        return {**kept, "image": image, **({"index": f"{scheme}://"} if separator else {})}
+    if kind == "docker" and isinstance(index, str):
+        return {**container, "index": index.rpartition("://")[2]}
+    return dict(container)
+
+
+_LONGEST_MESSAGE = 400
+_QUOTED = re.compile(r'"([^"]*)"')
+_WORDED = re.compile(r"^\s*(\w+Error): *(.*)$", re.DOTALL)
+_JSON_WORDS = {
+    "string": "a text in quotes",
+    "boolean": "true or false, without quotes",
+    "number": "a number, without quotes",
+    "integer": "a whole number, without quotes",
+    "array": "a list in [ ]",
+    "object": "an object in { }",
+}
+_ALTERNATIVES = {  # what the schema means by alternatives, by the keyword and the place of the value without its indices
+    ("oneOf", "output-files"): "exactly one of path-template and conditional-path-template must be there",
+    (
+        "anyOf",
+        "output-files",
+    ): "a configuration file (file-template) needs a list of lines and cannot be a list of files",
+    (
+        "oneOf",
+        "container-image",
+    ): "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
+    ("anyOf", "inputs"): "an input of type Flag cannot be a list",
+    ("oneOf", "inputs.value-choices"): "a choice must be a text or a number",
+    ("anyOf", "tests.assertions"): "assertions need an exit-code or output-files",
+}
+
+
+def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
+    """What an author's own JSON schema says of some values; a reference to anywhere else is a problem, never fetched."""
+    import jsonschema
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+
+    kind = validator_for(schema, default=jsonschema.Draft4Validator)
+    try:
+        kind.check_schema(schema)
+        found = list(kind(schema, registry=REGISTRY).iter_errors(values))
+    except jsonschema.SchemaError as problem:
+        return [Problem("invocation-schema", _shorten(f"is not a JSON schema: {problem.message}"))]
+    except (Unresolvable, RecursionError, ValueError, re.error) as problem:
+        return [Problem("invocation-schema", _shorten(f"cannot be followed: {problem}"))]
+    return [problem for each in found for problem in _as_problems(each)]
+
+
+def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """What the schema says of a descriptor, all of it; none: it has the shape of one."""
+    found = sorted(
+        _descriptor_validator().iter_errors(document), key=lambda each: written_path(each.absolute_path)
+    )
+    return [problem for each in found if not _is_said_elsewhere(each) for problem in _as_problems(each)]
+
+
+def _is_said_elsewhere(error: Any) -> bool:
+    """An input of no known type, or whose `list` is no boolean, also fails what the schema asks of flags; that is named by itself."""
+    if error.validator != "anyOf" or _section(error) != "inputs":
+        return False
+    return error.instance.get("type") != "Flag" or error.instance.get("list") is not True
+
+
+def _section(error: Any) -> str:
+    return ".".join(each for each in error.absolute_path if isinstance(each, str))
+
+
+@functools.cache
+def _descriptor_validator() -> Any:
+    import boutiques
+    import jsonschema
+
+    schema = Path(boutiques.__file__).parent / "schema" / "descriptor.schema.json"
+    return jsonschema.Draft4Validator(json.loads(schema.read_bytes()))
+
+
+def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
+    """What the reference validator says of a document of the right shape, or what it stops with; none: it accepts it."""
+    from boutiques.validator import DescriptorValidationError, validate_descriptor
+
+    ours = copy.deepcopy(dict(document))
+    if ours.get("container-image", {}).get("type") == "rootfs":
+        del ours["container-image"]  # it looks for an image there, and the schema has checked the rest
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            validate_descriptor(ours)
+    except DescriptorValidationError as problem:
+        return list(dict.fromkeys(_from_line(line, document) for line in _lines(problem)))
+    except (Exception, SystemExit) as problem:  # noqa: BLE001  # whatever it stumbles over is a refusal of the document
+        return [Problem("", _shorten(f"the reference validator stops at it: {_worded(problem)}"))]
+    return []
+
+
+def _lines(problem: Exception) -> list[str]:
+    """One line for each rule broken; ids and keys may hold newlines, so a line without a kind goes on."""
+    lines: list[str] = []
+    for line in str(getattr(problem, "message", problem)).split("\n"):
+        if _WORDED.match(line) or not lines:
+            lines.append(line)
+        else:
+            lines[-1] += "\n" + line
+    return lines
+
+
+def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
+    found = _WORDED.match(line)
+    if found is None:
+        return Problem("", _shorten(line.strip()))
+    kind, words = found.groups()
+    names = _QUOTED.findall(words)
+    return Problem(_place(kind, names[0] if names else "", document), _shorten(words.strip()))
+
+
+def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
+    """Where in the document the thing stands that a rule's words begin with."""
+    sections = {
+        "InputError": ("inputs", "id"),
+        "OutputError": ("output-files", "id"),
+        "GroupError": ("groups", "id"),
+        "TestError": ("tests", "name"),
+    }
+    if kind == "ContainerError":
+        return "container-image"
+    if kind in {"KeyError", "MutExError"}:
+        return _find(document, ("inputs", "output-files"), "value-key", name, ".value-key")
+    if kind == "IdError":
+        return _find(document, ("inputs", "output-files", "groups"), "id", name, ".id")
+    if kind in sections:
+        section, key = sections[kind]
+        return _find(document, (section,), key, name, "") or section
+    return ""
+
+
+def _find(document: Mapping[str, Any], sections: Iterable[str], key: str, value: str, suffix: str) -> str:
+    for section in sections:
+        for number, item in enumerate(document.get(section) or []):
+            if isinstance(item, dict) and item.get(key) == value:
+                return f"{section}[{number}]{suffix}"
+    return ""
+
+
+def _as_problems(error: Any) -> list[Problem]:
+    where = list(error.absolute_path)
+    place = written_path(where)
+    known = _ALTERNATIVES.get((error.validator, _section(error)))
+    if known:
+        return [Problem(place, known, _instead_of_choice(error))]
+    if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
+        return _unknown_keys(where, error.instance, error.schema["properties"])
+    return [Problem(place, _shorten(str(error.message)), _instead(error, where))]
+
+
+def _unknown_keys(
+    where: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
+) -> list[Problem]:
+    found = []
+    for key in given:
+        if key not in known:
+            near = nearest(key, [each for each in known if each not in given])
+            instead = f"is it {near}?" if near else "your own keys go below `custom`"
+            found.append(
+                Problem(written_path([*where, key]), _shorten(f"there is no key {key!r} here"), instead)
+            )
+    return found
+
+
+def _instead(error: Any, where: list[str | int]) -> str:
+    if where == ["schema-version"]:
+        return _instead_of_version(error.instance)
+    if error.validator == "enum":
+        return f"one of {', '.join(str(each) for each in error.validator_value)}"
+    if error.validator in {"minLength", "minItems"}:
+        return "write something, or take the key away if it is optional"
+    if error.validator == "type":
+        return f"write {_JSON_WORDS.get(str(error.validator_value), error.validator_value)}"
+    return ""
+
+
+def _instead_of_choice(error: Any) -> str:
+    if _section(error) != "inputs.value-choices" or not isinstance(error.instance, bool | None):
+        return ""
+    return f'write "{json.dumps(error.instance)}", in quotes'
+
+
+def _instead_of_version(version: Any) -> str:
+    text = str(version)
+    if text == OLD:
+        return f"`hibali pipelines upgrade FILE` writes it as {NEW}"
+    if text in {"0.1", "0.2", "0.3"}:
+        return f"hibali cannot upgrade schema {text}: write the descriptor anew for {NEW}"
+    if text.startswith(NEW) and isinstance(version, str):
+        return f'this is an extension of {NEW}: write "{NEW}", then correct what validate names'
+    return f'write "{NEW}", in quotes'
+
+
+def _worded(problem: BaseException) -> str:
+    if isinstance(problem, KeyError) and problem.args:
+        return f"it expects a key {problem.args[0]!r}"
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _shorten(words: str) -> str:
+    return words if len(words) <= _LONGEST_MESSAGE else words[: _LONGEST_MESSAGE - 4] + " ..."

@@ -1,0 +1,363 @@
+"""The folder of the catalogue: `NAME/VERSION/descriptor.json`; a version appears whole by one rename and goes by one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hibali.documents import line_of_json, read_json_file
+from hibali.errors import HibaliError, IncompleteError, RefusedError
+from hibali.files import check_private_file, private_folder, sync_folder, write_atomic
+from hibali.ledger import Journal, now, read_more_records
+from hibali.retry import pause
+from hibali.system_errors import reason_of
+from hibali.text import printable
+from registry.git import Git, who_commits
+from registry.pipeline import Pipeline
+
+FILE = "deprecated.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    """`successor` is NAME@VERSION or ""; `because` is the reason in somebody's words, or ""."""
+
+    successor: str
+    because: str
+    at: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(
+            [
+                "deprecated",
+                *([f"use {self.successor}"] if self.successor else []),
+                *([self.because] if self.because else []),
+            ]
+        )
+
+
+def read_deprecation(file: str) -> Deprecation | None:
+    """What the file beside a descriptor says; None where there is none."""
+    if not os.path.exists(file):  # noqa: PTH110  # asked of every version of a list, and Path is slow
+        return None
+    try:
+        found = read_json_file(Path(file))
+    except HibaliError:
+        return Deprecation("", "")
+    return parse_deprecation(found)
+
+
+def parse_deprecation(found: Any) -> Deprecation:
+    """The deprecation in a document of ours that may have been changed; what is not text is left out."""
+    given = found if isinstance(found, dict) else {}
+    texts = {
+        key: given[key] if isinstance(given.get(key), str) else "" for key in ("successor", "because", "at")
+    }
+    return Deprecation(**texts)
+
+
+def write_deprecation(folder: Path, deprecation: Deprecation) -> None:
+    """Say so from now on; raises OSError."""
+    record = {"schema": 1, "successor": deprecation.successor, "because": deprecation.because, "at": now()}
+    write_atomic(folder / FILE, line_of_json(record).encode() + b"\n")
+
+
+def take_back(folder: Path) -> None:
+    """Say it no more; raises OSError."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+DESCRIPTOR = "descriptor.json"
+
+
+class Shelf:
+    """Versions as folders; it knows nothing of pins. Every method that changes it raises `IncompleteError` where it cannot."""
+
+    def __init__(self, state: Path) -> None:
+        """In this state folder; raises `RefusedError` where others could write it."""
+        self._state = state
+        self.folder = private_folder(state / "catalogue")
+        self._root = str(self.folder)  # thousands of paths are made of it, which Path is slow at
+
+    def names(self) -> list[str]:
+        """All names, in no order."""
+        return list(_folders(self._root))
+
+    def versions(self, name: str) -> set[str]:
+        """The versions that lie there."""
+        folder = f"{self._root}/{name}"
+        return {each for each in _folders(folder) if os.path.exists(f"{folder}/{each}/{DESCRIPTOR}")}  # noqa: PTH110
+
+    def version_folder(self, name: str, version: str) -> Path:
+        """Where a version lies, or would."""
+        return self.folder / name / version
+
+    def descriptor(self, name: str, version: str) -> str:
+        """Where its descriptor lies, or would."""
+        return f"{self._root}/{name}/{version}/{DESCRIPTOR}"
+
+    def deprecation(self, name: str, version: str) -> str:
+        """Where it is said that it is deprecated, if it is."""
+        return f"{self._root}/{name}/{version}/{FILE}"
+
+    def place(self, pipeline: Pipeline) -> bool:
+        """Let the version's folder appear whole; False when another one appeared first."""
+        target = self.version_folder(pipeline.name, pipeline.version)
+        partial = private_folder(self.partial_folder() / secrets.token_hex(16))
+        try:
+            with writing(target):
+                write_atomic(partial / DESCRIPTOR, pipeline.raw)
+                private_folder(target.parent)
+                try:
+                    partial.rename(target)
+                except (FileExistsError, FileNotFoundError):
+                    return False
+                except OSError:
+                    if (target / DESCRIPTOR).exists():
+                        return False
+                    raise
+                sync_folder(target.parent)
+                sync_folder(self.folder)
+                return True
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def beside(self, name: str, version: str) -> dict[str, Path]:
+        """What lies beside the descriptor, by its name in the version's folder, one level deep."""
+        folder = self.version_folder(name, version)
+        files = [*folder.glob("*"), *folder.glob("*/*")]
+        found = {str(each.relative_to(folder)): each for each in files if each.is_file()}
+        found.pop(DESCRIPTOR, None)
+        return found
+
+    def place_beside(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
+        """Lay files beside the descriptor; those that are there stay as they are. Raises `RefusedError` for a name that climbs."""
+        folder = self.version_folder(name, version)
+        with writing(folder):
+            for file, content in files.items():
+                if not {"", ".", ".."}.isdisjoint(file.split("/")):
+                    raise RefusedError(
+                        "unsafe-name", "this name leads out of a version's folder", about=printable(file)
+                    )
+                target = folder / file
+                private_folder(target.parent)
+                if not target.exists():
+                    write_atomic(target, content)
+
+    def remove(self, name: str, version: str) -> None:
+        """Take a version away, and the name with its last one."""
+        folder = self.version_folder(name, version)
+        with writing(folder):
+            if folder.exists():
+                aside = self.partial_folder() / secrets.token_hex(16)
+                folder.rename(aside)
+                shutil.rmtree(aside)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()
+
+    def partial_folder(self) -> Path:
+        """Where what is not finished yet lies, on the same filesystem."""
+        return private_folder(self._state / "catalogue-partial")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate what goes wrong while something is written there."""
+    try:
+        yield
+    except OSError as problem:
+        raise IncompleteError(
+            "catalogue-unwritable",
+            f"the catalogue cannot be changed: {reason_of(problem)}",
+            about=str(path),
+            hint="Make room there and type the same line again.",
+        ) from None
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """What may be a name or a version in it: none of them begins with a dot."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                yield entry.name
+
+
+_Key = tuple[str, str]
+
+
+class Pins:
+    """An append-only record; the first pin of a version, and of its image, holds until the version is taken back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = self._read_bytes = 0
+        self._pins: dict[_Key, str] = {}
+        self._images: dict[_Key, dict[str, Any]] = {}
+
+    def read(self) -> dict[_Key, str]:
+        """Digest by name and version, in the order of adding; raises `RefusedError` where others could write them."""
+        return dict(self._fold()[0])
+
+    def images(self) -> dict[_Key, str]:
+        """The digest of the archive of each version's image, `sha256:HEX`, where it has one; raises like `read`."""
+        return {key: str(found.get("digest")) for key, found in self._fold()[1].items()}
+
+    def image(self, name: str, version: str) -> tuple[str, str] | None:
+        """The digest of a version's image and the sha256 of its record; None where it has none."""
+        found = self._fold()[1].get((name, version))
+        return None if found is None else (str(found.get("digest")), str(found.get("record")))
+
+    def add(self, name: str, version: str, digest: str) -> None:
+        """Pin it, unless it is pinned to this digest already."""
+        if self.read().get((name, version)) != digest:
+            self._append("pin", name, version, digest=digest)
+
+    def add_image(self, name: str, version: str, digest: str, record: str) -> bool:
+        """Pin its image; False where the pin of another one was first."""
+        if self.image(name, version) is None:
+            self._append("image", name, version, digest=digest, record=record)
+        return self.image(name, version) == (digest, record)
+
+    def take_back(self, name: str, version: str) -> None:
+        """Whatever comes under this name and version next is pinned anew."""
+        digest = self.read().get((name, version))
+        if digest is not None:
+            self._append("unpin", name, version, digest=digest)
+
+    def _fold(self) -> tuple[dict[_Key, str], dict[_Key, dict[str, Any]]]:
+        """What is pinned now: versions, and the records of images. Of a file that has grown the rest is read."""
+        check_private_file(self._path, "the record of pins")
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return {}, {}
+        if found.st_ino != self._inode or found.st_size < self._read_bytes:
+            self._inode, self._read_bytes = found.st_ino, 0
+            self._pins.clear()
+            self._images.clear()
+        if found.st_size > self._read_bytes:
+            records, self._read_bytes = read_more_records(self._path, self._read_bytes)
+            for record in records:
+                self._take(record)
+        return self._pins, self._images
+
+    def _take(self, record: dict[str, Any]) -> None:
+        key = (str(record.get("name")), str(record.get("version")))
+        kind = record.get("kind")
+        if kind == "pin":
+            self._pins.setdefault(key, str(record.get("digest")))
+        elif kind == "image":
+            self._images.setdefault(key, record)
+        elif kind == "unpin":
+            self._pins.pop(key, None)
+            self._images.pop(key, None)
+
+    def _append(self, kind: str, name: str, version: str, **more: str) -> None:
+        record = {"kind": kind, "name": name, "version": version, **more}
+        with Journal(self._path) as journal:
+            journal.append({"schema": 1, **record, "at": now()}, durable=True)
+
+
+BRANCH = "refs/heads/main"
+_TRIES = 100  # commits that others make at the same time are joined so often
+_ATTRIBUTES = (
+    b"* annex.backend=SHA256E\n*.json annex.largefiles=nothing\n.gitattributes annex.largefiles=nothing\n"
+)
+
+
+class History:
+    """Commits of what lies in a folder. The folder is the truth: what a killed call left unrecorded, the next one records.
+
+    A commit is made beside the index and moved into place by one update of the branch, so that the index is never locked.
+    """
+
+    def __init__(self, folder: Path, partial: Callable[[], Path]) -> None:
+        """`partial` gives a folder beside it, on the same filesystem, for what is not finished yet."""
+        self._folder = folder
+        self._partial = partial
+        self._git = Git(folder / ".git", folder)
+
+    def record(self, message: str) -> None:
+        """One commit of all that changed; none where nothing did. Raises `IncompleteError`, `NotFoundError` without git."""
+        self.repository()
+        for _ in range(_TRIES):
+            if self._commit(message):
+                return
+            pause(secrets.randbelow(100) / 1000)
+        raise IncompleteError(
+            "history-busy",
+            "another process keeps changing the history, or was killed while it did",
+            about=str(self._folder),
+            hint=f"If none is at work: rm {self._git.folder}/{BRANCH}.lock; then type the same line again.",
+        )
+
+    def repository(self) -> Git:
+        """What git keeps it in, made where there is none yet; raises like `record`."""
+        if not (self._git.folder / "HEAD").exists():
+            self._begin()
+        return self._git
+
+    def _begin(self) -> None:
+        """A repository that appears whole; of two that begin at once one wins."""
+        partial = self._partial() / secrets.token_hex(16)
+        try:
+            Git(partial).ask("init", "-q", "--template=", "-b", "main", str(partial))
+            Git(partial).ask("config", "core.bare", "false")
+            with contextlib.suppress(OSError):
+                partial.rename(self._folder / ".git")
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        (self._folder / ".datalad").mkdir(mode=0o700, exist_ok=True)
+        identity = f'[datalad "dataset"]\n\tid = {uuid.uuid4()}\n'
+        for name, content in ((".datalad/config", identity.encode()), (".gitattributes", _ATTRIBUTES)):
+            if not (self._folder / name).exists():
+                write_atomic(self._folder / name, content)
+
+    def _commit(self, message: str) -> bool:
+        """Whether all that lies there is recorded now; False where another process was first."""
+        index = self._partial() / secrets.token_hex(16)
+        apart = {"GIT_INDEX_FILE": str(index)}
+        try:
+            with contextlib.suppress(OSError):
+                shutil.copyfile(
+                    self._git.folder / "index", index
+                )  # what it knows of files saves reading them
+            self._git.ask("add", "--all", "--", ".", environment=apart)
+            tree = self._git.ask("write-tree", environment=apart).decode().strip()
+            known = self._head()
+            if known[1:] != [tree]:
+                head = known[:1]
+                parents = [word for each in head for word in ("-p", each)]
+                words = ["commit-tree", tree, *parents, "-F", "-"]
+                commit = (
+                    self._git.ask(*words, stdin=message.encode(), environment=who_commits()).decode().strip()
+                )
+                moved = self._git.run("update-ref", BRANCH, commit, *(head or ["0" * 40]))
+                if moved.exit_code != 0:
+                    return self._again(head, moved.stderr)
+            index.replace(self._git.folder / "index")
+            return True
+        finally:
+            index.unlink(missing_ok=True)
+
+    def _head(self) -> list[str]:
+        """The last commit and its tree; nothing before the first."""
+        return self._git.ask("for-each-ref", "--format=%(objectname) %(tree)", BRANCH).decode().split()
+
+    def _again(self, head: list[str], said: bytes) -> bool:
+        """False where the branch moved meanwhile, or is being moved; raises where that is not why it could not be."""
+        now = self._head()[:1]
+        if now == head and b"cannot lock ref" not in said:
+            raise IncompleteError(
+                "git-failed",
+                f"the history cannot be written: {printable(said.strip())}",
+                about=str(self._folder),
+            )
+        return False

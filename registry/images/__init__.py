@@ -1,0 +1,1 @@
+"""Container images of pipelines."""

@@ -1,0 +1,371 @@
+"""What the members of an image archive mean: `manifest.json` of docker, and the OCI image layout 1.0."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hibali.documents import read_json
+from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.system_errors import reason_of
+from hibali.text import printable
+from registry.images.record import MOST_NAMES, Format, ImageRecord, is_among, is_image_name
+from registry.images.tar import BrokenArchiveError, Forward, Hashed, members
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CONFIG = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json)?")
+_HOPS = 10
+_INDEXES = frozenset(
+    {
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    }
+)
+_CONTAINERD_NAME = "io.containerd.image.name"
+_REFERENCE = "org.opencontainers.image.ref.name"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the archive: `text` is its content where that may be JSON. Or a link to another member."""
+
+    size: int = 0
+    digest: str = ""
+    text: bytes = b""
+    compressed: bool = False
+    link: str = ""
+    is_symlink: bool = False
+
+
+Members = Mapping[str, Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """An image that is whole. `digests` are its id and its manifest's, where there is one."""
+
+    id: str
+    names: tuple[str, ...]
+    digests: frozenset[str]
+    from_docker: bool
+
+
+def read_saved(members: Members, name: str, about: str) -> Saved:
+    """The image in an archive; of several the one called `name`. Both descriptions are checked where there are two.
+
+    Raises `BrokenArchiveError`, `RefusedError` `image-damaged`.
+    """
+    layout = _read_layout(members, name, about) if "index.json" in members else None
+    docker = _read_docker(members, name, about) if "manifest.json" in members else None
+    if docker is None and layout is None:
+        raise BrokenArchiveError("it has neither manifest.json nor index.json")
+    if docker is None or layout is None:
+        found = docker or layout
+        assert found is not None
+        return found
+    if docker.id != layout.id:
+        raise RefusedError(
+            "image-damaged",
+            f"its manifest.json is of image {docker.id}, its index.json of {layout.id}",
+            about=about,
+        )
+    return Saved(docker.id, docker.names or layout.names, docker.digests | layout.digests, from_docker=True)
+
+
+def _read_docker(members: Members, name: str, about: str) -> Saved:
+    """`manifest.json`: Config, RepoTags and Layers of each image (moby, image/tarexport)."""
+    listed = _json(members, "manifest.json", about)
+    entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    entry = _choose([(_names(each.get("RepoTags")), each) for each in entries], name)
+    config_name, layers = entry.get("Config"), entry.get("Layers")
+    if not isinstance(config_name, str) or not isinstance(layers, list):
+        raise BrokenArchiveError("its manifest.json names no Config and Layers")
+    config = _resolve(members, config_name)
+    expected = _CONFIG.fullmatch(config_name)
+    if expected and config.digest != f"sha256:{expected[1]}":
+        raise RefusedError(
+            "image-damaged",
+            f"its configuration has digest {config.digest}, and is called {printable(config_name)}",
+            about=about,
+        )
+    _check_layers([_resolve(members, each) for each in layers], _diffs(config, config_name, about), about)
+    return Saved(config.digest, _names(entry.get("RepoTags")), frozenset({config.digest}), from_docker=True)
+
+
+def _read_layout(members: Members, name: str, about: str) -> Saved:
+    """`index.json`, the manifest it names, that one's configuration and layers (OCI image layout specification)."""
+    version = _json(members, "oci-layout", about)
+    if not isinstance(version, dict) or not str(version.get("imageLayoutVersion")).startswith("1."):
+        raise BrokenArchiveError("its oci-layout is of another version than 1")
+    described = _choose([(_annotated(each), each) for each in _images(members, "index.json", about)], name)
+    manifest_digest = _digest_of(described)
+    manifest = _json(members, _blob(manifest_digest), about)
+    config, layers = (
+        manifest.get(key) if isinstance(manifest, dict) else None for key in ("config", "layers")
+    )
+    if not isinstance(config, dict) or not isinstance(layers, list):
+        raise BrokenArchiveError("its manifest names no config and layers")
+    found = []
+    for each in (described, config, *layers):
+        member = _resolve(members, _blob(_digest_of(each)))
+        if member.size != each.get("size"):
+            raise BrokenArchiveError(f"{printable(_digest_of(each))} has not the size that is said of it")
+        found.append(member)
+    config_digest = _digest_of(config)
+    _check_layers(found[2:], _diffs(found[1], config_digest, about), about)
+    digests = frozenset({config_digest, manifest_digest})
+    return Saved(config_digest, _annotated(described), digests, from_docker=False)
+
+
+def _images(members: Members, name: str, about: str, depth: int = 0) -> list[dict[str, Any]]:
+    """Descriptors of the images of an index, and of the indexes in it; attestations of buildx are none."""
+    index = _json(members, name, about)
+    listed = index.get("manifests") if isinstance(index, dict) else None
+    found: list[dict[str, Any]] = []
+    for each in listed if isinstance(listed, list) else ():
+        if not isinstance(each, dict):
+            raise BrokenArchiveError("its index is not of images")
+        annotations = each.get("annotations")
+        if isinstance(annotations, dict) and "vnd.docker.reference.type" in annotations:
+            continue
+        if each.get("mediaType") not in _INDEXES:
+            found.append(each)
+        elif depth < 2:
+            inner = _images(members, _blob(_digest_of(each)), about, depth + 1)
+            found += [{**image, "annotations": image.get("annotations") or annotations} for image in inner]
+    return found
+
+
+def _choose(images: list[tuple[tuple[str, ...], dict[str, Any]]], name: str) -> dict[str, Any]:
+    named = [each for names, each in images if name and is_among(name, names)]
+    chosen = named or [each for _, each in images]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not chosen:
+        raise BrokenArchiveError("it holds no image")
+    raise BrokenArchiveError(
+        f"it holds {len(images)} images, not one of the name {name}"
+        if name
+        else f"it holds {len(images)} images"
+    )
+
+
+def _check_layers(layers: list[Member], diffs: list[str], about: str) -> None:
+    """Raise where they are not the layers that the configuration names: as many, and each uncompressed one with its digest."""
+    if len(layers) != len(diffs):
+        raise BrokenArchiveError(f"it has {len(layers)} layers, and its configuration names {len(diffs)}")
+    for layer, diff in zip(layers, diffs, strict=True):
+        if not layer.compressed and layer.digest != diff:
+            raise RefusedError(
+                "image-damaged",
+                f"a layer has digest {layer.digest}, and the configuration names {diff}",
+                about=about,
+                hint="The archive was changed or damaged; make it anew.",
+            )
+
+
+def _diffs(config: Member, name: str, about: str) -> list[str]:
+    """The digests of the uncompressed layers (OCI image configuration, rootfs.diff_ids)."""
+    found = _parse(config.text, name, about)
+    rootfs = found.get("rootfs") if isinstance(found, dict) else None
+    diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(diffs, list) or not all(
+        isinstance(each, str) and _DIGEST.fullmatch(each) for each in diffs
+    ):
+        raise BrokenArchiveError("its configuration is not of an image")
+    return diffs
+
+
+def _resolve(members: Members, name: Any) -> Member:
+    """The file of that name; docker's archives link to layers that they hold once."""
+    where = name if isinstance(name, str) else ""
+    for _ in range(_HOPS):
+        found = members.get(posixpath.normpath(where))
+        if found is None:
+            raise BrokenArchiveError(f"{printable(where)} is missing in it")
+        if not found.link:
+            return found
+        where = posixpath.join(posixpath.dirname(where), found.link) if found.is_symlink else found.link
+    raise BrokenArchiveError("its links go in circles")
+
+
+def _annotated(described: dict[str, Any]) -> tuple[str, ...]:
+    """The names that an index gives an image; a reference may also be a tag alone, which is no name."""
+    found = described.get("annotations")
+    annotations = found if isinstance(found, dict) else {}
+    given = [annotations.get(key) for key in (_CONTAINERD_NAME, _REFERENCE)]
+    whole = [each for each in given if isinstance(each, str) and (":" in each or "/" in each)]
+    return _names(whole[:1])
+
+
+def _names(listed: Any) -> tuple[str, ...]:
+    names = listed if isinstance(listed, list) else []
+    if len(names) > MOST_NAMES or not all(map(is_image_name, names)):
+        raise BrokenArchiveError("it has names that no image can have")
+    return tuple(sorted(set(names)))
+
+
+def _digest_of(described: Any) -> str:
+    digest = described.get("digest") if isinstance(described, dict) else None
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise BrokenArchiveError("it names something by another digest than sha256")
+    return digest
+
+
+def _blob(digest: str) -> str:
+    return digest.replace("sha256:", "blobs/sha256/")
+
+
+def _json(members: Members, name: str, about: str) -> Any:
+    return _parse(_resolve(members, name).text, name, about)
+
+
+def _parse(text: bytes, name: str, about: str) -> Any:
+    try:
+        return read_json(text, f"{about}: {printable(name)}")
+    except HibaliError as problem:
+        raise BrokenArchiveError(f"{printable(name)}: {problem.message}") from None
+
+
+_START = 512
+_KEPT_EACH = 4 * 1024 * 1024  # of members that may be JSON,
+_KEPT_ALL = 32 * 1024 * 1024  # of which there are few
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
+_SIF_HEADER = struct.Struct("<32s10s3s3s16s8q")  # sylabs/sif, pkg/sif/sif.go, type header
+_SIF_MAGIC = b"SIF_MAGIC\0"
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An image archive that was read to its end. `digests` are those that a descriptor may pin it by, `sha256:HEX` each."""
+
+    record: ImageRecord
+    digests: frozenset[str]
+
+
+def read_archive(path: Path, name: str = "") -> Archive:
+    """What an archive of `docker save`, `podman save`, an OCI layout in a tar, or a SIF holds; compressed or not.
+
+    Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for what is none or was
+    cut short, `RefusedError` for what contradicts its own digests (`image-damaged`) or grows without end (`archive-bomb`).
+    """
+    about = printable(os.fsencode(path))
+    try:
+        # a FIFO would otherwise wait for somebody who writes
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise _bad("it is no regular file", about)
+            return _read(stream, found.st_size, name, about)
+    except BrokenArchiveError as problem:
+        raise _bad(str(problem), about) from None
+    except FileNotFoundError:
+        raise NotFoundError("no-such-file", "there is no such image archive", about=about) from None
+    except OSError as problem:
+        raise _bad(reason_of(problem), about) from None
+
+
+def _read(stream: IO[bytes], size: int, name: str, about: str) -> Archive:
+    source = Hashed(stream)
+    start = source.read(_START)
+    if start[32 : 32 + len(_SIF_MAGIC)] == _SIF_MAGIC:
+        _check_sif(start, size)
+        digest = _finish(source, size)
+        return Archive(ImageRecord(digest, size, "sif", digest), frozenset({digest}))
+    if start.startswith(b"PK\x03\x04"):
+        raise RefusedError(
+            "bad-image-archive", "a zip file is no image archive, and is not opened", about=about
+        )
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        raise BrokenArchiveError("it is compressed with zstd; decompress it first: unzstd FILE")
+    saved = read_saved(_collect(Forward(source, start, about), about), name, about)
+    record = _record(saved, _finish(source, size), size)
+    return Archive(record, saved.digests | {record.digest})
+
+
+def _record(saved: Saved, digest: str, size: int) -> ImageRecord:
+    kind: Format = "docker-archive" if saved.from_docker else "oci-archive"
+    return ImageRecord(digest, size, kind, saved.id, saved.names)
+
+
+def _finish(source: Hashed, size: int) -> str:
+    digest = source.finish()
+    if source.count != size:
+        raise BrokenArchiveError("it changed while it was read")
+    return f"sha256:{digest}"
+
+
+def _collect(forward: Forward, about: str) -> dict[str, Member]:
+    """Every file and link of a tar by its name, hashed; the content of what may be JSON is kept."""
+    found: dict[str, Member] = {}
+    kept = 0
+    for member, content in members(forward, about):
+        name = member.name.removeprefix("./")
+        if member.isdir():
+            continue
+        where = f"{about}: {printable(name)}"
+        if name.startswith("/") or ".." in name.split("/"):
+            raise RefusedError("unsafe-name", "a member's name leads out of the archive", about=where)
+        if name in found:
+            raise RefusedError("image-damaged", "two members have one name", about=where)
+        if member.issym() or member.islnk():
+            found[name] = Member(link=member.linkname, is_symlink=member.issym())
+        elif member.isreg():
+            found[name] = _hash(name, member.size, content, about)
+            kept += len(found[name].text)
+        else:
+            raise RefusedError("image-damaged", "a member is no file", about=where)
+        if kept > _KEPT_ALL:
+            raise RefusedError(
+                "archive-bomb", "this archive holds too much that looks like JSON", about=about
+            )
+    return found
+
+
+def _hash(name: str, size: int, content: Iterator[bytes], about: str) -> Member:
+    """The member as it is known afterwards; raises `RefusedError` for a blob that is not what its name says."""
+    blob = _BLOB.fullmatch(name)
+    hashed = hashlib.sha256()
+    text = bytearray()
+    first = b""
+    for piece in content:
+        hashed.update(piece)
+        first = first or piece[:8]
+        if size <= _KEPT_EACH and first[:1] in {b"{", b"["}:
+            text += piece
+    digest = hashed.hexdigest()
+    if blob and digest != blob[1]:
+        raise RefusedError(
+            "image-damaged",
+            f"a blob has digest {digest}, and is called {blob[1]}",
+            about=about,
+            hint="The archive was changed or damaged; make it anew.",
+        )
+    return Member(size, f"sha256:{digest}", bytes(text), compressed=first.startswith(_COMPRESSED))
+
+
+def _check_sif(start: bytes, size: int) -> None:
+    """Raise where what its header counts on is not there."""
+    if len(start) < _SIF_HEADER.size:
+        raise BrokenArchiveError("it ends too early")
+    *_, total, table, table_size, data, data_size = _SIF_HEADER.unpack_from(start)
+    if min(total, table, table_size, data, data_size) < 0 or max(table + table_size, data + data_size) > size:
+        raise BrokenArchiveError("it ends too early")
+
+
+def _bad(reason: str, about: str) -> UsageError:
+    return UsageError(
+        "bad-image-archive",
+        f"this is not a whole image archive: {printable(reason)}",
+        about=about,
+        hint="Make one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
+    )

@@ -1,0 +1,102 @@
+"""What is wrong with a descriptor or an invocation, all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hibali.documents import MAXIMUM_BYTES, find_lines, written_path
+from hibali.errors import NotFoundError, UsageError
+from hibali.system_errors import unreadable
+from hibali.text import printable
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing to correct: `path` is where (`inputs[3].value-key`, or an input's id), `message` is what.
+
+    `instead` says what to write; `line` is where in the file, from 1 (0: unknown). What is only `advice` makes nothing invalid.
+    """
+
+    path: str
+    message: str
+    instead: str = ""
+    line: int = 0
+    advice: bool = False
+
+    def __str__(self) -> str:
+        place = printable(self.path)
+        if self.line:
+            place = f"line {self.line}, {place}" if place else f"line {self.line}"
+        text = f"{place}: {printable(self.message)}" if place else printable(self.message)
+        return f"{text} ({printable(self.instead)})" if self.instead else text
+
+    def at_line(self, line: int) -> Problem:
+        """The same, found there."""
+        return replace(self, line=line)
+
+    def to_record(self) -> dict[str, str | int]:
+        """For programs."""
+        known: dict[str, str | int] = {"path": self.path, "message": self.message}
+        if self.instead:
+            known["instead"] = self.instead
+        if self.line:
+            known["line"] = self.line
+        return known
+
+
+class ProblemsError(UsageError):
+    """A document of the user's is wrong; the message shows every reason, one to a line.
+
+    `problems` holds them for programs: a list of objects with `path` and `message`, and where known `instead` and `line`.
+    """
+
+    def __init__(self, code: str, problems: Iterable[Problem], *, about: str = "", hint: str = "") -> None:
+        found = list(problems)
+        self.problems = [each.to_record() for each in found]
+        super().__init__(code, "\n".join(str(each) for each in found), about=about, hint=hint)
+
+
+class DescriptorError(ProblemsError):
+    """The descriptor is not valid Boutiques."""
+
+    def __init__(self, problems: Iterable[Problem], *, about: str) -> None:
+        super().__init__(
+            "invalid-descriptor",
+            problems,
+            about=about,
+            hint="Correct the descriptor; `hibali pipelines validate FILE` checks it again.",
+        )
+
+
+class InvocationError(ProblemsError):
+    """The invocation does not answer the questions of the pipeline `reference`; `about` is its file, where it has one."""
+
+    def __init__(self, problems: Iterable[Problem], *, reference: str, about: str = "") -> None:
+        super().__init__(
+            "invalid-invocation",
+            problems,
+            about=about or reference,
+            hint=f"`hibali pipelines show {reference}` lists the inputs; `hibali pipelines example {reference}` starts a file.",
+        )
+
+
+def read_file_bytes(path: Path) -> bytes:
+    """The content of a file nobody vouches for, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAXIMUM_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+    except OSError as problem:
+        raise unreadable(problem, str(path)) from None
+    except ValueError:
+        raise UsageError("unreadable-file", "cannot be read", about=str(path)) from None
+
+
+def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:
+    """The same by their lines in the file, from above; what stands nowhere is the first."""
+    lines = {written_path(path): line for path, line in find_lines(raw.decode("utf-8-sig")).items()}
+    placed = [each.at_line(lines.get(each.path, 0)) for each in problems]
+    return sorted(placed, key=lambda each: each.line)

@@ -1,0 +1,86 @@
+"""Where descriptors come from: a file, a folder, a URL, a git repository, the cache of `bosh`, Zenodo."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hibali.documents import MAXIMUM_BYTES
+from hibali.errors import UsageError
+from hibali.text import printable
+
+ZENODO_ID = re.compile(
+    r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.-])(\d{1,12})(?:\.json)?"
+)
+MOST = 10_000  # descriptors of one place
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may be a descriptor: its bytes, and how people call where it came from."""
+
+    about: str
+    raw: bytes
+
+    @property
+    def looks_like_one(self) -> bool:
+        """Whether it has what every descriptor has; other JSON lies beside descriptors, too."""
+        if len(self.raw) > MAXIMUM_BYTES:
+            return False
+        try:
+            found = json.loads(self.raw)
+        except (ValueError, RecursionError):
+            return b'"command-line"' in self.raw
+        return isinstance(found, dict) and {"command-line", "inputs"} <= found.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What may be reached: `origins` such as `http://localhost:8080` may be private and without TLS; `scratch` is a folder for what comes."""
+
+    scratch: Path
+    zenodo: str = "https://zenodo.org"
+    origins: frozenset[str] = frozenset()
+
+
+class Source(Protocol):
+    """One kind of place."""
+
+    def find_candidates(self, place: str, access: Access) -> Iterator[Candidate]:
+        """What lies there; raises `NotFoundError`, `TryLaterError`, `UsageError`, `RefusedError`."""
+
+
+def source_word(place: str) -> str:
+    """Which kind of place is meant, by the file of `registry/sources/` that knows it."""
+    if place == "-":
+        return "file"
+    if place.startswith("bosh:"):
+        return "bosh"
+    if ZENODO_ID.fullmatch(place) and not Path(place).exists():
+        return "zenodo"
+    if place.startswith("git+") or (_is_url(place) and place.partition("#")[0].endswith(".git")):
+        return "git"
+    if _is_url(place):
+        return "url"
+    if place.endswith("/") or Path(place).is_dir():
+        return "folder"
+    return "file"
+
+
+def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
+    """What lies at a place, whatever kind it is of."""
+    from hibali.plugins import load
+
+    source: Source = load("registry.sources", source_word(place))
+    for number, candidate in enumerate(source.find_candidates(place, access)):
+        if number >= MOST:
+            raise UsageError("too-many", f"more than {MOST} descriptors", about=printable(place))
+        yield candidate
+
+
+def _is_url(place: str) -> bool:
+    return place.startswith(("https://", "http://"))

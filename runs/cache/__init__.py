@@ -1,0 +1,1 @@
+"""The cache of inputs and images at a site."""

@@ -1,0 +1,299 @@
+"""What a site deletes by itself, and what that means for inputs: their age, and times set only where the site allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from hibali.config.model import Purge, Site
+from hibali.errors import HibaliError
+from hibali.events import Listener, Noted, ignore
+from hibali.ledger import Journal, ledger_folder, read_records
+from hibali.text import printable
+from runs.model import RUN_ID, Run
+from transfers.entry import Entry, Kind
+from transfers.remote.host import Far
+
+CONTENT, ORIGIN, IMAGE = "sha256", "origin", "image"
+_HEX = r"[0-9a-f]{64}"
+_NAME = re.compile(rf"(?:({CONTENT}|{ORIGIN})|{IMAGE}:([a-z][a-z0-9_-]*)):({_HEX})")
+_BELOW = re.compile(rb"cache/(sha256|origin)/[0-9a-f]{2}/([0-9a-f]{64})(?:/(.+))?", re.DOTALL)
+_IMAGE_BELOW = re.compile(rb"images/([a-z][a-z0-9_-]*)/([0-9a-f]{64})(?:/(.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """One entry: `sha256` is a file or tree named by its content, `origin` a tree named by where it came from, `image` what
+    a container `runtime` starts, named by the archive it was made of.
+    """
+
+    kind: str
+    digest: str
+    runtime: str = ""
+
+    @property
+    def text(self) -> str:
+        """`sha256:HEX`, `origin:HEX` or `image:RUNTIME:HEX`."""
+        return ":".join(part for part in (self.kind, self.runtime, self.digest) if part)
+
+    @property
+    def path(self) -> bytes:
+        """Where it lies below the site's work folder."""
+        if self.kind == IMAGE:
+            return f"images/{self.runtime}/{self.digest}".encode("ascii")
+        return f"cache/{self.kind}/{self.digest[:2]}/{self.digest}".encode("ascii")
+
+
+def read_name(text: object) -> Name | None:
+    """The entry that `Name.text` wrote; None for anything else."""
+    found = _NAME.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    return Name(found[1] or IMAGE, found[3], found[2] or "")
+
+
+def split_path(path: bytes) -> tuple[Name, bytes] | None:
+    """The entry that a path below the work folder belongs to, and the rest of the path; None where to none."""
+    found = _BELOW.fullmatch(path)
+    if found is not None:
+        name = Name(found[1].decode("ascii"), found[2].decode("ascii"))
+    else:
+        found = _IMAGE_BELOW.fullmatch(path)
+        if found is None:
+            return None
+        name = Name(IMAGE, found[2].decode("ascii"), found[1].decode("ascii"))
+    return name, found[3] or b""
+
+
+class CacheBook:
+    """The book of one site, in the ledger of this machine; read once, and only when somebody asks."""
+
+    def __init__(self, site: str) -> None:
+        self._path = ledger_folder("runs", "cache") / f"{site}.entries"
+
+    def mark_of(self, path: bytes) -> str | None:
+        """What an entry looked like after it was hashed."""
+        return self._marks.get(_text(path))
+
+    def source_of(self, path: bytes) -> str:
+        """Where an entry came from, as it was written last; "" where nobody knows."""
+        return self._sources.get(_text(path), "")
+
+    def content_of(self, origin: str) -> str | None:
+        """The sha256 of a file that came from elsewhere, by the digest of its origin."""
+        return self._contents.get(origin)
+
+    def note_mark(self, path: bytes, mark: str, source: str = "") -> None:
+        """An entry is as it should be, and looks so."""
+        text = _text(path)
+        self._marks[text] = mark
+        record = {"kind": "cached", "path": text, "mark": mark}
+        if source:
+            self._sources[text] = source
+            record["source"] = source
+        self._append(record)
+
+    def note_content(self, origin: str, digest: str) -> None:
+        """A file from elsewhere has that content."""
+        self._contents[origin] = digest
+        self._append({"kind": "named", "origin": origin, "digest": digest})
+
+    def _append(self, record: dict[str, Any]) -> None:
+        with contextlib.closing(Journal(self._path)) as journal:
+            journal.append({"schema": 1, **record})
+
+    @cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return list(read_records(self._path))
+
+    @cached_property
+    def _marks(self) -> dict[str, str]:
+        return {str(each["path"]): str(each["mark"]) for each in self._records if "mark" in each}
+
+    @cached_property
+    def _sources(self) -> dict[str, str]:
+        return {str(each["path"]): str(each["source"]) for each in self._records if "source" in each}
+
+    @cached_property
+    def _contents(self) -> dict[str, str]:
+        return {str(each["origin"]): str(each["digest"]) for each in self._records if "origin" in each}
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+HELD = b"cache/held"
+_PIECE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one run uses, or used; `at_ns` is when it began to, by the clock of the site's filesystem."""
+
+    run: str
+    names: frozenset[Name]
+    at_ns: int = 0
+
+
+class Hold:
+    """The names that one run holds, in a file of its own at the site."""
+
+    def __init__(self, far: Far, work: bytes, run: str) -> None:
+        """`work` is the site's work folder, absolute."""
+        self._far = far
+        self._folder = work + b"/" + HELD
+        self._run = run
+        self._names: frozenset[Name] = frozenset()
+
+    def take(self, *names: Name) -> None:
+        """Hold these, too: durable at the site when this returns."""
+        if self._names.issuperset(names):
+            return
+        if not self._names:
+            self._far.make_folder(self._folder)
+        self._names |= frozenset(names)
+        lines = "".join(f"{name.text}\n" for name in sorted(self._names))
+        self._far.put(_file(self._folder, self._run), lines.encode("ascii"))
+
+
+def _file(folder: bytes, run: str) -> bytes:
+    return folder + b"/" + run.encode("ascii")
+
+
+def run_of(name: bytes) -> str | None:
+    """The run whose file is called so; None where it is nobody's."""
+    text = name.decode("ascii", "replace")
+    return text if RUN_ID.fullmatch(text) else None
+
+
+def read_use(far: Far, work: bytes, run: str, at_ns: int = 0) -> Use | None:
+    """What that run's file says, a name a line; None where there is none."""
+    path = _file(work + b"/" + HELD, run)
+    content = b""
+    while part := far.get(path, maximum=_PIECE, offset=len(content)):
+        content += part
+        if len(part) < _PIECE:
+            break
+    if not content:
+        return None
+    names = (read_name(line) for line in content.decode("ascii", "replace").splitlines())
+    return Use(run, frozenset(name for name in names if name is not None), at_ns)
+
+
+def remove_use(far: Far, work: bytes, run: str) -> None:
+    """Forget what a run used."""
+    far.remove_tree(_file(work + b"/" + HELD, run))
+
+
+_DAY_NS = 86_400 * 1_000_000_000
+_LAST_RUNS = 20
+_AT_ONCE = 200  # paths in one command line
+# of touch(1): any of them sets the time of the last change as well
+_TOUCH = {"mtime": "-m", "atime": "-a", "ctime": "-a"}
+
+
+def time_ns(purge: Purge, entry: Entry) -> int:
+    """The time by which the site judges a file. When it was read last is not listed: not before its last change."""
+    return entry.mtime_ns if purge.by == "mtime" else entry.ctime_ns
+
+
+def oldest_ns(purge: Purge, entries: Iterable[Entry]) -> int | None:
+    """The earliest time among these files; None where there are none."""
+    return min((time_ns(purge, each) for each in entries if each.kind is Kind.FILE), default=None)
+
+
+def is_doomed(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
+    """Whether a file of that time will be deleted within `wait_seconds`."""
+    return now_ns + wait_seconds * 1e9 - oldest >= purge.days * _DAY_NS
+
+
+def expected_wait(runs: Iterable[Run], site: str) -> float:
+    """The longest time in seconds that one of the last runs at the site waited for its start; 0 where nobody knows."""
+    waits = [_seconds(run.created, run.started) for run in runs if run.site == site and run.started]
+    return max(waits[-_LAST_RUNS:], default=0.0)
+
+
+def _seconds(first: str, last: str) -> float:
+    try:
+        return max(0.0, (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+class Times:
+    """The times of files at a site that deletes by them."""
+
+    def __init__(self, far: Far, purge: Purge, root: bytes, tell: Listener = ignore) -> None:
+        """`root` is the folder in which the site deletes, absolute."""
+        self._far = far
+        self._root = root.rstrip(b"/")
+        self._tell = tell
+        self.purge = purge
+
+    def covers(self, path: bytes) -> bool:
+        """Whether the site deletes there."""
+        return path == self._root or path.startswith(self._root + b"/")
+
+    def begin(self, paths: Sequence[bytes]) -> None:
+        """Copies that were just made are as old as that, and not as their originals: they came with the originals' times."""
+        covered = [path for path in paths if self.covers(path)]
+        if self.purge.by != "ctime":
+            for start in range(0, len(covered), _AT_ONCE):
+                some = covered[start : start + _AT_ONCE]
+                self._touch(("touch", "-c", _TOUCH[self.purge.by], "--", *some), some[0])
+
+    def may_refresh(self, path: bytes) -> bool:
+        """Whether the site's configuration allows to set times anew of what lies there."""
+        return self.purge.refresh_times and self.covers(path)
+
+    def is_due(self, oldest: int | None) -> bool:
+        """Whether half of the time is over."""
+        return oldest is not None and is_doomed(
+            self.purge, oldest, time.time_ns(), self.purge.days * 43_200.0
+        )
+
+    def refresh(self, path: bytes) -> None:
+        """Set the times of all files there to now."""
+        touch = ("touch", "-c", _TOUCH[self.purge.by], "--", "{}", "+")
+        self._touch(("find", path, "-type", "f", "-exec", *touch), path)
+
+    def warn(self, what: str, path: bytes, oldest: int | None, wait_seconds: float) -> None:
+        """Tell a person of what will be gone before a run can start."""
+        now = time.time_ns()
+        if oldest is None or not self.covers(path) or not is_doomed(self.purge, oldest, now, wait_seconds):
+            return
+        age = max(0, now - oldest) // _DAY_NS
+        self._tell(
+            Noted(
+                f"{what}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
+                f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
+            )
+        )
+
+    def _touch(self, words: Sequence[bytes | str], about: bytes) -> None:
+        try:
+            failed = self._far.run(words, timeout=600.0).exit_code != 0
+        except HibaliError:
+            failed = True
+        if failed:
+            self._tell(
+                Noted(f"the times of {printable(about)} could not be set: the site may delete it soon")
+            )
+
+
+def times_at(far: Far, site: Site, tell: Listener = ignore) -> Times | None:
+    """The times of a site that deletes by itself; None for one that does not."""
+    if site.purge is None:
+        return None
+    return Times(far, site.purge, far.expand(site.roots[site.purge.root]), tell)
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,267 @@
+"""What a site's cache holds: every entry with its size, when it was used last, and which runs hold it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hibali.config.model import Purge
+from hibali.errors import HibaliError
+from hibali.locations import Location
+from runs.cache.entries import HELD, IMAGE, Name, Use, read_use, remove_use, run_of, split_path, time_ns
+from runs.model import Run
+from runs.stage import Carrier
+from transfers.entry import Entry, Kind
+from transfers.remote.host import Far
+
+_HOUR_NS = 3600 * 1_000_000_000
+_LONGEST_NS = (
+    90 * 24 * _HOUR_NS
+)  # a run of another machine that left no trace of its end for so long has none to come
+_LISTED = (b"cache", b"images")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One entry; `used_ns` is when a run last began to use it, else when it came; `oldest_ns` is by what a site deletes."""
+
+    name: Name
+    files: int = 0
+    bytes: int = 0
+    used_ns: int = 0
+    oldest_ns: int | None = None
+    held_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A look at a site's cache at `now_ns`: its entries by name, everybody's uses, and the runs among them that are not over."""
+
+    kept: tuple[Kept, ...]
+    uses: tuple[Use, ...]
+    holding: frozenset[str]
+    now_ns: int
+
+    @property
+    def superseded(self) -> list[str]:
+        """Runs that are over and of whose entries none is left that nobody used later."""
+        present = {each.name: each.used_ns for each in self.kept}
+        return [
+            use.run
+            for use in self.uses
+            if use.run not in self.holding and not any(present.get(name) == use.at_ns for name in use.names)
+        ]
+
+
+@dataclass(slots=True)
+class _Found:
+    """An entry while its files are counted."""
+
+    files: int = 0
+    bytes: int = 0
+    came_ns: int = 0
+    oldest_ns: int | None = None
+    whole: bool = True
+
+
+def look(
+    far: Far,
+    carrier: Carrier,
+    place: Callable[[bytes], Location],
+    work: bytes,
+    find_run: Callable[[str], Run | None],
+    now_ns: int,
+    purge: Purge | None = None,
+) -> Survey:
+    """Look at all of it: two listings, and a question or two for each run that may still hold something.
+
+    `place` makes a location of an absolute path there; `find_run` knows the runs of this machine. The site's work folder can be
+    shared by several: of a run that nobody here knows, its own folder at the site tells whether it is over.
+    """
+    listed: list[Entry] = []
+    for folder in _LISTED:
+        if far.stat(work + b"/" + folder) is not None:
+            found_there = carrier.entries(place(work + b"/" + folder))
+            listed += [entry._replace(path=folder + b"/" + entry.path) for entry in found_there]
+    found = count_entries(listed, purge)
+    uses = []
+    for entry in listed:
+        above, _, name = entry.path.rpartition(b"/")
+        run = run_of(name) if above == HELD else None
+        use = read_use(far, work, run, entry.mtime_ns) if run is not None else None
+        if use is not None:
+            uses.append(use)
+    # those too that hold nothing yet: what they are to find may be on its way
+    holding = frozenset(use.run for use in uses if not _is_over(far, work, use, find_run(use.run), now_ns))
+    return Survey(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
+
+
+def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[Name, _Found]:
+    """The entries that a listing of the work folder shows; an image that is being made is none yet; pure."""
+    found: dict[Name, _Found] = {}
+    ready: set[Name] = set()
+    for entry in listed:
+        split = split_path(entry.path)
+        if split is None:
+            continue
+        name, below = split
+        counted = found.setdefault(name, _Found())
+        if below.partition(b"/")[0] == b"ready":
+            ready.add(name)
+        if below.startswith(b".hibali-"):
+            counted.whole = False
+        if entry.kind is Kind.FOLDER:
+            continue
+        counted.files += 1
+        counted.bytes += entry.size if entry.kind is Kind.FILE else 0
+        counted.came_ns = max(counted.came_ns, entry.ctime_ns or entry.mtime_ns)
+        if purge is not None and entry.kind is Kind.FILE:
+            own = time_ns(purge, entry)
+            counted.oldest_ns = own if counted.oldest_ns is None else min(own, counted.oldest_ns)
+    return {
+        name: each for name, each in found.items() if name.kind != IMAGE or (name in ready and each.whole)
+    }
+
+
+def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[str]) -> list[Kept]:
+    """The entries with who used them last and who holds them, the least recently used first; pure."""
+    last: dict[Name, int] = {}
+    held: dict[Name, list[str]] = {}
+    for use in uses:
+        for name in use.names:
+            last[name] = max(last.get(name, 0), use.at_ns)
+            if use.run in holding:
+                held.setdefault(name, []).append(use.run)
+    kept = [
+        Kept(
+            name,
+            each.files,
+            each.bytes,
+            last.get(name) or each.came_ns,
+            each.oldest_ns,
+            tuple(sorted(held.get(name, ()))),
+        )
+        for name, each in found.items()
+    ]
+    return sorted(kept, key=lambda each: (each.used_ns, each.name))
+
+
+def _is_over(far: Far, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
+    """Whether nothing of that run will look at its inputs any more."""
+    if run is not None and run.state.final:
+        return True
+    folder = work + b"/runs/" + use.run.encode("ascii")
+    if far.stat(folder + b"/exit.json") is not None:
+        return True
+    if far.stat(folder) is None:  # which is made before anything is held
+        return now_ns - use.at_ns > _HOUR_NS
+    return (run is None or run.state.ended) and now_ns - use.at_ns > _LONGEST_NS
+
+
+ASIDE = b"evicted"
+_ASIDE_NAME = re.compile(rb"(sha256|origin|image-([a-z][a-z0-9_-]*))-([0-9a-f]{64})-[0-9a-f]{32}")
+
+
+class Fate(StrEnum):
+    """What became of an entry that was to go."""
+
+    EVICTED = "evicted"
+    PLANNED = "planned"
+    HELD = "held"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """One entry and its fate; `because` says in words why it stays."""
+
+    kept: Kept
+    fate: Fate
+    because: str = ""
+
+
+def choose_entries(
+    survey: Survey, *, keep_bytes: int | None = None, keep_seconds: float | None = None
+) -> list[Kept]:
+    """The entries to take out, the least recently used first; pure.
+
+    With `keep_bytes` only until no more than that is left, with `keep_seconds` only what nobody used for so long, else all. What a
+    run holds stays, and counts.
+    """
+    left = sum(each.bytes for each in survey.kept)
+    chosen = []
+    for each in survey.kept:
+        recent = keep_seconds is not None and survey.now_ns - each.used_ns <= keep_seconds * 1e9
+        if each.held_by or recent or (keep_bytes is not None and left <= keep_bytes):
+            continue
+        chosen.append(each)
+        left -= each.bytes
+    return chosen
+
+
+def evict(
+    far: Far,
+    work: bytes,
+    survey: Survey,
+    chosen: Sequence[Kept],
+    tell: Callable[[Evicted], None],
+) -> None:
+    """Take these out, and finish what an eviction before left half-way; `tell` hears of each. `work` is ours alone."""
+    folder = work + b"/" + ASIDE
+    by_name = {each.name: each for each in chosen}
+    if chosen:
+        far.make_folder(folder)
+    for each in chosen:
+        far.move(work + b"/" + each.name.path, folder + b"/" + _aside_name(each.name))
+    aside = [(entry, name) for entry in far.names(folder) if (name := _name_of(entry)) is not None]
+    held = _held_now(far, work, survey) if aside else frozenset()
+    for entry, name in aside:
+        tell(_settle(far, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
+    for name, each in by_name.items():
+        if far.stat(work + b"/" + name.path) is not None:
+            tell(Evicted(each, Fate.FAILED, "it could not be taken out"))
+    for run in survey.superseded:
+        remove_use(far, work, run)
+
+
+def _settle(far: Far, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
+    """What lies aside goes for good, or back where a run came to hold it meanwhile."""
+    try:
+        if kept.name in held:
+            home = work + b"/" + kept.name.path
+            far.make_folder(home.rpartition(b"/")[0])
+            far.move(aside, home)
+            if far.stat(aside) is None:
+                return Evicted(kept, Fate.HELD, "a run came to hold it meanwhile")
+        if kept.name.kind == IMAGE:  # whose folders may be read-only
+            far.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
+        far.remove_tree(aside)
+    except HibaliError as problem:
+        return Evicted(kept, Fate.FAILED, problem.message)
+    return Evicted(kept, Fate.EVICTED)
+
+
+def _held_now(far: Far, work: bytes, survey: Survey) -> frozenset[Name]:
+    """What runs hold at this moment, those included that came after the survey."""
+    over = {use.run for use in survey.uses} - survey.holding
+    runs = (run_of(name) for name in far.names(work + b"/" + HELD))
+    uses = [read_use(far, work, run) for run in runs if run is not None and run not in over]
+    return frozenset(name for use in uses if use is not None for name in use.names)
+
+
+def _aside_name(name: Name) -> bytes:
+    kind = f"{name.kind}-{name.runtime}" if name.runtime else name.kind
+    return f"{kind}-{name.digest}-{secrets.token_hex(16)}".encode("ascii")
+
+
+def _name_of(aside: bytes) -> Name | None:
+    found = _ASIDE_NAME.fullmatch(aside)
+    if found is None:
+        return None
+    digest = found[3].decode("ascii")
+    if found[2] is not None:
+        return Name(IMAGE, digest, found[2].decode("ascii"))
+    return Name(found[1].decode("ascii"), digest)

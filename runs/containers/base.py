@@ -1,0 +1,402 @@
+"""What a container runtime is: how a tool is started in it, as text, and what may be asked of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hibali.errors import AccessError, RefusedError, TryLaterError, UsageError
+from hibali.text import printable
+from registry.command_line import is_safe_variable, needs_consent
+from registry.pipeline import Container as Wanted
+from registry.pipeline import Pipeline
+from transfers.remote.host import Finished
+
+DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that says nothing of it
+
+_MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
+_WITHOUT_EFFECT = frozenset(
+    {"--rm", "-i", "-t", "-it", "-ti", "--interactive", "--tty", "--network=none", "--net=none"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or folder of the site that the tool sees read-only at `target`; both absolute."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be started. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
+
+    `command` is the file with the command line, which the tool sees as `sees_command`; `shell` is its interpreter (sh or
+    bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
+    the file or folder it was converted to, "" without one. `words` is the command as words where the image's own entry
+    point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
+    `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
+    of those that the tool is to see, "" for none.
+    """
+
+    run: str
+    command: str
+    sees_command: str
+    shell: str
+    work: str
+    sees_work: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    binds: tuple[Bind, ...] = ()
+    image: str = ""
+    memory: str = ""
+    words: tuple[str, ...] | None = None
+    entrypoint: tuple[str, ...] = ()
+    image_environment: Mapping[str, str] = field(default_factory=dict)
+    tasks: int = 1
+    gpus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is there: its id (64 hexadecimal digits) and every digest it is known under (`sha256:...`)."""
+
+    id: str
+    digests: tuple[str, ...] = ()
+
+
+class Container(Protocol):
+    """Text and values in, text and values out.
+
+    `isolates` says that the tool runs in an image, and sees of the site what it is given, inputs read-only. Without it inputs are
+    copies; so are they where the runtime cannot bind read-only (`binds_inputs`). Where it `confines`, the tool can write nothing
+    else; where it does not, it has what the user has, so that consent to each pipeline is needed (S11). `place` is the folder in the image below which all binds have to be; "" where they can be
+    anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
+    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead. `gpus` are
+    the kinds that it can show to a tool.
+    """
+
+    name: str
+    isolates: bool
+    confines: bool
+    binds_inputs: bool
+    place: str
+    form: str
+    formats: frozenset[str]
+    flattens: bool
+    gpus: frozenset[str]
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""
+
+    def start(self, task: Task) -> str:
+        """The shell line that becomes the tool: `exec` and words; raises `RefusedError` for a path it cannot be told."""
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """Ask whether the image is at the site; never where it keeps none."""
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """The image of that name, or None where it is not there; raises `UsageError` where the runtime is missing."""
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
+
+        What they make is `result`, whose folder is theirs alone, or something in the runtime's own store.
+        """
+
+
+class KeepsNoImages:
+    """A runtime without a store of its own, which is never asked: an image is a file or folder, or there is none."""
+
+    def image_words(self, name: str) -> tuple[str, ...]:
+        """See Container."""
+        del name
+        return ()
+
+    def read_image(self, finished: Finished, name: str) -> Image | None:
+        """See Container."""
+        del finished, name
+        return None
+
+
+def load_container(word: str) -> Container:
+    """The container runtime a site names; raises `UsageError` for an unknown word."""
+    from hibali.plugins import load
+
+    module = load("runs.containers", word)
+    found: Container = getattr(module, "CONTAINER", module)
+    return found
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise `RefusedError` for a variable that would reach beyond the tool, or is no variable at all (S10)."""
+    for name, value in environment.items():
+        if not is_safe_variable(name):
+            raise RefusedError(
+                "unsafe-variable",
+                f"a pipeline may not set the variable {printable(name)}",
+                about=printable(name),
+                hint="Take it out of `environment-variables` in the descriptor.",
+            )
+        if "\0" in value:
+            raise RefusedError("unsafe-variable", "the value holds a NUL byte", about=name)
+
+
+def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
+    """Why this pipeline runs in this container only with the user's consent; none: it needs no consent (S10, S11).
+
+    Raises `RefusedError` for container options that are not allowed.
+    """
+    reasons = []
+    if not container.confines:
+        how = (
+            f"in {container.name}, which shows it the site's folders"
+            if container.isolates
+            else "without a container"
+        )
+        reasons.append(f"runs {how}: as you, on all your files")
+    options = read_options(pipeline.container, "")[0] if container.isolates else {}
+    names = needs_consent([*(each.name for each in pipeline.environment), *options])
+    if names:
+        listed = ", ".join(dict.fromkeys(names))
+        reasons.append(
+            f"sets {listed}: this changes which programs run, what they load or where they connect"
+        )
+    return reasons
+
+
+def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]:
+    """The variables and the shared memory that a descriptor's `container-opts` ask for (S11).
+
+    Returns the environment and a size such as `64m` ("" where none is asked). `$PWD` as a value is `home`,
+    the tool's work folder. Whatever is not on this short list raises `RefusedError`.
+    """
+    environment: dict[str, str] = {}
+    memory = ""
+    words = [word for text in (wanted.options if wanted else ()) for word in _split(text)]
+    while words:
+        word = words.pop(0)
+        name, separator, value = word.partition("=")
+        if word in _WITHOUT_EFFECT:
+            continue
+        if word in {"-e", "--env"} and words:
+            _take_variable(words.pop(0), environment, home)
+        elif name == "--env" and separator:
+            _take_variable(value, environment, home)
+        elif name == "--shm-size" and _MEMORY.fullmatch(value):
+            memory = value
+        else:
+            raise _refused(word)
+    check_environment(environment)
+    return environment, memory
+
+
+def _take_variable(text: str, environment: dict[str, str], home: str) -> None:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise _refused(f"-e {text}")
+    environment[name] = home if value in {"$PWD", "${PWD}"} else value
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise _refused(text) from None
+
+
+def _refused(word: str) -> RefusedError:
+    return RefusedError(
+        "container-option",
+        f"the descriptor asks for the container option {printable(word)}, which is not allowed",
+        about=printable(word),
+        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
+    )
+
+
+def wrong_kind(container: str, wanted: Wanted) -> UsageError:
+    """The error for an image that a runtime cannot start."""
+    return UsageError(
+        "wrong-image-kind",
+        f"{container} cannot start an image of type {printable(wanted.kind)}",
+        about=printable(wanted.image or wanted.url),
+        hint="Run it at a site whose [container] can, or take a descriptor with a docker image.",
+    )
+
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the node, where the tasks of one job find each other
+_ID = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}")
+_HUBS = {"", "docker.io", "index.docker.io", "registry.hub.docker.com"}
+_ABSENT = (b"no such image", b"image not known")
+_DENIED = b"permission denied"
+
+
+def quoted(words: Iterable[str]) -> str:
+    """The words as a shell reads them back."""
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def mount_word(source: str, target: str, *more: str) -> str:
+    """`--mount=` with one line of CSV (RFC 4180), so that nearly any path can be written.
+
+    Raises `RefusedError` for a path with a carriage return: the readers of this CSV drop it before a newline.
+    """
+    fields = ["type=bind", f"src={source}", f"dst={target}", *more]
+    return "--mount=" + ",".join(_csv(each) for each in fields)
+
+
+def _csv(field: str) -> str:
+    if "\r" in field:
+        raise unsafe_path(field.partition("=")[2], "a carriage return")
+    if any(letter in field for letter in ',"\n'):
+        return '"' + field.replace('"', '""') + '"'
+    return field
+
+
+def unsafe_path(path: str, what: str) -> RefusedError:
+    """The error for a path that cannot be written as this runtime reads mounts."""
+    return RefusedError(
+        "unsafe-name",
+        f"the container runtime of this site cannot be given a path with {what}",
+        about=printable(path),
+        hint="Rename it, or run at a site with another [container].",
+    )
+
+
+# What a launcher tells each task: Slurm, PMI and PMIx, Open MPI and its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH. By name,
+# because SLURM_JWT is a credential.
+_LAUNCHED = (
+    "PMI_[A-Za-z0-9_]*",
+    "PMI2_[A-Za-z0-9_]*",
+    "PMIX_[A-Za-z0-9_]*",
+    "PRTE_[A-Za-z0-9_]*",
+    "OMPI_[A-Za-z0-9_]*",
+    "HYDI_[A-Za-z0-9_]*",
+    "MPI_LOCAL[A-Z]*",
+    "MV2_COMM_[A-Z_]*",
+    *(
+        f"SLURM_{name}"
+        for name in (
+            "PROCID",
+            "LOCALID",
+            "NODEID",
+            "NTASKS",
+            "NPROCS",
+            "NNODES",
+            "JOBID",
+            "JOB_ID",
+            "JOB_NODELIST",
+            "NODELIST",
+            "TASKS_PER_NODE",
+            "STEPID",
+            "STEP_[A-Z_]*",
+        )
+    ),
+)
+# Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
+_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+def handed_on(task: Task, each: str) -> str:
+    """Shell lines that hand on what only the job knows, each variable `$name` with its `$value` by `each`; "" where it is nothing.
+
+    A clean environment (S10) is without them, and then a task would not know which one it is, or which GPUs are its own.
+    """
+    wanted = (*(_LAUNCHED if task.tasks > 1 else ()), *(_GIVEN if task.gpus else ()))
+    if not wanted:
+        return ""
+    names = "\\|".join(wanted)
+    return f"""\
+for name in $(env | sed -n 's/^\\({names}\\)=.*/\\1/p'); do
+  value=$(printenv "$name") || continue
+  {each}
+done
+"""
+
+
+def alone_or_together(task: Task) -> tuple[str, ...]:
+    """For Docker and Podman: one container has a name of its own and no network; those of several tasks share the node's."""
+    if task.tasks == 1:
+        return (f"--name=hibali-{task.run}", "--network=none")
+    return ("--network=host", "--ipc=host")
+
+
+def without_network(options: str) -> str:
+    """Shell lines that leave these options in `$@`, unless the site forbids network namespaces altogether (namespaces(7))."""
+    return f"""\
+set --
+[ "$(cat /proc/sys/user/max_net_namespaces 2>/dev/null)" = 0 ] || set -- {options}
+"""
+
+
+def docker_name(runtime: str, wanted: Wanted | None) -> str:
+    """`image` with its `index` before it, where that is a host; a `docker://` before either is dropped."""
+    if wanted is None:
+        raise UsageError(
+            "no-image",
+            "the pipeline names no container image",
+            hint='Add `container-image` to its descriptor, or run it at a site with [container] name = "bare".',
+        )
+    from_docker = wanted.image.startswith("docker://") or wanted.index.startswith("docker://")
+    if wanted.kind != "docker" and not (wanted.kind == "singularity" and from_docker):
+        raise wrong_kind(runtime, wanted)
+    image = wanted.image.removeprefix("docker://")
+    index = wanted.index.removeprefix("docker://").strip("/")
+    name = image if index in _HUBS else f"{index}/{image}"
+    if not _IMAGE.fullmatch(name):
+        raise UsageError("bad-image", "this is not the name of an image", about=printable(name))
+    return name
+
+
+def read_inspected(runtime: str, finished: Finished) -> Image | None:
+    """What `image inspect` says: its id is what is started, its digests are what a descriptor can name."""
+    check_answered(runtime, finished)
+    if finished.exit_code != 0:
+        if any(words in finished.stderr.lower() for words in _ABSENT):
+            return None
+        if _DENIED in finished.stderr.lower():
+            raise AccessError(
+                "runtime-denied",
+                f"{runtime} cannot be used by this account: {printable(finished.stderr.strip()[-300:])}",
+            )
+        said = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError("runtime-silent", f"{runtime} gave no answer: {said}")
+    try:
+        found = json.loads(finished.stdout)[0]
+        identifier = str(found["Id"]).removeprefix("sha256:")
+        names = [str(found.get("Digest", "")), *(str(each) for each in found.get("RepoDigests") or ())]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise TryLaterError("runtime-silent", f"{runtime} gave an answer that cannot be read") from None
+    if not _ID.fullmatch(identifier):
+        raise TryLaterError("runtime-silent", f"{runtime} gave an image without an id")
+    digests = {digest for name in names for digest in _DIGEST.findall(name)}
+    return Image(identifier, tuple(sorted(digests)))
+
+
+def check_answered(runtime: str, finished: Finished) -> None:
+    """Raise `UsageError` where there is no such program at the site."""
+    if finished.exit_code == 127:
+        raise UsageError(
+            "no-runtime",
+            f"there is no {runtime} at the site",
+            hint="Correct [container] name, PATH of non-interactive logins there, or `prologue`.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The image to start: its id, or where it lies as the file or folder the runtime takes.
+
+    `environment` and `entrypoint` are the image's own, known only where the runtime does not know them by itself.
+    """
+
+    image: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()

@@ -1,0 +1,188 @@
+"""Fast storage: which inputs a job copies to which tier of its node, and what its script does about it; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hibali.config.model import Site, Tier
+from hibali.errors import UsageError
+from runs.containers.base import Container
+from runs.schedulers.base import Scheduler, Warns
+
+if TYPE_CHECKING:
+    from runs.model import Input
+
+
+_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
+# Where a copy cannot come back whole it stays: nobody else has it.
+_BRING_BACK = r"""if [ -d fast/work ] && ! (umask "$mask"; cp -R -P -- fast/work/. work/); then
+echo "hibali: not all that the tool wrote could be brought back; it is at $(uname -n):$(readlink fast/work)" >&2
+return 1
+fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fast:
+    """The tier of each input that is copied, by the input's number, and that of the work folder ("" where it stays)."""
+
+    inputs: Mapping[int, str] = field(default_factory=dict)
+    work: str = ""
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a job has anything to copy."""
+        return bool(self.inputs or self.work)
+
+    @property
+    def used_tiers(self) -> list[str]:
+        """The tiers that are used, by name."""
+        return sorted({*self.inputs.values(), *((self.work,) if self.work else ())})
+
+    def lines(self, scheduler: Scheduler, seconds: int | None) -> tuple[str, ...]:
+        """What asks for the tiers in the head of a job script, and for time to bring back what a tool wrote.
+
+        `seconds` is the job's time limit, None where the site has one of its own.
+        """
+        found = [self.tiers[name].directive for name in self.used_tiers]
+        before = (
+            _LONGEST_BEFORE if seconds is None else max(_SHORTEST_BEFORE, min(_LONGEST_BEFORE, seconds // 10))
+        )
+        more = scheduler.warning_directives(before) if self.work and isinstance(scheduler, Warns) else ()
+        return (*(each for each in found if each is not None), *more)
+
+    def inputs_in(self, folder: str, inputs: Sequence[Input]) -> list[Input]:
+        """The inputs as the tool gets them: those that are copied lie where the job links to."""
+        return [
+            replace(each, in_place=True, source=f"{folder}/fast/{each.number}/{each.name}")
+            if each.number in self.inputs
+            else each
+            for each in inputs
+        ]
+
+    def work_in(self, folder: str) -> str:
+        """Where the tool's work folder is, from outside."""
+        return f"{folder}/fast/work" if self.work else f"{folder}/work"
+
+    def script(self, inputs: Sequence[Input]) -> str:
+        """What the job script reads: functions of quoted words; "" where nothing is copied."""
+        if not self.is_used:
+            return ""
+        places = {name: f"fast_{number}" for number, name in enumerate(self.used_tiers)}
+        lines = [*(f"{place}=\n" for place in places.values()), "fast_in() {\nmkdir fast || return 1\n"]
+        lines += [_open_tier(name, self.tiers[name].path, place) for name, place in places.items()]
+        for each in inputs:
+            tier = self.inputs.get(each.number)
+            if tier is not None:
+                lines.append(_copy_input(each, places[tier]))
+        if self.work:
+            place = places[self.work]
+            lines.append(
+                f'mkdir "${place}/work" && cp -R -P -- work/. "${place}/work/" && ln -s "${place}/work" fast/work'
+                " || return 1\nwork=fast/work\n"
+            )
+        lines += ["return 0\n}\nfast_out() {\n", _BRING_BACK if self.work else ""]
+        lines += [
+            f'[ -z "${place}" ] || {{ chmod -R u+rwX -- "${place}"; rm -rf -- "${place}"; }}\n'
+            for place in places.values()
+        ]
+        return "".join([*lines, "rm -rf -- fast\nreturn 0\n}\n"])
+
+
+NOTHING_FAST = Fast()
+
+
+def check_fast(container: Container) -> None:
+    """Raise `UsageError` where a container sees its inputs only as copies in the run's folder."""
+    if container.isolates and not container.binds_inputs:
+        raise UsageError(
+            "no-fast-storage",
+            f"{container.name} cannot show a tool what lies on fast storage",
+            about=container.name,
+            hint="Leave --fast and --fast-work away, or --no-fast where the site's configuration asks for it.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a command line says: inputs as `INPUT` or `INPUT=TIER`, the tier for the work folder or "", or nothing fast at all."""
+
+    inputs: tuple[str, ...] = ()
+    work: str = ""
+    none: bool = False
+
+
+NO_MARKS = Marks()
+
+
+def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: Marks) -> Fast:
+    """What marks mean at a site, whose own default takes all inputs that come from elsewhere, and the work folder.
+
+    `at_site` says of each input whether it lies there. Raises `UsageError` for an input or a tier that is not there.
+    """
+    if marks.none:
+        return NOTHING_FAST
+    found: dict[int, str] = {}
+    work = marks.work or site.fast
+    if site.fast is not None:
+        found = {each.number: site.fast for each, there in zip(inputs, at_site, strict=True) if not there}
+    for mark in marks.inputs:
+        identifier, _, name = mark.partition("=")
+        numbers = [each.number for each in inputs if each.id == identifier]
+        if not numbers:
+            known = ", ".join(sorted({each.id for each in inputs})) or "none"
+            raise UsageError(
+                "no-such-input",
+                "no file of the answers belongs to an input of this name",
+                about=f"--fast {mark}",
+                hint=f"Inputs with files: {known}.",
+            )
+        found |= dict.fromkeys(numbers, _tier(site, name, f"--fast {mark}"))
+    return Fast(found, _tier(site, work, "--fast-work") if work else "", site.tiers)
+
+
+def marks_of_task(marks: Marks, inputs: Sequence[Input]) -> Marks:
+    """The marks that are about inputs which a task of a sweep has: not every task needs to answer everything."""
+    there = {each.id for each in inputs}
+    return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
+
+
+def _tier(site: Site, name: str, about: str) -> str:
+    """The tier of that name, or the one that goes without saying."""
+    only = next(iter(site.tiers)) if len(site.tiers) == 1 else ""
+    chosen = name or site.fast or only
+    if chosen not in site.tiers:
+        raise UsageError(
+            "no-such-tier",
+            f"{site.name} has no fast storage of that name"
+            if chosen
+            else "it has to be said which fast storage",
+            about=about,
+            hint=f"Tiers of {site.name}: {', '.join(sorted(site.tiers)) or 'none'}; see [sites.{site.name}.tiers].",
+        )
+    return chosen
+
+
+def _open_tier(name: str, path: str, place: str) -> str:
+    """A folder of the run's own there, whose name nobody can guess."""
+    variable, slash, rest = path[1:].partition("/")
+    base = f"${{{variable}:+${variable}{slash}{rest}}}" if path.startswith("$") else path
+    shown = path.replace("$", "")
+    return (
+        f"fast_base={base}\n"
+        'case "$fast_base" in /*) ;; *) fast_base= ;; esac\n'
+        'if ! [ -d "$fast_base" ]; then\n'
+        f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} leads to no folder" >&2\n'
+        "return 1\nfi\n"
+        f'{place}=$(mktemp -d "$fast_base/hibali-${{run%%/*}}-XXXXXXXX") || return 1\n'  # of a task: ID/NUMBER
+    )
+
+
+def _copy_input(each: Input, place: str) -> str:
+    source, name = shlex.quote(each.source), shlex.quote(each.name)
+    target = f'"${place}/{each.number}"'
+    return f"mkdir {target} && cp -R -H -- {source} {target}/{name} && ln -s {target} fast/{each.number} || return 1\n"

@@ -1,0 +1,401 @@
+"""Following runs: one question per site for all of them, and what the answers amount to."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from hibali.config.model import Limits
+from hibali.errors import HibaliError, TryLaterError
+from hibali.events import Listener, Retried, ignore
+from hibali.retry import Intervals, growing_intervals, pause
+from runs.model import Key, Run, State, Sweep, ignore_run
+from runs.poll import ask, explain_all, names_of_task, note_seen, seen_of, update
+from runs.rate_limits import Asking
+from runs.records import folder_of, sweep_of
+from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
+from runs.send import send_waiting
+from runs.status import Seen
+from runs.store import Book
+from runs.submit import find_job, find_submission, remove_proxies
+from runs.sweeps.send import go_on, goes_on
+from transfers.remote.host import Far
+
+_PATIENCE_SECONDS = 20.0  # nobody's end is told later for want of a number
+_UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
+
+
+def note_usage(far: Far, scheduler: Scheduler, book: Book, runs: Iterable[Run]) -> None:
+    """Note what accounting says of those that ended and were not accounted for; raises nothing of the site's.
+
+    Of a job that accounting does not know as ended yet nothing is noted: whoever asks next asks again. Where there is no
+    accounting, that is noted.
+    """
+    asked = [run for run in runs if run.state.final and run.job and not run.accounted]
+    jobs = sorted({job for run in asked for job in _jobs_of(run)})
+    words = scheduler.accounting_words(jobs, "", _since(asked)) if jobs else ()
+    if not words:
+        return
+    with contextlib.suppress(HibaliError):
+        known = scheduler.read_accounting(far.run(words, timeout=_PATIENCE_SECONDS))
+        for run in asked:
+            tasks = dict(pair for job in _jobs_of(run) for pair in _tasks_of(job, known or {}))
+            if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
+                each = {} if run.sweep is None else _each_task(run.sweep, tasks)
+                book.note(run.id, "usage", {**_together(list(tasks.values())), **each})
+
+
+def _since(runs: Sequence[Run]) -> str:
+    return min(run.created for run in runs)[:10]
+
+
+def _jobs_of(run: Run) -> list[str]:
+    """A sweep has one for each of its chunks."""
+    return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
+
+
+def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]:
+    """The job itself, or the tasks of the array that it is: `12` is `12_1`, `12_2`, ..., elsewhere `12[1]` or `12.1`."""
+    begins = tuple(f"{job.replace('[]', '')}{mark}" for mark in "_[.")
+    return [(name, each) for name, each in known.items() if name == job or name.startswith(begins)]
+
+
+def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
+    """What each task used, as its number, seconds and bytes; of one that several jobs had, whoever used most ran it."""
+    found: dict[int, tuple[float | None, int | None]] = {}
+    for number, (chunk, index) in sweep.places().items():
+        told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
+        if told:
+            best = max(told, key=lambda each: each.cpu_seconds or 0.0)
+            found[number] = (best.cpu_seconds, best.memory_bytes)
+    used = [[number, *each] for number, each in found.items() if each != (None, None)]
+    return {"tasks": used} if used else {}
+
+
+def _together(tasks: Sequence[Status]) -> dict[str, float | int | None]:
+    """The time of all, and the memory of the one that took most."""
+    seconds = [task.cpu_seconds for task in tasks if task.cpu_seconds is not None]
+    memory = [task.memory_bytes for task in tasks if task.memory_bytes is not None]
+    return {
+        "cpu_seconds": round(sum(seconds), 3) if seconds else None,
+        "memory_bytes": max(memory, default=None),
+    }
+
+
+GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
+PATIENCE_SECONDS = 3600.0  # a site that does not answer for so long ends the waiting
+_FIRST_SECONDS = 0.5
+# A sweep changes all the time: its pauses grow whatever changes, so that following it for hours is not asking all the time.
+_SWEEP_FIRST_SECONDS = 5.0
+_SWEEP_GROWTH = 1.3
+_SWEEP_BEYOND = 6
+_SWEEP_LONGEST_SECONDS = 100.0
+_NOT_SUBMITTED = "not-submitted"
+
+
+def only_pause(far: Far, seconds: float) -> None:
+    """Nothing is done between two questions."""
+    del far
+    pause(seconds)
+
+
+def wait_for_end(
+    open_far: Callable[[], Far],
+    scheduler: Scheduler,
+    book: Book,
+    run_ids: Sequence[str],
+    *,
+    limits: Limits,
+    grace: float = GRACE_SECONDS,
+    patience: float = PATIENCE_SECONDS,
+    tell: Listener = ignore,
+    changed: Callable[[Run], None] = ignore_run,
+    meanwhile: Callable[[Far, float], None] = only_pause,
+) -> list[Run]:
+    """Follow the runs of one site until all have ended; `changed` is called with each new state.
+
+    What waits for room in the queue is submitted when there is some. A site or scheduler that is silent is asked again,
+    for `patience` seconds; then its error is raised. Between two questions `meanwhile` passes so many seconds, or fewer, with
+    the site at hand; with 0 it is called when all have ended.
+    """
+    watch = _Watch(scheduler, book, grace, changed, limits, tell)
+    intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
+    far: Far | None = None
+    silent = 0.0
+    try:
+        while True:
+            try:
+                far = far or open_far()
+                waiting = watch.look(far, [book.load(each) for each in run_ids], intervals)
+                if waiting is None:
+                    note_usage(far, scheduler, book, [book.load(each) for each in run_ids])
+                meanwhile(far, waiting or 0.0)
+                silent = 0.0
+                if waiting is None:
+                    return [book.load(each) for each in run_ids]
+            except TryLaterError as problem:
+                if silent >= patience or problem.code == _NOT_SUBMITTED:
+                    raise
+                if far is not None:
+                    far.close()
+                    far = None
+                waiting = intervals.next_pause()
+                silent += waiting
+                tell(Retried(problem.about, 1, waiting, problem.message))
+                pause(waiting)
+    finally:
+        if far is not None:
+            far.close()
+
+
+def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
+    """The pauses between two questions: up to `poll_seconds`; with a sweep among the runs beyond that, but never so long that the
+    end of a task is not known within two minutes.
+    """
+    if all(run.sweep is None for run in runs):
+        return growing_intervals(_FIRST_SECONDS, poll_seconds)
+    longest = max(poll_seconds, min(_SWEEP_LONGEST_SECONDS, _SWEEP_BEYOND * poll_seconds))
+    return growing_intervals(min(_SWEEP_FIRST_SECONDS, poll_seconds), longest, _SWEEP_GROWTH)
+
+
+class _Watch:
+    """What has to be remembered between two looks: since when a run or task seems lost, and which runs are over."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        book: Book,
+        grace: float,
+        changed: Callable[[Run], None],
+        limits: Limits,
+        tell: Listener,
+    ) -> None:
+        self._scheduler = scheduler
+        self._book = book
+        self._grace = grace
+        self._changed = changed
+        self._limits = limits
+        self._tell = tell
+        self._waited: dict[str, float] = {}
+        self._doubts: dict[Key, float] = {}
+        self._over: set[str] = set()
+        self._last: dict[str, Run] = {}
+        self._looked = False
+
+    def look(self, far: Far, runs: Sequence[Run], intervals: Intervals) -> float | None:
+        """Look once; the pause until the next look, None when all are over."""
+        runs = [self._find(far, run) for run in runs]
+        open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
+        step = intervals.next_pause()
+        moved = False
+        if open_runs:
+            asking = Asking(open_runs[0].site, self._scheduler.name)
+            if self._looked and asking.seconds_ago() < step / 2:
+                moved = self._read(open_runs)  # somebody else has asked for all
+            else:
+                moved = self._ask(far, asking, open_runs, step)
+                asking.note()
+            for run in open_runs:
+                now = self._book.load(run.id)
+                if now.waits or goes_on(now):
+                    moved = self._send(far, now) or moved
+        runs = [self._book.load(run.id) for run in runs]
+        self._last = {run.id: run for run in runs}
+        if all(run.state.final or run.id in self._over for run in runs):
+            return None
+        if moved and all(run.sweep is None for run in runs):
+            intervals.restart()
+        return min(step, 2.0) if self._waited else step
+
+    def _find(self, far: Far, run: Run) -> Run:
+        """The run, with its job where somebody submitted it and died before he could note that.
+
+        Raises `TryLaterError` for one that only its own line can go on with.
+        """
+        if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
+            return run
+        if not run.submitting:
+            raise _not_submitted(run)
+        found = find_submission(far, self._scheduler, run.id, run.folder, run.created[:10])
+        if isinstance(found, Unclear):
+            raise _unclear(run, found)
+        if isinstance(found, NotSubmitted):
+            raise _not_submitted(run)
+        return self._book.note(run.id, "submitted", {"job": found.job})
+
+    def _ask(self, far: Far, asking: Asking, open_runs: Sequence[Run], step: float) -> bool:
+        """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
+        asked = [run for run in open_runs if run.job]
+        others = asking.others(self._book, {run.id for run in open_runs})
+        seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
+        look = partial(update, far, self._scheduler, self._book)
+        seen |= explain_all([*asked, *others], seen, far, self._book, look)
+        remove_proxies(far, [*asked, *others], seen)
+        self._looked = True
+        for run in others:
+            # whether they are LOST is for those to say who wait for them
+            sure = {
+                number: found
+                for number, found in seen_of(run, seen).items()
+                if found.state is not State.LOST or found.record is not None
+            }
+            if sure:
+                note_seen(self._book, run, sure)
+        moved = False
+        for run in open_runs:
+            if run.sweep is not None:
+                self._take_sweep(far, run, seen_of(run, seen), step)
+            elif run.job:
+                moved = self._take_run(far, run, seen[run.id, 0], step) or moved
+        return moved
+
+    def _read(self, open_runs: Sequence[Run]) -> bool:
+        """Take what another process noted; whether a run is in another state now."""
+        moved = False
+        for run in open_runs:
+            before = self._last.get(run.id)
+            if before is not None and before != run:
+                self._changed(run)
+                moved = moved or before.state is not run.state
+            if run.state.ended:
+                self._over.add(run.id)
+        return moved
+
+    def _send(self, far: Far, run: Run) -> bool:
+        """Submit what waits for room, if there is some by now; whether a single run was."""
+        if run.waits:
+            after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+            if after.state is not run.state:
+                self._changed(after)
+            return after.state is not run.state
+        go_on(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+        return False
+
+    def _take_run(self, far: Far, run: Run, found: Seen, step: float) -> bool:
+        """Note what was seen of a run; whether its state is another one now."""
+        if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
+            return False
+        after = note_seen(self._book, run, {0: found})
+        if after.state is not run.state:
+            self._changed(after)
+        if after.state.ended:
+            self._over.add(run.id)
+        return after.state is not run.state
+
+    def _may_turn_up(self, far: Far, run: Run, step: float) -> bool:
+        """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
+        job = find_job(far, run.folder)
+        if job is not None and job != run.job:
+            self._book.note(run.id, "submitted", {"job": job})
+            return True
+        waited = self._waited.get(run.id, 0.0)
+        self._waited[run.id] = waited + min(step, 2.0)
+        return waited < self._grace
+
+    def _take_sweep(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> None:
+        """Note what was seen of the tasks."""
+        doubtful = self._doubtful(far, run, found, step)
+        after = note_seen(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
+        if after is not run:
+            self._changed(after)
+        if after.state.ended:
+            self._over.add(run.id)
+
+    def _doubtful(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> set[int]:
+        """The tasks that seem lost, and may yet turn up: their record may be late, or another job of the chunk has their turn."""
+        sweep = sweep_of(run)
+        lost = {
+            number
+            for number, each in found.items()
+            if each.state is State.LOST and each.record is None and not sweep.tasks[number].state.ended
+        }
+        for number in found.keys() - lost:
+            self._doubts.pop((run.id, number), None)
+        young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < self._grace}
+        for number in lost:
+            self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + step
+        return young | self._run_by_others(far, run, sorted(lost - young))
+
+    def _run_by_others(self, far: Far, run: Run, numbers: Sequence[int]) -> set[int]:
+        """Of these tasks, those that a job has begun which we did not know."""
+        places = sweep_of(run).places()
+        contents = far.get_all([folder_of(run, number) + b"/started/job" for number in numbers], maximum=256)
+        found = set()
+        for number, content in zip(numbers, contents, strict=True):
+            chunk = places[number][0]
+            job = check_job_id((content or b"").decode("ascii", "replace").strip())
+            if job is not None and job not in chunk.jobs:
+                self._book.note(run.id, "chunk", {"chunk": chunk.number, "job": job})
+                found.add(number)
+        return found
+
+
+def _unclear(run: Run, found: Unclear) -> TryLaterError:
+    return TryLaterError(
+        "submission-unclear",
+        f"it is not known yet whether the scheduler took the job: {found.reason}",
+        about=run.id,
+        hint="Its `hibali run` line, typed again, finds out.",
+    )
+
+
+def _not_submitted(run: Run) -> TryLaterError:
+    return TryLaterError(
+        _NOT_SUBMITTED,
+        "this run was never submitted: what launched it ended before",
+        about=run.id,
+        hint="Type its `hibali run` line again; it goes on from there.",
+        transient=False,
+    )
+
+
+Follow = Callable[[], object]
+
+
+class Watching:
+    """Runs that are followed in the background, and how they are now.
+
+    Whoever else notes something of them in the ledger (a `runs wait` in another window) is seen, too.
+    """
+
+    def __init__(self, book: Book, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
+        """Start all of `follow`, each of which returns when the runs of one site are over."""
+        self._book = book
+        self._lengths = dict.fromkeys(run_ids, -1)
+        self._problems: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(each,), name="follow", daemon=True) for each in follow
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, follow: Follow) -> None:
+        try:
+            follow()
+        except BaseException as problem:  # noqa: BLE001  # raised again where somebody hears of it
+            self._problems.append(problem)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is followed any more."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def problems(self) -> list[HibaliError]:
+        """Why some are not followed any more before they are over; raises what is no error of ours."""
+        for problem in list(self._problems):
+            if not isinstance(problem, HibaliError):
+                raise problem
+        return [problem for problem in self._problems if isinstance(problem, HibaliError)]
+
+    def changed(self) -> list[Run]:
+        """The runs of which something was noted since the last call, at first all of them."""
+        found = []
+        for run_id, before in self._lengths.items():
+            length = self._book.length(run_id)
+            if length != before:
+                self._lengths[run_id] = length
+                found.append(self._book.load(run_id))
+        return found

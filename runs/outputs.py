@@ -1,0 +1,291 @@
+"""What a run left, looked at and hashed where it lies: only names and digests travel."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hibali.config.model import Site
+from hibali.errors import IncompleteError, NotFoundError
+from hibali.events import Failed
+from hibali.locations import Location
+from hibali.text import printable
+from runs.collect import choose_outputs, work_of
+from runs.model import Output, Run
+from runs.store import Book, Named, find_output
+from transfers.entry import Entry, Kind
+from transfers.journal import DigestBook, moved_by
+from transfers.stores.base import Problem, Store
+from transfers.stores.open_store import open_store
+
+_WORK = b"work/"
+_SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little differently
+
+
+@dataclass(slots=True)
+class Standing:
+    """What stands of outputs in a run's work folder: files and folders by their paths there, and what is wrong (S12).
+
+    `changed` are the files and folders that are not as the run left them; `digests` is of the files, if they were hashed.
+    """
+
+    files: dict[bytes, Entry] = field(default_factory=dict)
+    folders: dict[bytes, Entry] = field(default_factory=dict)
+    problems: list[Failed] = field(default_factory=list)
+    changed: list[bytes] = field(default_factory=list)
+    digests: dict[bytes, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file or folder by what it holds: `digest` of the file, or of the tree; `files` as in `runs.inputs.Identity`."""
+
+    digest: str
+    files: dict[bytes, str]
+
+    @property
+    def text(self) -> str:
+        """The same for the same content wherever it lies (`runs.inputs.identify_local`)."""
+        return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
+
+
+def work_location(run: Run, site: Site) -> Location:
+    """The work folder of a run at its site."""
+    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
+    return Location(site, folder, f"{site.name}:{folder}")
+
+
+def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> Standing:
+    """List these outputs of a run that has ended, and hash them unless an earlier call did and nothing changed.
+
+    Raises `NotFoundError` where the run's folder is gone, and the errors of reaching its site.
+    """
+    folder = run.folder.decode("utf-8", "surrogateescape")
+    with contextlib.closing(open_store(Location(site, folder, f"{site.name}:{folder}"))) as store:
+        record = store.stat(b"exit.json")
+        if record is None:
+            raise NotFoundError(
+                "outputs-gone",
+                "what the run left is not at its site any more",
+                about=f"{site.name}:{printable(run.folder)}",
+                hint="Run it again.",
+            )
+        standing = Standing()
+        chosen = choose_outputs(outputs, _noting(store.list(), standing))
+        standing.problems = chosen.problems
+        standing.files = {path: standing.files[path] for path in chosen.files}
+        # the job wrote its record last, by the clock of the filesystem that holds the outputs too
+        ended = _moment(record) + _SLACK_NS
+        holding = _holding(outputs, chosen.folders, standing.folders)
+        looked_at = [*standing.files.values(), *(standing.folders[path] for path in holding)]
+        standing.changed = [entry.path for entry in looked_at if _moment(entry) > ended]
+        if hashed:
+            _hash(store, ("run", run.id), standing, _WORK)
+        return standing
+
+
+def _noting(entries: Iterable[Entry], standing: Standing) -> Iterator[Entry]:
+    """What is in the work folder, by its path there."""
+    for entry in entries:
+        if entry.path + b"/" == _WORK:
+            standing.folders[b""] = entry._replace(path=b"")
+        if not entry.path.startswith(_WORK):
+            continue
+        below = entry._replace(path=entry.path[len(_WORK) :])
+        if below.kind is Kind.FILE:
+            standing.files[below.path] = below
+        elif below.kind is Kind.FOLDER:
+            standing.folders[below.path] = below
+        yield below
+
+
+def _holding(outputs: Sequence[Output], chosen: Sequence[bytes], folders: Iterable[bytes]) -> list[bytes]:
+    """The folders from which nothing of the outputs can be taken away unseen: those of outputs, and those where patterns match."""
+    depths = {each.path.count("/") for each in outputs if each.is_pattern}
+    around = [path for path in folders if (path.count(b"/") + 1 if path else 0) in depths]
+    return list(dict.fromkeys([*chosen, *around]))
+
+
+def _moment(entry: Entry) -> int:
+    """The last change of content or name; what a tool sets as a file's time says nothing, where more is told."""
+    return entry.ctime_ns or entry.mtime_ns
+
+
+def _hash(store: Store, about: Sequence[str | None], standing: Standing, below: bytes = b"") -> None:
+    """Hash what was listed `below` a store's root; `about` names what the digests are kept of."""
+    with contextlib.closing(DigestBook("contents", list(about), keep=True)) as book:
+        unknown = []
+        for path, entry in standing.files.items():
+            known = book.find([entry])
+            if known is None:
+                unknown.append(entry._replace(path=below + path))
+            else:
+                standing.digests[path] = known
+        for entry, digest, problem in store.digest(unknown):
+            path = entry.path[len(below) :]
+            if digest is None:
+                reason = problem or Problem("unreadable", "no digest came")
+                standing.problems.append(Failed(path, reason.code, reason.message))
+            else:
+                book.add([standing.files[path]], digest)
+                standing.digests[path] = digest
+
+
+def content_of_place(place: Location) -> Content | None:
+    """A file or folder at a site with a filesystem, hashed there unless it was and has not changed since.
+
+    None where it holds symlinks or special files: nobody could say whether another one is the same. Raises `NotFoundError`, and the
+    errors of reaching the site.
+    """
+    with contextlib.closing(open_store(place)) as store:
+        found = store.stat()
+        if found is not None and found.kind is Kind.FOLDER:
+            standing = Standing()
+            for entry in store.list():
+                if entry.kind not in {Kind.FILE, Kind.FOLDER}:
+                    return None
+                (standing.files if entry.kind is Kind.FILE else standing.folders)[entry.path] = entry
+            return _content(store, place, standing, b"")
+    with contextlib.closing(open_store(place.parent)) as store:
+        found = store.stat(place.name)
+        if found is None:
+            raise NotFoundError("no-such-input", "there is no such input at the site", about=place.text)
+        return _content(store, place, Standing({place.name: found}), place.name)
+
+
+def _content(store: Store, place: Location, standing: Standing, path: bytes) -> Content | None:
+    if any(each.kind is not Kind.FILE for each in standing.files.values()):
+        return None
+    where = store.where.decode("utf-8", "surrogateescape")
+    _hash(store, ("place", place.site.name, where), standing)
+    return None if standing.problems else content_at(path, standing)
+
+
+def find_content(run: Run, site: Site, named: Named) -> Content | None:
+    """What an input's identity names, hashed at the site of the run; None where it is not as the run left it.
+
+    Raises what `look_at` does, and `NotFoundError` for an output that the run never declared.
+    """
+    output = find_output(run, named.reference)
+    standing = look_at(run, site, [output], hashed=True)
+    if standing.problems or standing.changed:
+        return None
+    paths = matched_paths(output, standing)
+    wanted = [path for path in paths if not named.path or printable(path) == named.path]
+    return content_at(wanted[0], standing) if len(wanted) == 1 else None
+
+
+def require_whole(standing: Standing, about: str) -> None:
+    """Raise `IncompleteError` for what is missing, no regular file, or could not be read."""
+    if standing.problems:
+        first = standing.problems[0]
+        more = f" (and {len(standing.problems) - 1} more)" if len(standing.problems) > 1 else ""
+        raise IncompleteError(
+            first.code, f"{printable(first.path) or '.'}: {first.message}{more}", about=about
+        )
+
+
+def matched_paths(output: Output, standing: Standing) -> list[bytes]:
+    """What an output stands for: its one path, or each that a pattern takes, in the order of their bytes; pure."""
+    path = output.path.encode("utf-8", "surrogateescape")
+    if not output.is_pattern:
+        return [b"" if path == b"." else path]
+    depth = path.count(b"/") + 1
+    tops = {b"/".join(each.split(b"/")[:depth]) for each in standing.files} | standing.folders.keys()
+    entries = [Entry(top, Kind.FILE) for top in sorted(tops) if top.count(b"/") + 1 == depth]
+    return choose_outputs([output], entries).files
+
+
+def content_at(path: bytes, standing: Standing) -> Content:
+    """The content of one file or folder among what was hashed; pure."""
+    if path in standing.digests:
+        return Content(standing.digests[path], {b"": standing.digests[path]})
+    below = path + b"/" if path else b""
+    files = {each[len(below) :]: d for each, d in standing.digests.items() if each.startswith(below)}
+    folders = {each[len(below) :] for each in standing.folders if each.startswith(below) and each != path}
+    return Content(tree_digest(files, folders), files)
+
+
+def size_at(path: bytes, standing: Standing) -> int:
+    """The bytes of one file or folder among what was listed; pure."""
+    below = path + b"/" if path else b""
+    return sum(each.size for name, each in standing.files.items() if name == path or name.startswith(below))
+
+
+def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
+    """The digest of a folder of regular files: the same as `runs.inputs.identify_local` finds for an equal one here."""
+    what = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
+    whole = hashlib.sha256()
+    for path in sorted(what, key=lambda each: each.split(b"/")):
+        whole.update(b"%d:%b%b\n" % (len(path), path, what[path]))
+    return whole.hexdigest()
+
+
+@dataclass(slots=True)
+class Left:
+    """sha256 and size by path, relative to the work folder, and what is wrong with the rest (S12)."""
+
+    files: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    problems: list[Failed] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Of all files together."""
+        return sum(size for _, size in self.files.values())
+
+    @property
+    def digests(self) -> dict[bytes, str]:
+        """The sha256 of each file alone."""
+        return {path: digest for path, (digest, _) in self.files.items()}
+
+
+def recorded_outputs(run: Run, book: Book) -> Left | None:
+    """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
+    for record in reversed(book.records(run.id)):
+        if record.get("kind") != "collected":
+            continue
+        moved = moved_by(str(record.get("receipt")))
+        if moved is not None:
+            entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
+            chosen = choose_outputs(run.outputs, entries)
+            files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
+            return Left(files, chosen.problems)
+    return None
+
+
+def hash_outputs(run: Run, site: Site) -> Left:
+    """List the work folder and hash every output there, now. Raises `NotFoundError` where the folder is gone."""
+    store = open_store(work_of(run, site))
+    try:
+        if store.stat() is None:
+            raise NotFoundError(
+                "outputs-gone",
+                "the run's folder is not at the site any more, and no record says what it held",
+                about=f"{site.name}:{printable(run.folder)}",
+                hint="Run it again, and bundle that run.",
+            )
+        return _hash_at_site(run, store)
+    finally:
+        store.close()
+
+
+def _hash_at_site(run: Run, store: Store) -> Left:
+    listed: dict[bytes, Entry] = {}
+    chosen = choose_outputs(run.outputs, _noting_recorded(store.list(), listed))
+    left = Left(problems=chosen.problems)
+    for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
+        if digest is None:
+            code, message = (problem.code, problem.message) if problem else ("unreadable", "no digest came")
+            left.problems.append(Failed(entry.path, code, message))
+        else:
+            left.files[entry.path] = (digest, entry.size)
+    return left
+
+
+def _noting_recorded(entries: Iterable[Entry], listed: dict[bytes, Entry]) -> Iterator[Entry]:
+    for entry in entries:
+        if entry.kind is Kind.FILE:
+            listed[entry.path] = entry
+        yield entry

@@ -1,1 +1,0 @@
-"""Whether all is well: schedules, data, sites and runs on one page, for somebody who has ten seconds."""

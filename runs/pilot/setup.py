@@ -1,0 +1,336 @@
+"""Whether a pilot can work at a site: a Python there that can load HyperQueue, found before anything is sent, and tried once it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hibali.config.model import Site, local_site
+from hibali.documents import canonical_json
+from hibali.errors import RefusedError, UsageError
+from hibali.events import Listener, Noted
+from hibali.locations import Location
+from hibali.text import as_bytes, as_text, printable
+from runs.fast_storage import Marks
+from runs.inputs import Identity, identify_local
+from runs.model import Pilot, Run
+from runs.prepare import Prepared
+from runs.records import sweep_of
+from runs.resources import Asked
+from runs.script import TURN, script_head
+from runs.stage import Cache
+from runs.store import Book
+from transfers.remote.host import Far, SmallFile
+
+if TYPE_CHECKING:
+    from runs.request import Request
+
+
+VERSION = "0.27.0"
+MACHINE, LIBC = "x86_64", (2, 28)  # as its wheel says: manylinux_2_28_x86_64
+PYTHON = (3, 9)  # abi3 from 3.9 on
+# hyperqueue/hyperqueue.abi3.so, by the RECORD of hyperqueue-0.27.0-cp39-abi3-manylinux_2_28_x86_64.whl
+SHA256 = "9bc593684ddd3ca7192d05585c85fc55c8f5588ca29a61d6effa374d3dd4065b"
+
+
+def find_library() -> tuple[Path, Identity]:
+    """The file and what it is. Raises `UsageError` where it is not installed, `RefusedError` where it is another one.
+
+    The package is not imported: what it runs on here does not matter, only at the site.
+    """
+    spec = find_spec("hyperqueue")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    path = next((found for each in folders if (found := Path(each, "hyperqueue.abi3.so")).is_file()), None)
+    if path is None:
+        raise UsageError(
+            "no-hyperqueue",
+            "a pilot needs HyperQueue, which is not installed here",
+            about="--pilot",
+            hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays need nothing.",
+        )
+    identity = identify_local(path)
+    if identity.digest != SHA256:
+        raise RefusedError(
+            "other-hyperqueue",
+            f"this is not the HyperQueue {VERSION} that hibali knows: its sha256 is {identity.digest}",
+            about=os.fspath(path),
+            hint=f"pip install --force-reinstall hyperqueue=={VERSION}",
+        )
+    return path, identity
+
+
+# A job that was put back into the queue goes on; another job of the same chunk has no turn.
+_ALLOCATION = r"""
+mask=$(umask)
+umask 077
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
+  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
+esac
+case "$PWD" in
+  */"$run/chunks/$chunk") ;;
+  *) echo "hibali: this is not the folder of allocation $chunk of run $run: $PWD" >&2; exit 75 ;;
+esac
+job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
+if mkdir started 2>/dev/null; then
+  printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
+else
+  first=
+  read -r first <started/job
+  if [ -z "$job" ] || [ "$job" != "$first" ]; then
+    echo "hibali: allocation $chunk of run $run was started before, by job $first; this job does nothing" >&2
+    exit 75
+  fi
+  printf '%s\n' "$job" >>again
+fi
+IFS= read -r python <../../pilot/python || exit 75
+exec "$python" -I ../../pilot/program.py "$job" "$mask"
+"""
+# HyperQueue starts this in the folder of the task, with its number. It tells the pilot when it begins and when it is over,
+# through a pipe that it opens for reading, too: with nobody there at the other end it would wait for ever. What HyperQueue tells its tasks,
+# a key among it, is not for tools. Nothing begins any more where the allocation is to end, or another one has the turn.
+_TASK = r"""
+mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
+unset HIBALI_MASK HIBALI_JOB HIBALI_HOST HIBALI_TOLD
+unset HQ HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_INSTANCE_ID HQ_JOB_ID HQ_PIN HQ_RESOURCE_REQUEST_cpus HQ_RESOURCE_VALUES_cpus HQ_SERVER_DIR HQ_SUBMIT_DIR HQ_TASK_DIR HQ_TASK_ID
+umask 077
+case "$task" in ''|*[!0-9]*) exit 75 ;; esac
+case "$PWD" in */"$run/tasks/$task") ;; *) exit 75 ;; esac
+[ ! -e "../../chunks/$chunk/stop" ] && [ ! -e "../../chunks/$((chunk+1))" ] || exit 0
+trap 'printf "e %s\n" "$task" 1<>"$told"; exit 0' EXIT
+printf 'b %s %s\n' "$task" "$$" 1<>"$told"
+run=$run/$task
+runs=../../..
+wish=../../cancel
+"""
+
+
+def allocation_script(run: str, chunk: int, directives: Sequence[str]) -> str:
+    """The script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
+    return f"{script_head(run, directives)}chunk={chunk:d}{_ALLOCATION}"
+
+
+def task_script(run: str, chunk: int) -> str:
+    """The script of each task of a chunk; see `runs.script.array_script`."""
+    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TURN}"
+
+
+# One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
+_LOOK = r"""
+for each; do
+  command -v "$each" >/dev/null 2>&1 || continue
+  "$each" -I -S -c '
+import json, platform, sys
+free = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) is False
+print(json.dumps([sys.executable, sys.version_info[:2], sys.platform, platform.machine(), platform.libc_ver(), free]))
+' </dev/null 2>/dev/null
+done
+exit 0
+"""
+_NAMES = ("python3", *(f"python3.{minor}" for minor in range(20, PYTHON[1] - 1, -1)))
+_HINT = (
+    "Leave out --pilot: job arrays need nothing there. Or name a Python that fits as `python` of the site."
+)
+
+
+def program() -> bytes:
+    """What runs at the site, in each allocation."""
+    return resources.files("runs.pilot").joinpath("program.py").read_bytes()
+
+
+def find_python(far: Far, site: Site) -> str:
+    """The first Python of the site that can load the library, by its path. Raises `RefusedError` where there is none."""
+    first = site.ssh.python if site.ssh else "python3"
+    names = dict.fromkeys((first, *_NAMES))
+    finished = far.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
+    seen: list[str] = []
+    for line in finished.stdout.splitlines():
+        found = _read(line)
+        if found is None:
+            continue
+        path, lacking = found
+        if not lacking:
+            return path
+        seen.append(f"{printable(path.encode('utf-8', 'replace'))} {lacking}")
+    because = "; ".join(seen) or "none answered"
+    raise RefusedError(
+        "no-pilot-there",
+        f"a pilot needs Python {'.'.join(map(str, PYTHON))} or later on Linux {MACHINE} with glibc {'.'.join(map(str, LIBC))}: {because}",
+        about=site.name,
+        hint=_HINT,
+    )
+
+
+def _read(line: bytes) -> tuple[str, str] | None:
+    """The path of a Python, and what is wrong with it, "" for nothing; None for a line that says nothing of one."""
+    try:
+        path, version, system, machine, libc, free = json.loads(line)
+        number = (int(version[0]), int(version[1]))
+        known = tuple(int(part) for part in str(libc[1]).split(".")[:2])
+    except (ValueError, TypeError, LookupError):
+        return None
+    if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
+        return None
+    if number < PYTHON:
+        return path, f"is {number[0]}.{number[1]}"
+    if (system, machine) != ("linux", MACHINE):
+        return path, f"runs on {printable(f'{system} {machine}')}"
+    if libc[0] != "glibc" or known < LIBC:
+        return path, f"has {printable(f'{libc[0]} {libc[1]}')}"
+    return path, "has no global lock" if free else ""
+
+
+def stage_library(far: Far, site: Site, cache: Cache, python: str) -> str:
+    """Where the library lies at the site when this returns, loaded there once. Raises `UsageError` where it cannot be."""
+    path, identity = find_library()
+    text = as_text(os.fsencode(path.absolute()))
+    place = Location(local_site(), text, text, typed_local=True)
+    staged = as_text(cache.bring_patiently(identity, place))
+    finished = far.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
+    said: Any = None
+    if finished.exit_code == 0:
+        try:
+            said = json.loads(finished.stdout)
+        except ValueError:
+            said = None
+    if not isinstance(said, dict) or said.get("hyperqueue") != f"v{VERSION}":
+        because = printable((finished.stderr or finished.stdout).strip()[-500:])
+        raise UsageError(
+            "no-pilot-there",
+            f"HyperQueue cannot be loaded by {python}: {because or finished.exit_code}",
+            about=site.name,
+            hint=_HINT,
+        )
+    return staged
+
+
+def program_files(folder: bytes, pilot: Pilot) -> list[SmallFile]:
+    """The program and what it is told, of a run in this folder."""
+    plan = {"library": pilot.library, "sha256": SHA256, "cores": pilot.cores, "asked": pilot.asked}
+    below = folder + b"/pilot/"
+    return [
+        SmallFile(below + b"program.py", program()),
+        SmallFile(below + b"plan.json", canonical_json(plan)),
+        SmallFile(below + b"python", as_bytes(pilot.python) + b"\n"),
+    ]
+
+
+def allocation_texts(run: str, chunk: int, tasks: Iterable[int], pilot: Pilot) -> dict[str, str]:
+    """The files of an allocation, by name in its folder."""
+    return {
+        "task.sh": task_script(run, chunk),
+        "tasks": "".join(f"{number:d}\n" for number in tasks),
+        "job.sh": allocation_script(run, chunk, pilot.directives),
+    }
+
+
+def put_allocation(far: Far, folder: bytes, texts: dict[str, str]) -> None:
+    """Lay them ready, before anything is submitted."""
+    files = [
+        SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
+        for name, text in texts.items()
+    ]
+    far.put_all(files, [folder])
+
+
+def pristine(prepared: Prepared) -> bytes | None:
+    """What is in the folders of a task that its tool can write to, before it begins; None for nothing."""
+    folder = as_bytes(prepared.folder) + b"/"
+    files = {
+        folder + b"work/" + as_bytes(path): as_bytes(content)
+        for path, content in prepared.configuration_files.items()
+    }
+    command = as_bytes(prepared.command_path)
+    if command.startswith(folder + b"inputs/"):
+        files[command] = as_bytes(prepared.command)
+    copies = {as_bytes(each.target): as_bytes(each.source) for each in prepared.copies}
+    if not files and not copies:
+        return None
+    return canonical_json(
+        {
+            "files": [[_text(path.removeprefix(folder)), _text(content)] for path, content in files.items()],
+            "copies": [
+                [_text(source), _text(target.removeprefix(folder))] for target, source in copies.items()
+            ],
+        }
+    )
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+def check_wishes(asked: Asked) -> int:
+    """The cores of each task, in an allocation that asks for this; pure.
+
+    What a sweep's job asks for is the allocation's then, and the author's suggestion for the tool is each task's. Raises
+    `UsageError` for what cannot be shared among tasks.
+    """
+    wished = asked.resources
+    shared = {"nodes": wished.nodes or 1, "MPI tasks": wished.tasks or 1}
+    for what, count in shared.items():
+        if count > 1:
+            raise UsageError(
+                "not-in-a-pilot",
+                f"the tasks of a pilot share one node, and the job asks for {count} {what}",
+                about="--pilot",
+                hint="Leave out --pilot: job arrays give each task its own.",
+            )
+    if wished.gpus:
+        raise UsageError(
+            "not-in-a-pilot",
+            f"nobody would share the {wished.gpus} GPUs out among the tasks of a pilot",
+            about="--pilot",
+            hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
+        )
+    each = asked.suggested.cores or 1
+    return each if wished.cores is None else min(each, wished.cores)
+
+
+def by_pilot(request: Request, allocations: int) -> Request:
+    """The request of a sweep whose tasks share so many allocations at most, with nothing on fast storage; pure.
+
+    Raises `UsageError` for what cannot be shared among tasks.
+    """
+    check_wishes(request.ask())
+    if request.marks.inputs or request.marks.work:
+        raise UsageError(
+            "not-in-a-pilot",
+            "the tasks of a pilot share their node's fast storage, and nobody would share it out",
+            about="--pilot, --fast",
+            hint="Leave out --fast, or --pilot.",
+        )
+    return replace(request, allocations=allocations, marks=Marks(none=True))
+
+
+def prepare_pilot(request: Request, far: Far) -> Pilot:
+    """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
+    asked = request.ask()
+    cores = check_wishes(asked)
+    find_library()
+    python = find_python(far, request.site)
+    return Pilot(python, cores, asked.resources.cores, request.allocations)
+
+
+def settle_pilot(book: Book, run: Run, pilot: Pilot | None, tell: Listener, *, wanted: bool) -> Run:
+    """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
+
+    How the tasks go is no part of a run's key, as what their jobs ask for is not.
+    """
+    sweep = sweep_of(run)
+    if sweep.chunks:
+        if (sweep.pilot is not None) is not wanted:
+            before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
+            tell(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
+        return run
+    if sweep.pilot == pilot:
+        return run
+    return book.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})

@@ -1,0 +1,456 @@
+"""What is known now of runs and tasks at one site: one question to the scheduler, and their exit records read together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from hibali.documents import read_json
+from hibali.errors import HibaliError, NotFoundError
+from hibali.text import printable, write_ranges
+from runs.model import Key, Run, State, Sweep, task_word
+from runs.rate_limits import courteous
+from runs.records import chunk_folder, folder_of, one_task, sweep_of
+from runs.schedulers.base import GONE, Phase, Scheduler, Status
+from runs.script import EXIT_NOT_RUN
+from runs.status import ASKED, ExitRecord, Seen, judge, read_exit_record
+from runs.store import Book, Queued, holder_of
+from runs.submit import find_job, remove_proxies
+from transfers.remote.host import Far
+
+_ENDED, _OVER, _BROKEN = (
+    "ended",
+    "over",
+    "killed",
+)  # in place of the scheduler's words, which speak of the whole job
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The tasks that began since the allocation was last started, those that ended, and those whose script was killed."""
+
+    begun: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()
+    broken: frozenset[int] = frozenset()
+
+
+def read_journal(content: bytes) -> Told:
+    """What `runs/pilot/program.py` wrote; a line that is none, as the last one may be, says nothing."""
+    begun: set[int] = set()
+    ended: set[int] = set()
+    broken: set[int] = set()
+    for line in content.splitlines():
+        try:
+            record = read_json(line, "journal.jsonl")
+        except HibaliError:
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") == "pilot":
+            begun.clear()
+        for known, name in ((begun, "begun"), (ended, "ended"), (broken, "broken")):
+            known.update(_numbers(record.get(name)))
+    return Told(frozenset(begun), frozenset(ended), frozenset(broken))
+
+
+def _numbers(found: Any) -> Iterable[int]:
+    return [each for each in found if type(each) is int] if isinstance(found, list) else ()
+
+
+def status_of(number: int, job: Status, told: Told) -> Status:
+    """A task of an allocation, as a scheduler would speak of a task of a job array."""
+    if number in told.broken:
+        return Status(Phase.ENDED, _BROKEN)
+    if number in told.ended:
+        return Status(Phase.ENDED, _ENDED if job.phase.queued else _OVER)
+    if job.phase is Phase.RUNNING and number not in told.begun:
+        return Status(Phase.WAITING, job.native, "waits in its allocation")
+    return job
+
+
+def judge_in_allocation(
+    seen: Seen, status: Status, record: ExitRecord | None, *, cancelled: bool, allocation: int, more: bool
+) -> Seen:
+    """The same of a task in an allocation, the first or a later one; `more` says that another one may follow.
+
+    A task ends with a record of its own end and no signal, and only then (or when its script is killed while the others go on): one that was cut off is not
+    FAILED but STAGED again, as long as an allocation may follow.
+    """
+    if record is not None and record.signal in {"", ASKED}:
+        return seen
+    if status.native == _BROKEN and record is None:
+        return Seen(State.FAILED, "", "its script was killed, and left no exit record")
+    if status.native == _ENDED:
+        return Seen(State.RUNNING, "", "")  # a shared filesystem may show its record late
+    if status.phase.queued:
+        return Seen(
+            State.WAITING if status.phase is Phase.WAITING else State.RUNNING, status.native, status.reason
+        )
+    if cancelled:
+        return replace(seen, state=State.CANCELLED) if seen.state is State.LOST else seen
+    because = f"allocation {allocation} ended before it" + (f": {seen.native}" if seen.native else "")
+    if more:
+        return Seen(State.STAGED, seen.native, because)
+    return (
+        replace(seen, state=State.FAILED, reason=f"{because}; it was the last")
+        if seen.state is not State.CANCELLED
+        else seen
+    )
+
+
+def change_fields(sweep: Sweep, seen: Mapping[int, Seen]) -> dict[str, Any] | None:
+    """The record of what changed since it was last noted, in few words: ranges of tasks for each state; None for nothing.
+
+    How a task ended is told once.
+    """
+    changes: dict[tuple[State, str, str], list[int]] = {}
+    ends: list[list[Any]] = []
+    for number, found in sorted(seen.items()):
+        task = sweep.tasks[number]
+        if task.state.final or (task.state, task.reason) == (found.state, found.reason):
+            continue
+        changes.setdefault((found.state, found.native, found.reason), []).append(number)
+        if found.record is not None and found.state.ended:
+            record = found.record
+            end = [number, record.code, record.started, record.ended, record.host, record.cpu_seconds]
+            ends.append([*end, list(record.missing)] if record.missing else end)
+    if not changes:
+        return None
+    return {
+        "changes": [
+            {"state": state, "native": native, "reason": reason, "tasks": write_ranges(numbers)}
+            for (state, native, reason), numbers in changes.items()
+        ],
+        "ends": ends,
+    }
+
+
+_RECORD_BYTES = 16384
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What has a folder and an exit record of its own: a run, or one task of a sweep.
+
+    `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
+    of it before. Of what is looked at `thorough`ly the record is read in any case.
+    """
+
+    key: Key
+    run: Run
+    folder: bytes
+    word: str
+    state: State
+    status: Status
+    jobs: tuple[str, ...]
+    accounts: tuple[str, ...]
+    thorough: bool = True
+
+    @property
+    def queued(self) -> bool:
+        """Whether the scheduler still has it where it can be seen."""
+        return self.status.phase in {Phase.WAITING, Phase.RUNNING}
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether it waits after it was running."""
+        return self.status.phase is Phase.WAITING and self.state is State.RUNNING
+
+
+def ask(
+    far: Far,
+    scheduler: Scheduler,
+    runs: Sequence[Run],
+    *,
+    thorough: bool = True,
+    others: Sequence[Run] = (),
+) -> dict[Key, Seen]:
+    """What is known now of these runs of one site and scheduler, each with a job; one question for all, tasks included.
+
+    Exit records are read, all together, of what has left the queue or fell back in it, with `thorough` of everything whose end
+    is not known. The `others` go along in the same question. Raises `TryLaterError` where the scheduler does not answer, or
+    refused too often to be asked now.
+    """
+    if not runs and not others:
+        return {}
+    with courteous(next(iter((*runs, *others))).site):
+        subjects = _find_subjects(far, scheduler, runs, others, thorough=thorough)
+    wanted = [each for each in subjects if each.thorough or not each.queued or each.fell_back]
+    contents = far.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
+    records: dict[Key, ExitRecord] = {}
+    for each, content in zip(wanted, contents, strict=True):
+        record = read_exit_record(content, each.word)
+        if record is not None:
+            records[each.key] = record
+    stopped = [each for each in wanted if each.key in records and records[each.key].signal not in {"", ASKED}]
+    started = far.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
+    again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
+    unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
+    accounted = _ask_accounts(far, scheduler, unclear)
+    return {
+        each.key: _judge(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
+        for each in subjects
+    }
+
+
+def _judge(subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool) -> Seen:
+    run = subject.run
+    seen = judge(
+        subject.status,
+        record,
+        accounted,
+        cancelled=run.cancelled,
+        marked=run.marked,
+        told=run.told,
+        again=again,
+    )
+    if run.sweep is None or run.sweep.pilot is None:
+        return seen
+    return judge_in_allocation(
+        seen,
+        subject.status,
+        record,
+        cancelled=run.cancelled,
+        allocation=len(run.sweep.chunks),
+        more=run.sweep.may_continue,
+    )
+
+
+def _find_subjects(
+    far: Far, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+) -> list[Subject]:
+    asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
+    single = [(run, closely) for run, closely in asked if run.sweep is None]
+    sweeps = [(run, run.sweep, closely) for run, closely in asked if run.sweep is not None]
+    jobs = {run.job for run, _ in single}
+    wanted: dict[bool, set[str]] = {True: set(), False: set()}  # whether they are those of pilots
+    for _, sweep, closely in sweeps:
+        wanted[sweep.pilot is not None].update(_open_jobs(sweep, thorough=closely))
+    pilots, arrays = wanted[True], wanted[False]
+    if not jobs and not arrays and not pilots:
+        return []
+    finished = far.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
+    statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
+    told = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
+    for run, sweep, _ in sweeps:
+        if sweep.pilot is not None:
+            told |= _told_by_pilot(far, run, sweep, statuses)
+    subjects = [
+        Subject(
+            (run.id, 0),
+            run,
+            run.folder,
+            run.id,
+            run.state,
+            statuses[run.job],
+            (run.job,),
+            (run.job,),
+            closely,
+        )
+        for run, closely in single
+    ]
+    for run, sweep, closely in sweeps:
+        subjects += _tasks_of(run, sweep, told, thorough=closely)
+    return subjects
+
+
+def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
+    """Whether a task is asked about: one that is LOST only now and then."""
+    state = sweep.tasks[number].state
+    return not (state.final if thorough else state.ended)
+
+
+def _told_by_pilot(
+    far: Far, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
+) -> dict[str, dict[int, Status]]:
+    """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
+    chunk = sweep.chunks[-1]
+    jobs = [job for job in chunk.jobs if job in statuses]
+    if not jobs:
+        return {}
+    told = read_journal(_read_whole(far, chunk_folder(run, chunk) + b"/journal.jsonl"))
+    return {
+        job: {
+            index: status_of(number, statuses[job], told) for index, number in enumerate(chunk.tasks, start=1)
+        }
+        for job in jobs
+    }
+
+
+def _read_whole(far: Far, path: bytes) -> bytes:
+    """A file that others append to, as far as it is written; nothing where it is not there."""
+    found = b""
+    while piece := far.get(path, maximum=_PIECE_BYTES, offset=len(found)):
+        found += piece
+    return found
+
+
+def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
+    chunks = sweep.chunks if sweep.pilot is None else sweep.chunks[-1:]
+    return [
+        job
+        for chunk in chunks
+        if any(_is_open(sweep, number, thorough=thorough) for number in chunk.tasks)
+        for job in chunk.jobs
+    ]
+
+
+def _tasks_of(
+    run: Run, sweep: Sweep, told: Mapping[str, Mapping[int, Status]], *, thorough: bool
+) -> list[Subject]:
+    found = []
+    for number, (chunk, index) in sweep.places().items():
+        if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
+            continue
+        status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
+        accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
+        accounts = accounts if sweep.pilot is None else chunk.jobs
+        state = sweep.tasks[number].state
+        word = task_word(run.id, number)
+        folder = folder_of(run, number)
+        found.append(
+            Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
+        )
+    return found
+
+
+def names_of_task(job: str, index: int) -> tuple[str, ...]:
+    """How accounting may call a task of an array: as Slurm, PBS or LSF, and Grid Engine write it."""
+    return (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
+
+
+def _best(statuses: Sequence[Status]) -> Status:
+    """Of several jobs with the same task, the one that still can do something, or was there at all."""
+    queued = [status for status in statuses if status.phase.queued]
+    known = [status for status in statuses if status.phase is not Phase.GONE]
+    return (queued or known or list(statuses))[0]
+
+
+def _is_unclear(subject: Subject) -> bool:
+    """Whether accounting may know more. Of a task it is asked only where the queue knows nothing: there are many."""
+    return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
+
+
+def _ask_accounts(far: Far, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
+    if not unclear:
+        return {}
+    since = min(each.run.created for each in unclear)[:10]
+    jobs = {job for each in unclear for job in each.jobs}
+    words = scheduler.accounting_words(sorted(jobs), "", since)
+    told = (scheduler.read_accounting(far.run(words)) or {}) if words else {}
+    return {each.key: told[name] for each in unclear for name in each.accounts if name in told}
+
+
+_FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
+
+
+def explain_all(
+    runs: Sequence[Run],
+    seen: Mapping[Key, Seen],
+    far: Far,
+    book: Book,
+    look: Callable[[Sequence[Run]], Sequence[Run]],
+) -> dict[Key, Seen]:
+    """The same of each of these runs that was seen, but for sweeps."""
+    keys = {(run.id, 0): run for run in runs if run.sweep is None}
+    return {key: explain(run, seen[key], far, book, look) for key, run in keys.items() if key in seen}
+
+
+def explain(
+    run: Run, seen: Seen, far: Far, book: Book, look: Callable[[Sequence[Run]], Sequence[Run]]
+) -> Seen:
+    """The same with what people understand; `look` asks the site about runs that have not ended by the ledger.
+
+    A job that can never start because of another one leaves the queue without a trace of its own, or with the scheduler's
+    word for it: the run is CANCELLED then, not LOST.
+    """
+    if seen.state is State.WAITING and run.on_hold:
+        return replace(seen, reason=f"on hold: hibali runs release {run.id}")
+    if not run.needs:
+        return seen
+    if seen.record is not None:
+        started = seen.record.code != EXIT_NOT_RUN
+    else:
+        gone = seen.state in {State.LOST, State.CANCELLED} and not run.cancelled
+        started = not gone or find_job(far, run.folder) is not None
+    failed = None if started else _find_failed(run, book, look)
+    if failed is not None:
+        return replace(seen, state=State.CANCELLED, reason=failed_words(failed))
+    unmet = "" if started else _unmet(far, run)
+    return replace(seen, reason=f"not started: {unmet}") if unmet else seen
+
+
+def failed_words(run: Run) -> str:
+    """How a run ended that another one needs, as that one's reason; of a sweep the first task that did not end well."""
+    failed = _failed_part(run) or run
+    return f"run {failed.word} {_FAILED.get(failed.state, f'is {failed.state}')}"
+
+
+def _failed_part(run: Run) -> Run | None:
+    """The run, or the first of its tasks, that did not end well; None where all is well so far."""
+    if run.sweep is None:
+        return run if run.state in _FAILED else None
+    return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
+
+
+def _unmet(far: Far, run: Run) -> str:
+    return printable((far.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
+
+
+def _find_failed(run: Run, book: Book, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
+    needed = []
+    for each in run.needs:
+        try:
+            needed.append(book.load(each))
+        except NotFoundError:
+            continue
+    same = [each for each in needed if (each.site, each.scheduler) == (run.site, run.scheduler)]
+    open_runs = [each for each in same if each.job and not each.state.final]
+    asked = {each.id: each for each in (look(open_runs) if open_runs else ())}
+    parts = (_failed_part(asked.get(each.id, each)) for each in needed)
+    return next((part for part in parts if part is not None), None)
+
+
+def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> list[Run]:
+    """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
+    asked = [run for run in runs if run.job]
+    if not asked:
+        return list(runs)
+    seen = ask(far, scheduler, asked)
+    seen |= explain_all(asked, seen, far, book, partial(update, far, scheduler, book))
+    remove_proxies(far, asked, seen)
+    return [note_seen(book, run, seen_of(run, seen)) if run.job else run for run in runs]
+
+
+def seen_of(run: Run, seen: Mapping[Key, Seen]) -> dict[int, Seen]:
+    """What was seen of one run, by task."""
+    return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
+
+
+def note_seen(book: Book, run: Run, found: Mapping[int, Seen]) -> Run:
+    """The run after what was seen of it is in the ledger, if it is news."""
+    if run.sweep is not None:
+        fields = change_fields(run.sweep, found)
+        return run if fields is None else _with_places(book.note(run.id, "tasks", fields))
+    seen = found[0]
+    if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
+        return run
+    return book.note(run.id, "seen", seen.to_fields())
+
+
+def _with_places(run: Run) -> Run:
+    """The sweep, holding places in the queue only for tasks that are not over."""
+    queued = Queued(run.site)
+    held = queued.held()
+    sweep = sweep_of(run)
+    for chunk in sweep.chunks:
+        holder = holder_of(run.id, chunk.number)
+        left = sum(not sweep.tasks[number].state.ended for number in chunk.tasks)
+        if sweep.pilot is not None:
+            left = int(bool(left) and chunk is sweep.chunks[-1] and not sweep.unfinished())
+        if left < held.get(holder, 0):
+            queued.keep(holder, left)
+    return run

@@ -1,0 +1,234 @@
+"""What this account asked of a site lately, beside what it may: folded from the ledger, asking nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from hibali.config.model import Site
+from hibali.errors import NotFoundError, TryLaterError
+from hibali.events import Listener, ignore
+from hibali.ledger import ledger_folder
+from hibali.rate_limits import Refusals, Refused, note_use, read_uses
+from hibali.ssh.sessions import login_name, login_refusals
+from runs.model import Run
+from runs.store import Book, Queued, count_queued
+from transfers.remote.host import Far, Finished, Once
+
+# The codes with which schedulers refuse (runs.schedulers).
+_REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
+
+
+def reach(site: Site, tell: Listener = ignore) -> Far:
+    """The machine at a site, with each command there counted; close it."""
+    from transfers.stores.open_store import open_far
+
+    return counted(open_far(site, tell=tell), site.name)
+
+
+def counted(far: Far, site: str) -> Far:
+    """The same machine, with each command there counted."""
+    return cast("Far", _Counted(far, site))
+
+
+@contextlib.contextmanager
+def courteous(site: str) -> Iterator[None]:
+    """While a site's scheduler is asked. Raises `TryLaterError` where it refused too often, and remembers what comes."""
+    refusals = scheduler_refusals(site)
+    refusals.check()
+    try:
+        yield
+    except TryLaterError as problem:
+        if problem.code in _REFUSALS:
+            refusals.refused(problem.message)
+        raise
+    refusals.answered()
+
+
+def scheduler_refusals(site: str) -> Refusals:
+    """What is remembered of a site's scheduler."""
+    return Refusals("sites", site, about=f"the scheduler of {site}")
+
+
+def start_afresh(site: Site) -> None:
+    """Forget all refusals of a site: somebody wants to see for himself."""
+    scheduler_refusals(site.name).answered()
+    if site.ssh is not None:
+        for host in {site.ssh.host, site.ssh.data_host or site.ssh.host}:
+            login_refusals(site.ssh, host).answered()
+
+
+class _Counted:
+    """A Far whose commands are counted by the program's name."""
+
+    def __init__(self, far: Far, site: str) -> None:
+        self._far = far
+        self._site = site
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._far, name)
+
+    def run(self, argv: Sequence[bytes | str], **how: Any) -> Finished:
+        """See Far."""
+        self._count(argv)
+        return self._far.run(argv, **how)
+
+    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+        """See Far; only who really ran it has asked for anything."""
+        once = self._far.run_once(marker, argv, folder=folder)
+        if once.fresh:
+            self._count(argv)
+        return once
+
+    def _count(self, argv: Sequence[bytes | str]) -> None:
+        word = argv[0] if isinstance(argv[0], str) else argv[0].decode("utf-8", "replace")
+        note_use("sites", self._site, what=f"command {word.rpartition('/')[2][:64]}")
+
+
+class Asking:
+    """What the processes of this account know of each other's questions to one scheduler of a site."""
+
+    def __init__(self, site: str, scheduler: str) -> None:
+        self._site = site
+        self._scheduler = scheduler
+        self._stamp = ledger_folder("sites", site) / f"asked-{scheduler}"
+
+    def seconds_ago(self) -> float:
+        """When the last question was answered, by whomever; infinite where none was, or nobody knows."""
+        with contextlib.suppress(OSError):
+            return abs(time.time() - self._stamp.stat().st_mtime)
+        return math.inf
+
+    def note(self) -> None:
+        """It was answered just now, for all that is under way."""
+        with contextlib.suppress(OSError):
+            self._stamp.touch(mode=0o600)
+
+    def others(self, book: Book, known: Collection[str]) -> list[Run]:
+        """The runs that have jobs there, but for those that are `known`."""
+        found = []
+        for run_id in Queued(self._site).runs():
+            if run_id not in known:
+                with contextlib.suppress(NotFoundError):
+                    found.append(book.load(run_id))
+        return [run for run in found if run.job and run.scheduler == self._scheduler and not run.state.ended]
+
+
+_TAIL = 64 * 1024  # a receipt is the last line of its journal, and shorter than that
+
+
+def bytes_carried(site: str, since: datetime) -> int:
+    """The bytes that the receipts since then say were put on the wire to or from that site."""
+    start = since.astimezone(UTC).timestamp()
+    total = 0
+    for entry in os.scandir(ledger_folder("operations")):
+        with contextlib.suppress(OSError):
+            if entry.name.endswith(".jsonl") and entry.stat(follow_symlinks=False).st_mtime >= start:
+                receipt = _receipt(Path(entry.path))
+                if _is_of(receipt, site):
+                    total += _sent(receipt)
+    return total
+
+
+def _receipt(path: Path) -> dict[str, Any]:
+    """The last line; empty for an operation that has not ended, or was killed."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _TAIL))
+        lines = stream.read().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == "receipt" else {}
+
+
+def _is_of(receipt: dict[str, Any], site: str) -> bool:
+    return any(str(receipt.get(side, "")).startswith(f"{site}:") for side in ("source", "target"))
+
+
+def _sent(receipt: dict[str, Any]) -> int:
+    sent = receipt.get("bytes_sent")
+    return sent if isinstance(sent, int) else 0
+
+
+# The first words of what schedulers are asked with (runs/schedulers); others are commands too, and listed by name.
+SCHEDULER_PROGRAMS = frozenset({
+    *("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo"),
+    *("oarsub", "oarstat", "oardel", "oarresume", "oarnodes"),
+    *("qsub", "qstat", "qacct", "qdel", "qrls", "qalter", "qhost", "qconf", "qselect", "tracejob"),
+    *("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop"),
+})  # fmt: skip
+_SPANS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+
+
+Carried = Callable[[str, datetime], int]
+
+
+def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
+    """The fields of the JSON line of kind `site-usage`; `carried` says how many bytes went to or from a site since then."""
+    now = datetime.now(UTC)
+    held = Queued(site.name).held() if site.kind in {"ssh", "local"} else {}
+    limits = site.limits
+    return {
+        "name": site.name,
+        **{span: _used(site, now - length, carried) for span, length in _SPANS.items()},
+        "queued_jobs": count_queued(held),
+        "limits": {
+            "queued_jobs": limits.queued_jobs,
+            "poll_seconds": limits.poll_seconds,
+            "login_interval_seconds": limits.login_interval_seconds,
+            "bandwidth": limits.bandwidth,
+        },
+        "refusals": [each for each in _refusals(site) if each["times"]],
+    }
+
+
+def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
+    found = read_uses([("sites", site.name), *_logins(site)], since)
+    commands: Counter[str] = Counter()
+    for what, times in found.items():
+        word, _, name = what.partition(" ")
+        if word == "command":
+            commands[name] += times
+    return {
+        "logins": found["login"],
+        "logins_refused": found["login refused"],
+        "scheduler_commands": sum(times for name, times in commands.items() if name in SCHEDULER_PROGRAMS),
+        "commands": dict(sorted(commands.items())),
+        "bytes": carried(site.name, since),
+    }
+
+
+def _logins(site: Site) -> list[tuple[str, str]]:
+    if site.ssh is None:
+        return []
+    hosts = [site.ssh.host, *([site.ssh.data_host] if site.ssh.data_host else [])]
+    return [("logins", login_name(site.ssh, host)) for host in dict.fromkeys(hosts)]
+
+
+def _refusals(site: Site) -> list[dict[str, Any]]:
+    found = []
+    if site.ssh is not None:
+        found.append(_told(f"logins to {site.ssh.host}", login_refusals(site.ssh, site.ssh.host).read()))
+    if site.scheduler is not None:
+        found.append(_told(site.scheduler.name, scheduler_refusals(site.name).read()))
+    return found
+
+
+def _told(whose: str, refused: Refused) -> dict[str, Any]:
+    until = datetime.fromtimestamp(refused.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "by": whose,
+        "times": refused.times,
+        "because": refused.because,
+        "paused_until": until if refused.until else None,
+    }

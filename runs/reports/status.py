@@ -1,0 +1,358 @@
+"""All that the report says, as values; what is said first is decided here; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from hibali.amounts import size_words, time_words
+from runs.schedules.records import WELL, Firing
+from transfers.history.operations import Operation, Result, Unproven, moment_of
+
+STRIP = 30  # firings that are shown of each schedule
+
+
+class Health(StrEnum):
+    """What is said of a schedule in a word."""
+
+    WELL = "well"
+    NEEDS_YOU = "needs you"
+    PAUSED = "paused"
+    NEW = "not fired yet"
+
+
+class Mark(StrEnum):
+    """How one firing is drawn."""
+
+    DONE = "done"
+    INCOMPLETE = "incomplete"
+    LATER = "to be tried again"
+    FAILED = "failed"
+    BROKEN = "broken off"
+    SKIPPED = "skipped"
+    RUNNING = "running"
+
+
+_MARKS = {"done": Mark.DONE, "broken": Mark.BROKEN, "skipped": Mark.SKIPPED, "running": Mark.RUNNING}
+_BAD_RESULTS = frozenset({Mark.INCOMPLETE, Mark.LATER, Mark.FAILED, Mark.BROKEN})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule as it is configured: `silence` is how long it may fire nothing, `since` when it was added or resumed, both in seconds."""
+
+    name: str
+    command: str
+    cron: str
+    paused: bool = False
+    silence: float = 2 * 86400.0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What needs somebody: `about` names a schedule or an operation, `times` is how often in a row, `since` RFC 3339."""
+
+    about: str
+    what: str
+    todo: str
+    since: str
+    times: int = 1
+    firing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One schedule: `strip` are its latest firings, oldest first."""
+
+    plan: Plan
+    health: Health
+    strip: Sequence[Firing]
+    trouble: Trouble | None = None
+
+    @property
+    def last(self) -> Firing | None:
+        """The latest firing that has ended, however it did."""
+        return next((each for each in reversed(self.strip) if mark_of(each) not in _UNTOLD), None)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work now."""
+        return bool(self.strip) and mark_of(self.strip[-1]) is Mark.RUNNING
+
+
+def mark_of(firing: Firing) -> Mark:
+    """How it is drawn: a firing that is running has not failed."""
+    if firing.state != "failed":
+        return _MARKS[firing.state]
+    if firing.exit in WELL:
+        return Mark.DONE
+    return {5: Mark.LATER, 6: Mark.INCOMPLETE, 11: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
+
+
+def judge(plan: Plan, firings: Sequence[Firing], now: float) -> Line:
+    """`firings` are all that are on record, oldest first; `now` in seconds since the epoch."""
+    strip = firings[-STRIP:]
+    if plan.paused:
+        return Line(plan, Health.PAUSED, strip)
+    trouble = _failing(plan, firings) or _silent(plan, firings, now)
+    if trouble is not None:
+        return Line(plan, Health.NEEDS_YOU, strip, trouble)
+    told = any(mark_of(each) not in _UNTOLD for each in firings)
+    return Line(plan, Health.WELL if told else Health.NEW, strip)
+
+
+def _failing(plan: Plan, firings: Sequence[Firing]) -> Trouble | None:
+    """The row of bad firings at the end, told by the latest of them."""
+    row: list[Firing] = []
+    for firing in reversed(firings):
+        mark = mark_of(firing)
+        if mark in _BAD_RESULTS:
+            row.append(firing)
+        elif mark not in _UNTOLD:
+            break
+    if not row:
+        return None
+    last = row[0]
+    return Trouble(plan.name, _what(last), _todo(plan, last), row[-1].began, len(row), last.id)
+
+
+def _what(firing: Firing) -> str:
+    mark = mark_of(firing)
+    if mark is Mark.BROKEN:
+        return "It began and never ended: it was killed, or the machine went down."
+    failed = firing.amount("files_failed")
+    if firing.message:
+        about = f"{firing.about}: " if firing.about else ""
+        return f"{about}{firing.message}"
+    if mark is Mark.INCOMPLETE:
+        return (
+            f"{failed} files could not be done."
+            if failed
+            else "Not all of it was done, or not all is proven."
+        )
+    return f"It ended with exit code {firing.exit}."
+
+
+def _todo(plan: Plan, firing: Firing) -> str:
+    """A line to act on; where the error had none, what shows more."""
+    if firing.hint:
+        return firing.hint
+    if firing.operations:
+        return f"hibali history show {firing.operations[-1]}"
+    return f"hibali schedule log {plan.name}"
+
+
+def _silent(plan: Plan, firings: Sequence[Firing], now: float) -> Trouble | None:
+    """Nothing has fired for too long."""
+    last = max(plan.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
+    if not last or now - last <= plan.silence:
+        return None
+    since = firings[-1].began if firings else ""
+    return Trouble(
+        plan.name,
+        f"Nothing has fired for {time_words(now - last)}: is the machine on, and cron?",
+        f"hibali schedule show {plan.name}",
+        since,
+    )
+
+
+_UNTOLD = frozenset({Mark.SKIPPED, Mark.RUNNING})
+
+
+DAYS = 60
+_RECENT = 7 * 86400.0  # seconds: what somebody typed and what failed is not told for longer
+_MOST_BY_HAND = 10
+_BAD = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
+
+
+@dataclass(slots=True)
+class Day:
+    """One day in UTC: what moved on it, in how many seconds of transfer, and how many operations went wrong."""
+
+    day: str
+    bytes: int = 0
+    files: int = 0
+    seconds: float = 0.0
+    operations: int = 0
+    bad: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second while something was carried."""
+        return self.bytes / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """What goes away by itself: data that a site purges, or a login that expires; `when` is RFC 3339."""
+
+    what: str
+    about: str
+    when: str
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The whole report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines."""
+
+    now: float
+    lines: Sequence[Line] = ()
+    days: Sequence[Day] = ()
+    by_hand: Sequence[Trouble] = ()
+    unproven: Sequence[Unproven] = ()
+    fading: Sequence[Fading] = ()
+    usage: Sequence[Mapping[str, Any]] = ()
+    runs: Mapping[str, int] = field(default_factory=dict)
+    operations: int = 0
+
+    @property
+    def in_need(self) -> list[Line]:
+        """The schedules that somebody has to look at."""
+        return [line for line in self.lines if line.health is Health.NEEDS_YOU]
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        """What failed: of schedules first."""
+        return [*(line.trouble for line in self.in_need if line.trouble is not None), *self.by_hand]
+
+
+def headline(overview: Overview) -> str:
+    """The one sentence that says whether all is well."""
+    count, bad = len(overview.lines), len(overview.in_need)
+    if not count:
+        return "Nothing is scheduled yet"
+    if bad:
+        return (
+            f"{bad} of {count} schedules {'needs' if bad == 1 else 'need'} you"
+            if count > 1
+            else "The one schedule needs you"
+        )
+    paused = sum(line.health is Health.PAUSED for line in overview.lines)
+    well = count - paused
+    if not well:
+        return "Every schedule is paused"
+    if paused:
+        return (
+            f"{well} of {count} schedules are well, {paused} paused"
+            if well > 1
+            else f"One schedule is well, {paused} paused"
+        )
+    return f"All {count} schedules are well" if count > 1 else "The one schedule is well"
+
+
+def summary(overview: Overview) -> str:
+    """The sentences below it: what moved lately, and how well it is proven."""
+    last = overview.days[-1] if overview.days else None
+    words = []
+    if last is not None:
+        words.append(
+            f"Today {last.operations} operations moved {last.files} files, {size_words(last.bytes)}."
+            if last.operations
+            else "Nothing has moved today."
+        )
+    files = sum(each.files for each in overview.unproven)
+    if files:
+        words.append(f"{files} files stand somewhere without a proof by content.")
+    elif overview.operations:
+        words.append("All that moved is proven by content.")
+    if overview.fading:
+        words.append(f"{len(overview.fading)} things will expire or be purged soon.")
+    return " ".join(words)
+
+
+def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> list[Day]:
+    """Every day up to today, the quiet ones too."""
+    today = datetime.fromtimestamp(now, UTC)
+    found = {f"{today - timedelta(days=back):%Y-%m-%d}": Day("") for back in reversed(range(days))}
+    for name, day in found.items():
+        day.day = name
+    for each in operations:
+        on = found.get(each.began[:10])
+        if on is not None and not each.was_mistyped:
+            on.operations += 1
+            on.bad += each.result(now) in _BAD
+            on.bytes += each.number("bytes_moved")
+            on.files += each.number("files_moved")
+            on.seconds += each.seconds if each.number("bytes_moved") else 0.0
+    return list(found.values())
+
+
+def by_hand(operations: Sequence[Operation], now: float) -> list[Trouble]:
+    """List what somebody typed within a week that began, what went wrong with it, and was not done since; the latest first."""
+    seen: set[tuple[str, str, str]] = set()
+    found: list[Trouble] = []
+    for each in reversed(operations):
+        line = (each.operation, each.source, each.target)
+        if now - each.moment > _RECENT or len(found) == _MOST_BY_HAND:
+            break
+        if (
+            each.schedule is not None
+            or each.was_mistyped
+            or line in seen
+            or each.result(now) is Result.UNDER_WAY
+        ):
+            continue
+        seen.add(line)
+        if each.result(now) in _BAD:
+            found.append(_trouble(each, now))
+    return found
+
+
+def _trouble(each: Operation, now: float) -> Trouble:
+    stopped = each.stopped or {}
+    result = each.result(now)
+    if stopped:
+        what = f"{stopped.get('about')}: {stopped.get('message')}"
+    elif result is Result.UNFINISHED:
+        what = "It began and never ended: it was killed, or the machine went down."
+    else:
+        what = (
+            f"{each.number('files_failed')} files could not be done."
+            if each.number("files_failed")
+            else f"It is {result}."
+        )
+    about = (
+        f"{each.operation} {each.source} {each.target}"
+        if each.source != each.target
+        else f"{each.operation} {each.target}"
+    )
+    return Trouble(about, what, str(stopped.get("hint") or f"hibali history show {each.id}"), each.began)
+
+
+def to_record(overview: Overview) -> dict[str, Any]:
+    """The fields of the JSON line of kind `report`."""
+    return {
+        "at": f"{datetime.fromtimestamp(overview.now, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "headline": headline(overview),
+        "schedules": [_line_record(line) for line in overview.lines],
+        "troubles": [asdict(each) for each in overview.troubles],
+        "days": [{**asdict(day), "bytes_per_second": round(day.rate)} for day in overview.days],
+        "unproven": [asdict(each) for each in overview.unproven],
+        "fading": [asdict(each) for each in overview.fading],
+        "sites": [dict(each) for each in overview.usage],
+        "runs": dict(overview.runs),
+        "operations": overview.operations,
+    }
+
+
+def _line_record(line: Line) -> dict[str, Any]:
+    counts = Counter(str(mark_of(each)) for each in line.strip)
+    last = line.last
+    return {
+        "name": line.plan.name,
+        "command": line.plan.command,
+        "cron": line.plan.cron,
+        "health": str(line.health),
+        "running": line.running,
+        "last": None
+        if last is None
+        else {"began": last.began, "exit": last.exit, "mark": str(mark_of(last))},
+        "firings": [{"id": each.id, "began": each.began, "mark": str(mark_of(each))} for each in line.strip],
+        "counts": dict(counts),
+    }

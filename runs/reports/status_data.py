@@ -1,0 +1,213 @@
+"""What sites will delete by themselves within two weeks, of what hibali brought there; folded from the journals."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hibali.amounts import size_words
+from hibali.config.model import Purge, Site
+from hibali.config.settings import load_sites
+from hibali.errors import HibaliError, NotFoundError
+from hibali.ledger import ledger_folder, read_records
+from hibali.locations import parse_location
+from hibali.text import path_from_fields
+from runs.model import RUN_ID, State
+from runs.rate_limits import site_usage
+from runs.records import fold_records
+from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, by_hand, judge
+from runs.schedules.environment import Credential
+from runs.schedules.records import read_firings
+from runs.schedules.schedule import Schedule, Schedules, load_schedules
+from runs.schedules.tend import all_credentials, longest_silence
+from transfers.history.index import read_operations
+from transfers.history.operations import Operation, find_unproven, journal_of
+
+
+def count_states() -> dict[str, int]:
+    """Of every run in the ledger, by the name of its state."""
+    found: Counter[str] = Counter()
+    for path in ledger_folder("runs").glob("*.jsonl"):
+        if RUN_ID.fullmatch(path.stem):
+            state = _state_of(path)
+            if state is not None:
+                found[state] += 1
+    return dict(found)
+
+
+def _state_of(path: Path) -> State | None:
+    records = list(read_records(path))
+    if not records:
+        return None
+    try:
+        if records[0].get("sweep"):
+            return fold_records(path.stem, records).state
+        return last_state(records)
+    except (NotFoundError, KeyError, ValueError):
+        return None
+
+
+def last_state(records: Iterable[Mapping[str, Any]]) -> State | None:
+    """The state of a run that is no sweep; as `fold_records` has it, and without the rest. Raises ValueError and KeyError."""
+    state: State | None = None
+    for record in records:
+        kind = record.get("kind")
+        if kind == "prepared" and state is None:
+            state = State.PREPARED
+        elif state is None or state.final:
+            continue
+        elif kind == "staged":
+            state = State.STAGED
+        elif kind == "submitted":
+            state = state if state.ended else State.SUBMITTED
+        elif kind == "seen":
+            state = State(record["state"])
+    return state
+
+
+AHEAD_SECONDS = 14 * 86400.0
+_DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    target: str
+    size: int
+    at: float  # the time by which the site judges it
+
+
+def find_purged(
+    sites: Iterable[Site], operations: Iterable[Operation], known: Mapping[str, Site], now: float
+) -> list[Fading]:
+    """For each target what goes first, the earliest first. What was purged already is not told: it is only known that it may be."""
+    found: list[Fading] = []
+    at_site = list(operations)
+    for site in sites:
+        if site.purge is not None:
+            found += _of_site(
+                site, site.purge, [each for each in at_site if _is_below(each, site, known)], now
+            )
+    return sorted(found, key=lambda each: each.when)
+
+
+def _is_below(operation: Operation, site: Site, known: Mapping[str, Site]) -> bool:
+    """Whether it wrote below the root in which the site deletes."""
+    assert site.purge is not None
+    if operation.place is None or operation.place.site != site.name or operation.operation == "verify":
+        return False
+    try:
+        typed = parse_location(operation.target, known, b"/", literal=True)
+    except HibaliError:
+        return False
+    root = site.roots.get(site.purge.root, "").rstrip("/")
+    return typed is not None and bool(root) and (typed.path == root or typed.path.startswith(f"{root}/"))
+
+
+def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: float) -> Iterator[Fading]:
+    standing: dict[bytes, _File] = {}
+    for operation in operations:
+        _fold(standing, operation, purge)
+    targets: dict[str, list[_File]] = {}
+    for each in standing.values():
+        if now <= each.at + purge.days * _DAY <= now + AHEAD_SECONDS:
+            targets.setdefault(each.target, []).append(each)
+    for target, files in targets.items():
+        first = min(each.at for each in files) + purge.days * _DAY
+        yield Fading(
+            f"{site.name} deletes {len(files)} files ({size_words(sum(each.size for each in files))})",
+            target,
+            f"{datetime.fromtimestamp(first, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            f"hibali pull {target} FOLDER",
+        )
+
+
+def _fold(standing: dict[bytes, _File], operation: Operation, purge: Purge) -> None:
+    assert operation.place is not None
+    root = operation.place.path.rstrip(b"/")
+    for record in read_records(journal_of(operation.id)):
+        kind = record.get("kind")
+        if kind not in {"moved", "deleted"}:
+            continue
+        key = root + b"/" + path_from_fields(record)
+        standing.pop(key, None)
+        if kind == "moved" and record.get("entry") == "file":
+            modified = int(record.get("mtime_ns") or 0) / 1e9
+            at = modified if purge.by == "mtime" and modified else operation.moment
+            standing[key] = _File(operation.target, int(record.get("size") or 0), at)
+
+
+def plans_of(schedules: Schedules) -> list[Plan]:
+    """All of them."""
+    now = datetime.now(UTC)
+    return [_plan_of(each, now) for each in schedules.schedules.values()]
+
+
+def _plan_of(schedule: Schedule, now: datetime) -> Plan:
+    return Plan(
+        schedule.name,
+        shlex.join(["hibali", *schedule.command]),
+        schedule.cron.text,
+        paused=schedule.paused,
+        silence=longest_silence(schedule, now).total_seconds(),
+        since=schedule.since.timestamp(),
+    )
+
+
+def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Fading]:
+    """Those that are good for no longer than that, the first first; the same one is told once."""
+    last = datetime.now(UTC) + within
+    found = {
+        (each.site, each.words): Fading(
+            f"{each.words} expires",
+            each.site,
+            f"{each.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            each.renew,
+        )
+        for each in credentials
+        if each.expires is not None and each.expires <= last
+    }
+    return sorted(found.values(), key=lambda each: each.when)
+
+
+_SOON_DAYS = 14
+
+
+def look_over(config: str | None, days: int = DAYS) -> Overview:
+    """Everything, as it is on record now. `config` is the config.toml that was named; raises what reading it raises."""
+    now = time.time()
+    settings, schedules = load_sites(config), load_schedules(config)
+    plans = plans_of(schedules)
+    soon = timedelta(days=max(_SOON_DAYS, schedules.notices.expires_within_days))
+    credentials = [each for some in all_credentials(config, schedules).values() for each in some]
+    operations = [each for each in read_operations() if not each.was_mistyped]
+    lines = [judge(plan, read_firings(plan.name), now) for plan in plans]
+    sites = [settings.sites[name] for name in sorted(settings.sites)]
+    return Overview(
+        now=now,
+        lines=sorted(lines, key=lambda line: (line.trouble is None, line.plan.name)),
+        days=by_day(operations, now, days),
+        by_hand=by_hand(operations, now),
+        unproven=find_unproven(operations),
+        fading=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
+        usage=[site_usage(site, carried_in(operations)) for site in sites],
+        runs=count_states(),
+        operations=len(operations),
+    )
+
+
+def carried_in(operations: Sequence[Operation]) -> Callable[[str, datetime], int]:
+    """How many bytes went to or from a site since some time, by what is read already."""
+
+    def carried(site: str, since: datetime) -> int:
+        start = since.timestamp()
+        return sum(
+            each.number("bytes_sent") for each in operations if each.touched >= start and site in each.sites
+        )
+
+    return carried

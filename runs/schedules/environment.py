@@ -1,0 +1,169 @@
+"""What a site is entered with that may expire, as ssh-keygen and openssl tell it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from hibali import subprocesses as shell
+from hibali.config.model import Site
+from hibali.errors import HibaliError
+from hibali.files import config_file, state_folder
+from hibali.ssh.gsi import users_proxy
+
+BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
+_KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+
+
+def hibali_words() -> list[str]:
+    """How this very hibali is started again, from anywhere: by its absolute path."""
+    script = Path(sys.executable).with_name("hibali")
+    return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "hibali_cli"]
+
+
+def needed_variables(config: str | None) -> dict[str, str]:
+    """Home, configuration and state, for a command that starts with nothing; only what it would not find by itself."""
+    needed = {}
+    if os.environ.get("HOME", "") not in {"", _account_home()}:
+        needed["HOME"] = os.environ["HOME"]
+    if config or "HIBALI_CONFIG" in os.environ or "XDG_CONFIG_HOME" in os.environ:
+        needed["HIBALI_CONFIG"] = str(config_file(config))
+    if "HIBALI_STATE" in os.environ or "XDG_STATE_HOME" in os.environ:
+        needed["HIBALI_STATE"] = str(state_folder())
+    return needed
+
+
+def bare_environment(config: str | None, more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that runs unattended, whoever started us; `more` is what the schedule sets itself."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, "PATH": BARE_PATH, **needed_variables(config), **more}
+
+
+def _account_home() -> str:
+    """What cron takes for HOME."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def local_zone() -> tzinfo:
+    """The zone whose clock cron looks at, with its summer time."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if named:
+        try:
+            return ZoneInfo(named)
+        except (ZoneInfoNotFoundError, ValueError):
+            pass
+    try:
+        with Path("/etc/localtime").open("rb") as stream:
+            return ZoneInfo.from_file(stream)
+    except (OSError, ValueError):
+        return ZoneInfo("UTC")
+
+
+_NOT_AFTER = re.compile(r"^notAfter=([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9:]{8}) ([0-9]{4}) GMT$", re.MULTILINE)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_VALID = re.compile(r"^\s*Valid: from \S+ to (\S+)\s*$", re.MULTILINE)
+
+Kind = Literal["certificate", "proxy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Something that may expire: `words` for people, `renew` is the line to type; `expires` is None where it does not."""
+
+    site: str
+    kind: Kind
+    words: str
+    path: str
+    expires: datetime | None
+    renew: str
+
+
+def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
+    """Until when an ssh certificate is good, from `ssh-keygen -L -f`, which writes local times; None for one without an end.
+
+    Raises ValueError where it says nothing of the kind.
+    """
+    found = _VALID.search(listing)
+    if found is None:
+        if re.search(r"^\s*Valid: (?:forever|after \S+)\s*$", listing, re.MULTILINE):
+            return None
+        raise ValueError("this is no certificate")
+    return datetime.fromisoformat(found[1]).replace(tzinfo=zone).astimezone(UTC)
+
+
+def x509_end(answer: str) -> datetime:
+    """Until when an X.509 proxy or certificate is good, from `openssl x509 -noout -enddate`; raises ValueError where it says nothing of the kind."""
+    found = _NOT_AFTER.search(answer)
+    if found is None:
+        raise ValueError("this is no certificate")
+    month, day, time, year = found.groups()
+    return datetime.fromisoformat(f"{year}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}T{time}+00:00")
+
+
+def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
+    """Those in these files, and until when they are good."""
+    for path in dict.fromkeys(paths):
+        if not Path(path).is_file():
+            continue
+        try:
+            listed = shell.run(
+                ["ssh-keygen", "-L", "-f", path], environment={**os.environ, "LC_ALL": "C"}, timeout=15
+            )
+            expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
+        except (HibaliError, ValueError):
+            continue
+        renew = f"Get a certificate that is good for longer, then see: ssh-keygen -L -f {shlex.quote(path)}"
+        yield Credential(
+            site.name, "certificate", f"the ssh certificate {path} for {host}", path, expires, renew
+        )
+
+
+def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Credential]:
+    """What a site is entered with besides what ssh itself uses: the proxy of one with GSI or a GridFTP server.
+
+    Where hibali makes the proxy each time (`make` in the site's table), it is the certificate it is made from that has to hold.
+    """
+    by_server = site.gridftp is not None and site.gridftp.wants_proxy
+    if site.ssh is None or (site.ssh.auth != "gsi" and not by_server):
+        return []
+    settings, home = site.ssh.proxy, environment.get("HOME", "/")
+    if settings.make == "no":
+        path = str(users_proxy(environment))
+        place = f" -out {shlex.quote(path)}" if "X509_USER_PROXY" in environment else ""
+        renew = f"Make one that is good for longer: grid-proxy-init -valid 168:00{place}"
+        return _x509(site.name, "proxy", "the proxy", path, renew)
+    if settings.make == "grid-proxy-init":
+        usual = environment.get("X509_USER_CERT") or "~/.globus/usercert.pem"  # grid-proxy-init(1), FILES
+        path = absolute(settings.certificate or usual, home)
+        renew = f"Get a new one from whoever signed it: openssl x509 -noout -issuer -enddate -in {shlex.quote(path)}"
+        return _x509(site.name, "certificate", "the certificate that proxies are made from,", path, renew)
+    return []  # only a MyProxy server knows how long the credential there is good
+
+
+def _x509(site: str, kind: Kind, words: str, path: str, renew: str) -> list[Credential]:
+    """The credential in a file; none where there is no such file or it says nothing: the login itself will say so."""
+    if not Path(path).is_file():
+        return []
+    try:
+        told = shell.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
+        expires = x509_end(told.stdout.decode("ascii", "replace"))
+    except (HibaliError, ValueError):
+        return []
+    return [Credential(site, kind, f"{words} {path}", path, expires, renew)]
+
+
+def absolute(path: str, home: str) -> str:
+    """A path with the `~` of the home that is meant, whosever this one is."""
+    return home + path[1:] if path == "~" or path.startswith("~/") else path

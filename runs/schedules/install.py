@@ -1,0 +1,377 @@
+"""Putting schedules where something fires them: the user's crontab, or timers of the user's systemd."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hibali import subprocesses as shell
+from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.files import account_names, write_atomic
+from hibali.ledger import ledger_folder
+from hibali.system_errors import reason_of
+from hibali.text import printable
+from runs.schedules.environment import hibali_words, needed_variables
+from runs.schedules.schedule import (
+    Installer,
+    Schedule,
+    Schedules,
+    alone,
+    drop_schedule,
+    load_schedules,
+    put_schedule,
+)
+from runs.schedules.trigger import jitter_of
+
+_BEGIN = b"# >>> hibali schedules of %s >>>"
+_END = b"# <<< hibali schedules of %s <<<"
+
+
+def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
+    """The crontab with these lines in the block of `owner`, a schedules.toml, or without that block where there are none.
+
+    A new block comes first: variables that the user sets further down do not reach it, and no line there is touched,
+    ended or not. Raises `RefusedError` where the marks are not a pair.
+    """
+    before, ours, after = split_block(crontab, owner)
+    del ours
+    if not lines:
+        return before + after
+    begin, end = _marks(owner)
+    return before + b"\n".join([begin, *(line.encode("utf-8") for line in lines), end, b""]) + after
+
+
+def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
+    """What stands before the block of `owner`, the lines in it, and what stands behind; without one all stands behind."""
+    begin, end = _marks(owner)
+    lines = crontab.splitlines(keepends=True)
+    bare = [line.rstrip(b"\r\n") for line in lines]
+    if begin not in bare and end not in bare:
+        return b"", [], crontab
+    if bare.count(begin) != 1 or bare.count(end) != 1 or bare.index(begin) > bare.index(end):
+        raise RefusedError(
+            "crontab-marks",
+            "the marks around the lines of hibali are not one pair any more; nothing was changed",
+            about="crontab",
+            hint="Remove both marks and what is ours between them: crontab -e",
+        )
+    first, last = bare.index(begin), bare.index(end)
+    ours = [line.decode("utf-8", "replace") for line in bare[first + 1 : last]]
+    return b"".join(lines[:first]), ours, b"".join(lines[last + 1 :])
+
+
+def _marks(owner: str) -> tuple[bytes, bytes]:
+    name = printable(owner).encode("utf-8")
+    return _BEGIN % name, _END % name
+
+
+def crontab_line(when: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+    """One line of a crontab(5): `%` would end the command there, so it is quoted. Raises `UsageError` for a newline."""
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    command = shlex.join([*(["/usr/bin/env", *settings] if settings else []), *words])
+    line = f"{when} {command} >>{shlex.quote(output)} 2>&1"
+    if not line.isprintable():
+        raise UsageError(
+            "unfit-for-crontab",
+            "a newline or another control character cannot stand in a line of a crontab",
+            about=ascii(line),
+            hint="Keep hibali, its configuration and its state below folders with plain names.",
+        )
+    return line.replace("%", "\\%")
+
+
+_FIRST = "# Written by `hibali schedule`, and again at every change.\n"
+
+
+def timer_text(name: str, calendar: Sequence[str], *, make_up: bool) -> str:
+    """The timer; `make_up` lets systemd start it at once where a time was missed."""
+    lines = "".join(f"OnCalendar={line}\n" for line in calendar)
+    return (
+        f"{_FIRST}[Unit]\nDescription=hibali schedule {name}\n\n[Timer]\n{lines}AccuracySec=1s\n"
+        f"Persistent={'true' if make_up else 'false'}\n\n[Install]\nWantedBy=timers.target\n"
+    )
+
+
+def service_text(name: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+    """The service; its end is told as its exit code. Raises `UsageError` for a newline."""
+    settings = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items())
+    command = " ".join(_quoted(word, command=True) for word in words)
+    # who stops it gives it the time to end cleanly
+    text = (
+        f"{_FIRST}[Unit]\nDescription=hibali schedule {name}\n\n[Service]\nType=oneshot\n{settings}"
+        f"ExecStart={command}\nStandardOutput=append:{output.replace('%', '%%')}\nStandardError=inherit\n"
+        "KillSignal=SIGTERM\nKillMode=mixed\nTimeoutStopSec=60\n"
+    )
+    if not text.replace("\n", "").isprintable() or "\n" in output:
+        raise _unfit(name)
+    return text
+
+
+def _quoted(word: str, *, command: bool = False) -> str:
+    r"""A word as systemd.syntax(7) reads it: specifiers begin with %, variables in commands with $."""
+    if not word.isprintable():
+        raise _unfit(word)
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return '"' + (text.replace("$", "$$") if command else text) + '"'
+
+
+def _unfit(word: str) -> UsageError:
+    return UsageError(
+        "unfit-for-systemd",
+        "a newline or another control character cannot stand in a unit of systemd",
+        about=ascii(word),
+        hint="Keep hibali, its configuration and its state below folders with plain names.",
+    )
+
+
+_HOURLY = "hourly"  # beside names of schedules: no schedule is called so
+
+
+def choose_installer() -> Installer:
+    """Cron where there is a `crontab`, else systemd where its user manager answers; raises `NotFoundError`."""
+    try:
+        _read_crontab()
+    except NotFoundError:
+        pass
+    else:
+        return "cron"
+    if systemd_answers():
+        return "systemd"
+    raise NotFoundError(
+        "no-cron",
+        "there is neither a crontab nor a systemd of yours that answers",
+        about="hibali schedule add",
+        hint="--by print writes the line for whoever manages cron here.",
+    )
+
+
+def install(config: str | None, schedules: Schedules) -> None:
+    """Make crontab and timers what these schedules say; what is not ours is not touched.
+
+    Raises `RefusedError` for a crontab whose marks are broken, `AccessError` where a crontab is not allowed.
+    """
+    with alone("installed"):
+        _install_crontab(config, schedules)
+        _install_timers(config, schedules)
+
+
+def lines_of(config: str | None, schedules: Schedules, by: Installer) -> list[str]:
+    """The lines of a crontab for the schedules that are installed in that way, and the hourly look at what was missed."""
+    active = [each for each in schedules.schedules.values() if each.by == by and not each.paused]
+    if not active:
+        return []
+    environment = needed_variables(config)
+    lines = [_line_of(config, each) for each in sorted(active, key=lambda each: each.name)]
+    hourly = f"{_own_minute()} * * * *"
+    return [*lines, crontab_line(hourly, words_of(None), environment, output_of(None))]
+
+
+def _line_of(config: str | None, schedule: Schedule) -> str:
+    return crontab_line(
+        schedule.cron.text, words_of(schedule.name), needed_variables(config), output_of(schedule.name)
+    )
+
+
+def words_of(name: str | None) -> list[str]:
+    """The command that fires a schedule, or that looks hourly at all of them."""
+    return [*hibali_words(), "schedule", "run", *([name] if name else []), "--due"]
+
+
+def output_of(name: str | None) -> str:
+    """Where it goes what is said before a firing has a log: that hibali cannot be started, above all."""
+    return str((ledger_folder("schedules", name) if name else ledger_folder("schedules")) / "start.log")
+
+
+def installed_names(config: str | None, schedules: Schedules) -> set[str]:
+    """The schedules whose line, or timer, stands where it should, just as it would be written now."""
+    wanted = {name: each for name, each in schedules.schedules.items() if not each.paused}
+    found: set[str] = set()
+    if any(each.by == "cron" for each in wanted.values()):
+        try:
+            there = set(split_block(_read_crontab(), str(schedules.path))[1])
+        except HibaliError:
+            there = set()
+        found |= {
+            name for name, each in wanted.items() if each.by == "cron" and _line_of(config, each) in there
+        }
+    units = units_of(config, schedules)
+    for name, each in wanted.items():
+        unit = f"{_unit_prefix(config)}{name}.timer"
+        if each.by == "systemd" and _holds(_unit_folder() / unit, units[unit]):
+            found.add(name)
+    return found
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode("utf-8")
+    except OSError:
+        return False
+
+
+def systemd_answers() -> bool:
+    """Whether this account has a systemd that takes timers."""
+    try:
+        return shell.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
+    except (NotFoundError, TryLaterError):
+        return False
+
+
+def lingers() -> bool:
+    """Whether the user's systemd goes on when nobody is logged in (loginctl(1), enable-linger)."""
+    return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
+
+
+def _own_minute() -> int:
+    """Not the same minute for everybody."""
+    return int(jitter_of(60, socket.gethostname(), str(os.geteuid())))
+
+
+def _install_crontab(config: str | None, schedules: Schedules) -> None:
+    wanted = lines_of(config, schedules, "cron")
+    try:
+        before = _read_crontab()
+    except NotFoundError:
+        if not wanted:
+            return
+        raise
+    after = with_block(before, str(schedules.path), wanted)
+    if after == before:
+        return
+    if _read_crontab() != before:
+        raise TryLaterError("crontab-changed", "somebody else changed the crontab meanwhile", about="crontab")
+    words = ["crontab", "-"] if after else ["crontab", "-r"]
+    finished = shell.run(words, stdin=after)
+    if finished.exit_code != 0 or _read_crontab() != after:
+        said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError(
+            "crontab-refused",
+            f"crontab does not take it: {said[-1] if said else finished.exit_code}",
+            about="crontab",
+            hint="--by print writes the line for whoever manages cron here.",
+        )
+
+
+def _read_crontab() -> bytes:
+    """The user's crontab, b"" where there is none; raises `NotFoundError`, `AccessError`."""
+    finished = shell.run(["crontab", "-l"])
+    if finished.exit_code == 0:
+        return finished.stdout
+    said = finished.stderr.decode("utf-8", "replace").strip()
+    if "no crontab" in said.lower():
+        return b""
+    raise AccessError(
+        "crontab-refused",
+        said.splitlines()[-1] if said else "crontab -l fails",
+        about="crontab",
+        hint="--by systemd uses timers, --by print writes the line for whoever manages cron here.",
+    )
+
+
+def _install_timers(config: str | None, schedules: Schedules) -> None:
+    folder = _unit_folder()
+    wanted = units_of(config, schedules)
+    prefix = _unit_prefix(config)
+    there = {path.name for path in folder.glob(f"{prefix}*") if path.suffix in {".timer", ".service"}}
+    if not wanted and not there:
+        return
+    gone = sorted(name for name in there - wanted.keys() if name.endswith(".timer"))
+    if gone:
+        _systemctl("disable", "--now", *gone)
+    for name in there - wanted.keys():
+        (folder / name).unlink(missing_ok=True)
+    for name, text in wanted.items():
+        _write_unit(folder / name, text)
+    _systemctl("daemon-reload")
+    timers = sorted(name for name in wanted if name.endswith(".timer"))
+    if timers:
+        _systemctl("enable", *timers)
+        _systemctl("restart", *timers)
+
+
+def units_of(config: str | None, schedules: Schedules) -> Mapping[str, str]:
+    """The units of all schedules that are timers, by their file's name, and those of the hourly look."""
+    active = [each for each in schedules.schedules.values() if each.by == "systemd" and not each.paused]
+    environment = needed_variables(config)
+    prefix = _unit_prefix(config)
+    units: dict[str, str] = {}
+    for each in active:
+        units[f"{prefix}{each.name}.timer"] = timer_text(
+            each.name, each.cron.on_calendar(), make_up=each.missed == "once"
+        )
+        units[f"{prefix}{each.name}.service"] = service_text(
+            each.name, words_of(each.name), environment, output_of(each.name)
+        )
+    if active:
+        calendar = [f"*-*-* *:{_own_minute():02d}:00"]
+        units[f"{prefix}{_HOURLY}.timer"] = timer_text(_HOURLY, calendar, make_up=False)
+        units[f"{prefix}{_HOURLY}.service"] = service_text(
+            _HOURLY, words_of(None), environment, output_of(None)
+        )
+    return units
+
+
+def _unit_prefix(config: str | None) -> str:
+    """Another configuration has other units."""
+    own = needed_variables(config).get("HIBALI_CONFIG", "")
+    mark = hashlib.sha256(os.fsencode(own)).hexdigest()[:8]
+    return f"hibali-{mark}-" if own else "hibali-schedule-"
+
+
+def _unit_folder() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(base) / "systemd" / "user"
+
+
+def _write_unit(path: Path, text: str) -> None:
+    content = text.encode("utf-8")
+    if _holds(path, text):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content, mode=0o644)
+    except OSError as problem:
+        raise UsageError(
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+        ) from None
+
+
+def _systemctl(*words: str) -> None:
+    """Tell the user's systemd; where none answers the files stand there, and it finds them when it starts."""
+    if not systemd_answers():
+        return
+    finished = shell.run(["systemctl", "--user", "--no-ask-password", *words])
+    if finished.exit_code != 0:
+        said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError("systemd-refused", said[-1] if said else "systemctl fails", about=" ".join(words))
+
+
+def put_and_install(config: str | None, schedule: Schedule) -> Schedules:
+    """The schedule as it is to be, in schedules.toml and where it is fired; returns all there are now. Raises what `install` does."""
+    before = load_schedules(config).schedules.get(schedule.name)
+    put_schedule(config, schedule)
+    return _install_or_undo(config, schedule.name, before)
+
+
+def drop_and_install(config: str | None, name: str) -> Schedules:
+    """Without the schedule; returns those that are left. Raises `NotFoundError`, and what `install` does."""
+    before = load_schedules(config).one(name)
+    drop_schedule(config, name)
+    return _install_or_undo(config, name, before)
+
+
+def _install_or_undo(config: str | None, name: str, before: Schedule | None) -> Schedules:
+    known = load_schedules(config)
+    try:
+        install(config, known)
+    except HibaliError:
+        if before is not None:
+            put_schedule(config, before)
+        else:
+            drop_schedule(config, name)
+        raise
+    return known

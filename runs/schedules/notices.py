@@ -1,0 +1,335 @@
+"""Telling somebody of a notice: a command, a mail, a webhook; what was told is kept, so that it is told once a day."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any, Literal
+
+from hibali import subprocesses as shell
+from hibali.amounts import time_words
+from hibali.documents import line_of_json
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.files import write_atomic
+from hibali.http import check_post_url, post_json
+from hibali.ledger import now
+from hibali.subprocesses import remember_secret
+from hibali.system_errors import reason_of
+from hibali.text import printable
+from runs.schedules.environment import Credential
+from runs.schedules.records import WELL, Firing, schedule_folder
+from runs.schedules.schedule import Notices, alone
+
+Event = Literal["failed", "works-again", "silent", "expires", "trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to tell of a schedule. `trouble` is what makes two of them the same, told once a day."""
+
+    event: Event
+    schedule: str
+    trouble: str
+    message: str
+    hint: str = ""
+    firing: Firing | None = None
+    expires: datetime | None = None
+
+    def to_record(self, at: str, host: str) -> dict[str, Any]:
+        """The fields of a JSON line of kind `notice`."""
+        return {
+            "event": self.event,
+            "schedule": self.schedule,
+            "at": at,
+            "host": host,
+            "message": self.message,
+            "hint": self.hint,
+            "firing": None if self.firing is None else self.firing.to_record(),
+            "expires": None if self.expires is None else f"{self.expires:%Y-%m-%dT%H:%M:%SZ}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told of a schedule: each trouble with its last day, and whether a failure is open that works again some time.
+
+    `seen` is the last firing whose end was looked at.
+    """
+
+    days: Mapping[str, str] = field(default_factory=dict)
+    failing: bool = False
+    seen: str = ""
+
+    def to_record(self) -> dict[str, Any]:
+        """As it is kept."""
+        return {"schema": 1, "days": dict(self.days), "failing": self.failing, "seen": self.seen}
+
+    def after(self, notice: Notice, day: str) -> Told:
+        """What is known once this was told."""
+        recent = {trouble: on for trouble, on in self.days.items() if on >= day[:4]}
+        failing = {"failed": True, "works-again": False}.get(notice.event, self.failing)
+        seen = self.seen if notice.firing is None else notice.firing.id
+        return Told({**recent, notice.trouble: day}, failing, seen)
+
+    def is_news(self, notice: Notice, day: str) -> bool:
+        """Whether it has not been told on that day; that it works again always is, after a failure that was told."""
+        return notice.event == "works-again" or self.days.get(notice.trouble) != day
+
+
+def read_told(record: Any) -> Told:
+    """What `to_record` kept; nothing where it is something else."""
+    if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
+        return Told()
+    days = {str(name): str(day) for name, day in record["days"].items()}
+    return Told(days, bool(record.get("failing")), str(record.get("seen", "")))
+
+
+def notice_of_end(firing: Firing, told: Told) -> Notice | None:
+    """What to tell when a firing has ended; the same exit code is the same trouble, however it is worded."""
+    if firing.state == "broken":
+        message = f"{firing.schedule} was broken off: whatever ran it is gone"
+        hint = f"hibali schedule run {firing.schedule}"
+        return Notice("failed", firing.schedule, "failed-broken", message, hint, firing)
+    if firing.exit is None:
+        return None
+    if firing.exit in WELL:
+        if not told.failing:
+            return None
+        return Notice(
+            "works-again", firing.schedule, "works-again", f"{firing.schedule} works again", "", firing
+        )
+    about = f"{firing.about}: " if firing.about else ""
+    why = f": {about}{firing.message}" if firing.message else ""
+    return Notice(
+        "failed",
+        firing.schedule,
+        f"failed-{firing.exit}",
+        f"{firing.schedule} ended with {firing.exit}{why}",
+        firing.hint or f"hibali schedule log {firing.schedule}",
+        firing,
+    )
+
+
+def notice_of_silence(
+    schedule: str, firings: Iterable[Firing], since: datetime, now: datetime, longest: timedelta
+) -> Notice | None:
+    """That nothing has run for too long, whether it failed or not."""
+    last = since
+    for firing in firings:
+        if firing.state != "skipped":
+            last = max(last, datetime.fromisoformat(firing.ended or firing.began))
+            if firing.state == "running":
+                return None  # how long that may take is --max-time
+    silence = now - last
+    if silence <= longest:
+        return None
+    return Notice(
+        "silent",
+        schedule,
+        "silent",
+        f"{schedule} has not run for {time_words(silence.total_seconds())}",
+        f"hibali schedule show {schedule}",
+    )
+
+
+def notices_of_expiry(
+    schedule: str, credentials: Iterable[Credential], now: datetime, within: timedelta
+) -> list[Notice]:
+    """One for each credential that has expired, or will soon."""
+    found = []
+    for each in credentials:
+        if each.expires is not None and each.expires - now <= within:
+            left = (each.expires - now).total_seconds()
+            when = f"expires in {time_words(left)}" if left > 0 else "has expired"
+            found.append(
+                Notice(
+                    "expires",
+                    schedule,
+                    f"expires-{each.kind}-{each.site}",
+                    f"{each.words} of {each.site} {when}",
+                    each.renew,
+                    None,
+                    each.expires,
+                )
+            )
+    return found
+
+
+Say = Callable[[str], None]
+_COMMAND_SECONDS = 60.0
+_SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
+_MOST_SECRET = 4096
+
+
+def told_of(schedule: str) -> Told:
+    """What was told of a schedule so far."""
+    try:
+        return read_told(json.loads(_told_file(schedule).read_bytes()))
+    except (OSError, ValueError):
+        return Told()
+
+
+def tell_news(notices: Notices, notice: Notice, say: Say) -> None:
+    """Tell it, unless it was told today. What cannot be told is said, and told the next time."""
+    if notices.anybody:
+        with alone("told"):  # an hourly look must not tell the same as a firing that ends just then
+            _tell_once(notices, notice, told_of(notice.schedule), say)
+
+
+def tell_end(notices: Notices, firing: Firing, say: Say) -> None:
+    """Tell of a firing's end what is news in it, once, whoever looks at it first."""
+    if not notices.anybody:
+        return
+    with alone("told"):
+        told = told_of(firing.schedule)
+        if told.seen == firing.id:
+            return
+        notice = notice_of_end(firing, told)
+        if notice is None or not _tell_once(notices, notice, told, say):
+            _keep(firing.schedule, replace(told, seen=firing.id), say)
+
+
+def _tell_once(notices: Notices, notice: Notice, told: Told, say: Say) -> bool:
+    """False where it is no news; True where it was told, or could not be, and is to be told the next time."""
+    day = f"{datetime.now().astimezone():%Y-%m-%d}"
+    if not told.is_news(notice, day):
+        return False
+    problems = give_notice(notices, notice)
+    for problem in problems:
+        say(f"not told: {problem.about}: {problem.message}")
+    if len(problems) < _ways(notices):
+        _keep(notice.schedule, told.after(notice, day), say)
+        say(f"told: {notice.event}: {notice.message}")
+    return True
+
+
+def _keep(schedule: str, told: Told, say: Say) -> None:
+    try:
+        write_atomic(_told_file(schedule), line_of_json(told.to_record()).encode("ascii") + b"\n")
+    except OSError as problem:
+        say(f"what was told cannot be kept: {reason_of(problem)}")
+
+
+def give_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
+    """Tell it in every way there is; returns what went wrong, one for each way that failed."""
+    record = {"schema": 1, "kind": "notice", **notice.to_record(now(), socket.gethostname())}
+    content = line_of_json(record).encode("ascii") + b"\n"
+    problems: list[HibaliError] = []
+    ways: list[tuple[bool, Callable[[], None]]] = [
+        (bool(notices.command), lambda: _by_command(notices.command, content)),
+        (bool(notices.mail), lambda: _by_mail(notices.mail, notice, content)),
+        (bool(notices.webhook), lambda: _by_webhook(notices, content)),
+    ]
+    for wanted, way in ways:
+        if wanted:
+            try:
+                way()
+            except HibaliError as problem:
+                problems.append(problem)
+    return problems
+
+
+def _ways(notices: Notices) -> int:
+    return sum(map(bool, (notices.command, notices.mail, notices.webhook)))
+
+
+def _by_command(words: tuple[str, ...], content: bytes) -> None:
+    finished = shell.run(words, stdin=content, timeout=_COMMAND_SECONDS)
+    if finished.exit_code != 0:
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=words[0])
+
+
+def _by_mail(address: str, notice: Notice, content: bytes) -> None:
+    program = next((path for path in _SENDMAIL if Path(path).exists()), None)
+    if program is None:
+        raise NotFoundError("no-such-program", "there is no sendmail on this machine", about=_SENDMAIL[0])
+    message = EmailMessage()
+    message["To"] = address
+    message["Subject"] = f"[hibali] {printable(notice.message)[:150]}"
+    message["Auto-Submitted"] = "auto-generated"
+    lines = [printable(notice.message), printable(notice.hint), "", content.decode("ascii")]
+    message.set_content("\n".join(lines))
+    finished = shell.run([program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS)
+    if finished.exit_code != 0:
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=program)
+
+
+def _by_webhook(notices: Notices, content: bytes) -> None:
+    """The secret goes where the URL says `{secret}`, else along as a bearer token; no error names it (S16)."""
+    secret = _secret(notices)
+    try:
+        if "{secret}" in notices.webhook:
+            post_json(notices.webhook.replace("{secret}", secret), content)
+        else:
+            post_json(notices.webhook, content, secret=secret)
+    except HibaliError as problem:
+        raise IncompleteError("not-notified", problem.message, about="webhook") from None
+
+
+def _secret(notices: Notices) -> str:
+    if notices.secret_command:
+        finished = shell.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
+        if finished.exit_code != 0:
+            raise IncompleteError(
+                "no-secret", f"it ended with {finished.exit_code}", about=notices.secret_command[0]
+            )
+        found = finished.stdout
+    elif notices.secret_file:
+        try:
+            with Path(notices.secret_file).open("rb") as stream:
+                found = stream.read(_MOST_SECRET + 1)
+        except OSError as problem:
+            raise IncompleteError("no-secret", reason_of(problem), about=notices.secret_file) from None
+    else:
+        return ""
+    secret = found.decode("utf-8", "replace").strip()
+    remember_secret(secret)
+    if not secret or not secret.isprintable() or not secret.isascii() or len(secret) > _MOST_SECRET:
+        raise UsageError("no-secret", "the secret of the webhook is not one line of ASCII", about="webhook")
+    return secret
+
+
+def _told_file(schedule: str) -> Path:
+    return schedule_folder(schedule) / "told.json"
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is told: the words of a command, or a URL. Neither is ever shown: both may hold a secret (S16)."""
+
+    words: tuple[str, ...] = ()
+    url: str = ""
+
+
+def read_target(text: str) -> Target:
+    """Who is meant by `COMMAND|URL`. Raises `UsageError` for a URL that nothing is sent to, and for no command."""
+    if _URL.match(text):
+        check_post_url(text)
+        return Target(url=text)
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError("bad-command", f"this is no command: {problem}", about="--notify") from None
+    if not words:
+        raise UsageError("bad-command", "this is no command", about="--notify")
+    return Target(words)
+
+
+def give_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:
+    """Run `COMMAND ID STATE` with `content` on its standard input, or POST that. Raises what keeps it from being done."""
+    if target.url:
+        post_json(target.url, content)
+        return
+    finished = shell.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
+    if finished.exit_code != 0:
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=target.words[0])

@@ -1,0 +1,419 @@
+"""Looking at how a schedule's sites are entered, and entering them as it would: with nothing but what cron gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hibali import errors
+from hibali import subprocesses as shell
+from hibali.config.model import Site
+from hibali.config.settings import Settings
+from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
+from hibali.locations import Location
+from runs.schedules.environment import (
+    Credential,
+    absolute,
+    bare_environment,
+    hibali_words,
+    local_zone,
+    other_credentials,
+    ssh_certificates,
+)
+from runs.schedules.install import lingers
+from runs.schedules.schedule import Schedule
+
+_METHODS = re.compile(r"Permission denied \(([a-z0-9,@.-]+)\)")
+_ASKING = frozenset({"keyboard-interactive", "password", "hostbased"})
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A private key that ssh would try."""
+
+    path: str
+    has_passphrase: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WayIn:
+    """How ssh goes to one host unattended. `agent` is the socket it would ask, "" for none; `agent_answers` whether that is there.
+
+    `certificates` are those beside the keys; `host_known` is None where that could not be found out.
+    """
+
+    site: str
+    host: str
+    command: tuple[str, ...]
+    address: str
+    port: str
+    keys: tuple[Key, ...] = ()
+    agent: str = ""
+    agent_answers: bool = False
+    agent_ends_at_logout: bool = False
+    certificates: tuple[Credential, ...] = ()
+    host_known: bool | None = None
+
+    @property
+    def by_hand(self) -> str:
+        """The line that a person types to go there."""
+        return shlex.join([*self.command, self.host])
+
+
+def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[HibaliError]:
+    """What is wrong with a way in, whether or not it works just now; the credentials have to hold until then."""
+    found: list[HibaliError] = []
+    if way.host_known is False:
+        found.append(
+            AccessError(
+                "host-key",
+                f"the key of {way.address} is not known, and nobody will be there to accept it",
+                about=way.site,
+                hint=f"Compare it with what the site publishes, and accept it once: {way.by_hand}",
+            )
+        )
+    found.extend(_of_keys(way))
+    return found + expiry_obstacles(way.certificates, now, needed_until)
+
+
+def _of_keys(way: WayIn) -> list[HibaliError]:
+    if not way.keys or not all(key.has_passphrase for key in way.keys):
+        return []  # without any, the login itself will say
+    path = way.keys[0].path
+    fresh = (
+        "Make a key of its own for this, and ask the site to restrict what it may do:"
+        f" ssh-keygen -t ed25519 -N '' -f {shlex.quote(path)}-unattended"
+    )
+    if not way.agent:
+        return [
+            AccessError(
+                "passphrase-key",
+                f"{path} has a passphrase, and there will be no agent that knows it",
+                about=way.site,
+                hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
+            )
+        ]
+    if not way.agent_answers:
+        return [
+            AccessError(
+                "no-agent",
+                f"{path} has a passphrase, and no agent answers at {way.agent}",
+                about=way.site,
+                hint=f"Start one there: ssh-agent -a {shlex.quote(way.agent)}; ssh-add {shlex.quote(path)}",
+            )
+        ]
+    if way.agent_ends_at_logout:
+        return [
+            AccessError(
+                "agent-ends",
+                f"the agent at {way.agent} ends when you log out",
+                about=way.site,
+                hint=f"{fresh}; or let your services go on: loginctl enable-linger",
+            )
+        ]
+    return []
+
+
+def expiry_obstacles(
+    credentials: Iterable[Credential], now: datetime, needed_until: datetime
+) -> list[HibaliError]:
+    """Those that do not outlive the night, or have not lived to see it."""
+    return [
+        AccessError(
+            "certificate-expires" if each.kind == "certificate" else "proxy-expires",
+            f"{each.words} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
+            if each.expires <= now
+            else f"{each.words} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
+            about=each.site,
+            hint=each.renew,
+        )
+        for each in credentials
+        if each.expires is not None and each.expires <= needed_until
+    ]
+
+
+def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: Sequence[str]) -> HibaliError:
+    """A bare login's failure, in terms of what is different at night. `set_here` are variables with credentials, by name only."""
+    if way is not None and problem.code == "login-refused":
+        methods = _METHODS.search(problem.message)
+        left = set(methods[1].split(",")) if methods else set()
+        if left and left <= _ASKING:
+            return AccessError(
+                "second-factor",
+                f"{way.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
+                about=site,
+                hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
+            )
+    if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
+        return AccessError(
+            "missing-secret",
+            f"its credentials are in this shell's {' and '.join(set_here)}, which will not be there: {problem.message}",
+            about=site,
+            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+        )
+    if problem.code == "no-credentials":
+        return AccessError(
+            "missing-secret",
+            problem.message,
+            about=site,
+            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+        )
+    return problem
+
+
+_SECRET_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+)
+_CHECK_SECONDS = 180.0
+_KINDS: Mapping[int, type[HibaliError]] = {
+    int(kind.exit): kind
+    for kind in (
+        errors.UsageError,
+        errors.NotFoundError,
+        errors.AccessError,
+        errors.TryLaterError,
+        errors.IncompleteError,
+        errors.RunFailedError,
+        errors.RefusedError,
+    )
+}
+
+
+def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
+    """The sites that a command names: as SITE:PATH, or with --site."""
+    found: dict[str, Site] = {}
+    for number, word in enumerate(command):
+        name, colon, _ = word.removeprefix("--site=").partition(":")
+        named = colon or word.startswith("--site=") or (number and command[number - 1] in {"--site", "check"})
+        if named and name in settings.sites:
+            found[name] = settings.sites[name]
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A location that the schedule's command reads or writes, as it is typed; what is read has to exist."""
+
+    location: Location
+    must_exist: bool
+
+
+def find_obstacles(
+    config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
+) -> list[HibaliError]:
+    """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it.
+
+    Of the `ends` those at sites are listed with that login.
+    """
+    environment = bare_environment(config, schedule.environment)
+    due = schedule.cron.after(now, local_zone())
+    until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
+    found: list[HibaliError] = []
+    for site in sites_of(schedule.command, settings):
+        ways = ways_in(site, environment)
+        own = [obstacle for way in ways for obstacle in obstacles_of(way, now, until)]
+        own += expiry_obstacles(other_credentials(site, environment), now, until)
+        if not own:
+            problem = enter(site, environment, [end for end in ends if end.location.site == site])
+            set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
+            if problem is not None:
+                own.append(explain_login(problem, site.name, ways[0] if ways else None, set_here))
+        found.extend(own)
+    return found
+
+
+def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -> list[Credential]:
+    """What the schedule's sites are entered with that may expire."""
+    environment = bare_environment(config, schedule.environment)
+    found: list[Credential] = []
+    for site in sites_of(schedule.command, settings):
+        for way in ways_in(site, environment, look_at_host=False):
+            found.extend(way.certificates)
+        found.extend(other_credentials(site, environment))
+    return found
+
+
+def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) -> HibaliError | None:
+    """Why the site, or one of its `ends`, cannot be opened with this environment and a login of its own; None where all can."""
+    with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
+        words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
+        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
+        try:
+            finished = shell.run(words, environment=fresh, timeout=_CHECK_SECONDS)
+            if finished.exit_code != 0:
+                return _told(finished.stdout, finished.exit_code, site.name)
+            problems = (_list_end(end, fresh) for end in ends)
+            return next((problem for problem in problems if problem is not None), None)
+        except HibaliError as problem:
+            return problem
+        finally:
+            _end_logins(site, Path(folder) / "hibali")
+
+
+def _list_end(end: End, environment: Mapping[str, str]) -> HibaliError | None:
+    """Why a location cannot be listed; one that takes long to list is open."""
+    problem = try_command(["ls", end.location.text, "--json", "--no-progress"], environment)
+    if isinstance(problem, NotFoundError):
+        return missing_source(end.location) if end.must_exist else None
+    return problem
+
+
+def missing_source(location: Location) -> NotFoundError:
+    """What is told of a source that does not exist."""
+    return NotFoundError(
+        "no-such-source",
+        "the source does not exist",
+        about=location.text,
+        hint="If it comes into being later: --no-check",
+    )
+
+
+def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
+    """Why a command of hibali that changes nothing fails in this folder and this environment; None where it does not, or takes too long to tell."""
+    try:
+        finished = shell.run([*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS)
+    except TryLaterError:
+        return None
+    if finished.exit_code == 0:
+        return None
+    return _told(finished.stdout, finished.exit_code, f"hibali {words[0]}")
+
+
+def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = True) -> list[WayIn]:
+    """How ssh would go to the hosts of a site; none for a site of another kind."""
+    if site.ssh is None:
+        return []
+    hosts = [
+        site.ssh.host,
+        *([site.ssh.data_host] if site.ssh.data_host not in {None, site.ssh.host} else []),
+    ]
+    found = (_way_to(site, host, environment, look_at_host=look_at_host) for host in hosts if host)
+    return [way for way in found if way is not None]
+
+
+def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool) -> WayIn | None:
+    assert site.ssh is not None
+    try:
+        told = shell.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
+    except HibaliError:
+        return None  # the login itself will say so
+    if told.exit_code != 0:
+        return None
+    configured = _configured(told.stdout)
+    home = environment.get("HOME", "/")
+    agent = _agent(configured, environment)
+    named = configured.get("identityfile", []) if site.ssh.auth == "ssh" else []
+    keys = [absolute(path, home) for path in named]
+    certificates = [absolute(path, home) for path in configured.get("certificatefile", [])]
+    certificates += [f"{key}-cert.pub" for key in keys]
+    address, port = _one(configured, "hostname") or host, _one(configured, "port") or "22"
+    name = _one(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
+    known = [
+        absolute(path, home)
+        for key in ("userknownhostsfile", "globalknownhostsfile")
+        for path in " ".join(configured.get(key, [])).split()
+    ]
+    return WayIn(
+        site=site.name,
+        host=host,
+        command=site.ssh.command,
+        address=name,
+        port=port,
+        keys=tuple(Key(path, _has_passphrase(path)) for path in keys if Path(path).is_file()),
+        agent=agent,
+        agent_answers=bool(agent) and Path(agent).is_socket(),
+        agent_ends_at_logout=_ends_at_logout(agent),
+        certificates=tuple(ssh_certificates(site, host, certificates)),
+        host_known=_is_known(name, known)
+        if look_at_host and _one(configured, "proxycommand") is None
+        else None,
+    )
+
+
+def _configured(output: bytes) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in output.decode("utf-8", "surrogateescape").splitlines():
+        name, _, value = line.partition(" ")
+        if value and value != "none":
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _one(configured: Mapping[str, list[str]], name: str) -> str | None:
+    return next(iter(configured.get(name, [])), None)
+
+
+def _agent(configured: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
+    named = _one(configured, "identityagent") or "SSH_AUTH_SOCK"
+    if named == "SSH_AUTH_SOCK":
+        return environment.get("SSH_AUTH_SOCK", "")
+    if named.startswith("$"):
+        return environment.get(named[1:].strip("{}"), "")
+    return absolute(named, environment.get("HOME", "/"))
+
+
+def _ends_at_logout(agent: str) -> bool:
+    if re.match(r"/tmp/ssh-[^/]+/agent\.", agent):  # noqa: S108  # where ssh-agent(1) and sshd put theirs
+        return True
+    return agent.startswith("/run/user/") and not lingers()
+
+
+def _has_passphrase(path: str) -> bool:
+    """Whether the private key cannot be read without one (ssh-keygen(1), -y with an empty -P)."""
+    try:
+        return shell.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
+    except HibaliError:
+        return False
+
+
+def _is_known(name: str, files: Iterable[str]) -> bool | None:
+    for path in files:
+        if Path(path).is_file():
+            try:
+                if shell.run(["ssh-keygen", "-F", name, "-f", path], timeout=15).exit_code == 0:
+                    return True
+            except NotFoundError:
+                return None
+    return False
+
+
+def _end_logins(site: Site, folder: Path) -> None:
+    """Leave no master behind whose socket is going."""
+    if site.ssh is None or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.is_socket():
+            try:
+                shell.run([*site.ssh.command, "-S", str(path), "-O", "exit", "--", site.ssh.host], timeout=15)
+            except HibaliError:
+                return
+
+
+def _told(output: bytes, code: int, site: str) -> HibaliError:
+    """The error that the command ended with, as it said."""
+    record: dict[str, Any] = {}
+    for line in output.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("kind") == "error":
+            record = found
+    kind = _KINDS.get(code, errors.IncompleteError)
+    return kind(
+        str(record.get("code", "check-failed")),
+        str(record.get("message", f"`hibali sites check` ends with {code}")),
+        about=str(record.get("about") or site),
+        hint=str(record.get("hint") or f"hibali sites check {site}"),
+    )

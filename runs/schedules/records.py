@@ -1,0 +1,281 @@
+"""What became of each firing of a schedule: JSON lines in `schedules/NAME/firings.jsonl`, written at its begin and its end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from hibali.documents import line_of_json
+from hibali.errors import NotFoundError, RefusedError
+from hibali.files import state_folder, write_atomic
+from hibali.ledger import Journal, ledger_folder, now, read_records
+from hibali.system_errors import reason_of
+
+State = Literal["running", "done", "failed", "broken", "skipped"]
+WELL = frozenset({0, 10})  # 10 only says that there are changes
+_KEPT = timedelta(days=400)  # a year and the months around it
+_LARGE = 4 * 1024 * 1024  # bytes of lines; only then is it looked for what is too old
+_AMOUNTS = (
+    "files",
+    "bytes",
+    "files_moved",
+    "bytes_moved",
+    "bytes_sent",
+    "files_kept",
+    "files_deleted",
+    "files_failed",
+    "proof_moved",
+    "proof_tree",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One time a schedule was due; times are UTC in RFC 3339, `None` is not known.
+
+    `state` is running; done (exit 0, or 10) or failed; broken where it began and nobody is there to end it; skipped where it was
+    not begun, and `because` is `still-going`, `missed` or `paused`. `operations` and `runs` are ids of the ledger.
+    The counts are those of the last receipt.
+    """
+
+    id: str
+    schedule: str
+    began: str
+    due: str | None = None
+    ended: str | None = None
+    state: State = "running"
+    exit: int | None = None
+    code: str | None = None
+    message: str | None = None
+    about: str | None = None
+    hint: str | None = None
+    because: str | None = None
+    by: str = "cron"  # cron, systemd, print or hand
+    made_up: bool = False
+    attempts: int = 0
+    seconds: float | None = None
+    operations: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    amounts: Mapping[str, int | str | None] = field(default_factory=dict)
+
+    def amount(self, name: str) -> int:
+        """A count of the receipt; 0 where there is none."""
+        found = self.amounts.get(name)
+        return found if isinstance(found, int) else 0
+
+    @property
+    def proof(self) -> str | None:
+        """The weakest proof among what it moved, else among all it looked at; None where nothing is proven."""
+        found = self.amounts.get("proof_moved") or self.amounts.get("proof_tree")
+        return found if isinstance(found, str) else None
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields of a JSON line of kind `firing`; the amounts stand among the others."""
+        fields = asdict(self)
+        amounts = fields.pop("amounts")
+        return {
+            **fields,
+            "operations": list(self.operations),
+            "runs": list(self.runs),
+            **{name: amounts.get(name) for name in _AMOUNTS},
+        }
+
+
+def amounts_of(receipt: Mapping[str, Any]) -> dict[str, int | str | None]:
+    """What a firing keeps of a receipt."""
+    return {name: receipt[name] for name in _AMOUNTS if name in receipt}
+
+
+def read_firings(schedule: str) -> list[Firing]:
+    """All firings of a schedule that are on record, oldest first; none for one that has not fired, or never was."""
+    path = _folder(schedule) / "firings.jsonl"
+    firings = fold_firings(read_records(path), schedule)
+    unfinished = [number for number, firing in enumerate(firings) if firing.state == "running"]
+    if unfinished:
+        last = None if holder_of(schedule) is None else unfinished[-1]
+        for number in unfinished:
+            if number != last:
+                firings[number] = replace(firings[number], state="broken")
+    return firings
+
+
+def fired_schedules() -> list[str]:
+    """The names of all schedules of which something is on record, sorted; removed ones too."""
+    folder = state_folder() / "schedules"
+    return sorted(path.parent.name for path in folder.glob("*/firings.jsonl"))
+
+
+def fold_firings(records: Iterable[Mapping[str, Any]], schedule: str) -> list[Firing]:
+    """Firings in the order in which they began; pure. Lines of another make are passed over."""
+    found: dict[str, Firing] = {}
+    for record in records:
+        identifier, kind = record.get("id"), record.get("kind")
+        if not isinstance(identifier, str):
+            continue
+        if kind in {"begun", "skipped"}:
+            found[identifier] = Firing(
+                id=identifier,
+                schedule=schedule,
+                began=str(record.get("at", "")),
+                due=record.get("due"),
+                state="running" if kind == "begun" else "skipped",
+                because=record.get("because"),
+                message=record.get("message"),
+                by=str(record.get("by", "cron")),
+                made_up=bool(record.get("made_up")),
+            )
+        elif kind == "ended" and identifier in found:
+            found[identifier] = _ended(found[identifier], record)
+    return list(found.values())
+
+
+def _ended(firing: Firing, record: Mapping[str, Any]) -> Firing:
+    amounts = record.get("amounts")
+    return replace(
+        firing,
+        ended=record.get("at"),
+        state="done" if record.get("exit") in WELL else "failed",
+        exit=record.get("exit"),
+        code=record.get("code"),
+        message=record.get("message"),
+        about=record.get("about"),
+        hint=record.get("hint"),
+        attempts=int(record.get("attempts", 1)),
+        seconds=record.get("seconds"),
+        operations=tuple(record.get("operations", ())),
+        runs=tuple(record.get("runs", ())),
+        amounts=amounts if isinstance(amounts, dict) else {},
+    )
+
+
+def note_begun(schedule: str, identifier: str, **fields: Any) -> None:
+    """A firing begins, durable: `due`, `by`, `made_up`. Raises `RefusedError`: no ledger, no start."""
+    _forget_old(_made(schedule) / "firings.jsonl")
+    _note(schedule, "begun", identifier, fields)
+
+
+def note_ended(schedule: str, identifier: str, **fields: Any) -> None:
+    """It ended: `exit`, `seconds`, `attempts`, `operations`, `runs`, `amounts`, and of an error `code`, `message`, `about`, `hint`."""
+    _note(schedule, "ended", identifier, fields)
+
+
+def note_skipped(schedule: str, identifier: str, **fields: Any) -> None:
+    """It was due and is not begun: `due`, `because`, `message`, `by`."""
+    _note(schedule, "skipped", identifier, fields)
+
+
+def schedule_folder(schedule: str) -> Path:
+    """Where all that is kept of one schedule is, made when missing."""
+    return _made(schedule)
+
+
+def holder_of(schedule: str) -> str | None:
+    """Who runs it now, in words; None where nobody does."""
+    try:
+        descriptor = os.open(_folder(schedule) / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(descriptor, 200).decode("ascii", "replace").strip() or "another process"
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def one_firing(firings: Iterable[Firing], identifier: str) -> Firing:
+    """The firing of that id; raises `NotFoundError`."""
+    for firing in firings:
+        if firing.id == identifier:
+            return firing
+    raise NotFoundError("no-such-firing", "there is no firing of this id", about=identifier)
+
+
+def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
+    with Journal(_made(schedule) / "firings.jsonl") as journal:
+        journal.append({"schema": 1, "kind": kind, "id": identifier, "at": now(), **fields}, durable=True)
+
+
+def _folder(schedule: str) -> Path:
+    return state_folder() / "schedules" / schedule
+
+
+def _made(schedule: str) -> Path:
+    return ledger_folder("schedules", schedule)
+
+
+def _forget_old(path: Path) -> None:
+    """Let go of firings of years ago, before one begins: whoever holds the schedule's lock is alone here."""
+    if not path.exists() or path.stat().st_size < _LARGE:
+        return
+    oldest = f"{datetime.now(UTC) - _KEPT:%Y-%m-%dT%H:%M:%S}"
+    write_atomic(path, b"".join(_young(read_records(path), oldest)))
+
+
+def _young(records: Iterable[Mapping[str, Any]], oldest: str) -> Iterator[bytes]:
+    for record in records:
+        if str(record.get("at", "")) >= oldest:
+            yield line_of_json(dict(record)).encode("ascii") + b"\n"
+
+
+_LARGE_LOG = 1024 * 1024
+_KEPT_LOGS = 3
+
+
+def log_path(schedule: str) -> Path:
+    """The file that is written to now; older ones are beside it, `log.txt.1` the youngest."""
+    return schedule_folder(schedule) / "log.txt"
+
+
+class Log:
+    """Open for one firing, whoever holds the schedule's lock."""
+
+    def __init__(self, schedule: str) -> None:
+        """Make room, and open; raises `RefusedError` where it cannot be written."""
+        path = log_path(schedule)
+        try:
+            if path.exists() and path.stat().st_size > _LARGE_LOG:
+                for number in range(_KEPT_LOGS, 0, -1):
+                    older = path.with_name(f"{path.name}.{number}")
+                    younger = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+                    if younger.exists():
+                        younger.replace(older)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self.stream: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+        except OSError as problem:
+            raise RefusedError(
+                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", about=str(path)
+            ) from None
+
+    def say(self, text: str) -> None:
+        """One line with the time before it; a full disk is no reason to stop."""
+        line = f"{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S%z} {text}\n"
+        self.raw(line.encode("utf-8", "backslashreplace"))
+
+    def raw(self, line: bytes) -> None:
+        """A line that is one already."""
+        try:
+            self.stream.write(line)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Nothing more is said."""
+        self.stream.close()
+
+
+def forget_start(schedule: str | None) -> None:
+    """What hibali says when it cannot even start stays small, too: it did start now."""
+    path = (schedule_folder(schedule) if schedule else schedule_folder("x").parent) / "start.log"
+    try:
+        if path.stat().st_size > _LARGE_LOG:
+            os.truncate(path, 0)
+    except OSError:
+        return

@@ -1,0 +1,546 @@
+"""What a schedule is: a command of hibali, when it is due, and what holds while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from hibali.amounts import read_duration
+from hibali.config.schema import Table, Wrong
+from hibali.config.settings import SettingsError, line_of_key
+from hibali.errors import HibaliError, NotFoundError, UsageError
+from hibali.files import check_private_file, config_file, write_atomic
+from hibali.ledger import ledger_folder
+from hibali.system_errors import reason_of
+from hibali.text import did_you_mean, printable
+
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+# What crontab(5) promises; cronsim knows more, such as L and #, which a cron daemon would refuse.
+_FIELD = re.compile(
+    r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[a-z]{3}(?:-[a-z]{3})?)(?:/[0-9]{1,2})?", re.IGNORECASE
+)
+_WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
+_LOOKED_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A cron expression of five fields, known to be one."""
+
+    text: str
+
+    def after(self, moment: datetime, zone: tzinfo) -> datetime:
+        """The first time it is due later than that, in UTC."""
+        return next(self._times(moment.astimezone(zone).replace(microsecond=0), reverse=False))
+
+    def until(self, moment: datetime, zone: tzinfo) -> datetime:
+        """The last time it was due then or before, in UTC."""
+        # a fraction of a second lets the very second count, too
+        return next(self._times(moment.astimezone(zone).replace(microsecond=1), reverse=True))
+
+    def count(self, begin: datetime, end: datetime, zone: tzinfo, *, most: int = 1000) -> int:
+        """How often it was due later than `begin` and before `end`; `most` where it was more often."""
+        found = 0
+        for moment in self._times(begin.astimezone(zone).replace(microsecond=0), reverse=False):
+            if moment >= end or found >= most:
+                break
+            found += 1
+        return found
+
+    def longest_gap(self, moment: datetime, zone: tzinfo) -> timedelta:
+        """The longest time between two of the next times it is due."""
+        times = self._times(moment.astimezone(zone).replace(microsecond=0), reverse=False)
+        ahead = [next(times) for _ in range(_LOOKED_AHEAD)]
+        return max(later - earlier for earlier, later in pairwise(ahead))
+
+    def on_calendar(self) -> list[str]:
+        """The same in the words of systemd.time(7); two lines where a day of the month or one of the week will do."""
+        from cronsim import CronSim
+
+        found = CronSim(self.text, datetime(2000, 1, 1, tzinfo=UTC))
+        fields = self.text.split()
+        time = f"{_listed(found.hours, 24)}:{_listed(found.minutes, 60)}:00"
+        date = f"*-{_listed(found.months, 12)}"
+        days = _listed(found.days, 31)
+        on = ",".join(_WEEKDAYS[each] for each in sorted({each % 7 for each in _plain(found.weekdays)}))
+        if fields[4].startswith("*") and fields[4] == "*":
+            return [f"{date}-{days} {time}"]
+        if fields[2] == "*":
+            return [f"{on} {date}-* {time}"]
+        if found.day_and:
+            return [f"{on} {date}-{days} {time}"]
+        return [f"{date}-{days} {time}", f"{on} {date}-* {time}"]
+
+    def _times(self, moment: datetime, *, reverse: bool) -> Iterator[datetime]:
+        from cronsim import CronSim
+
+        for found in CronSim(self.text, moment, reverse=reverse):
+            yield found.astimezone(UTC)
+
+
+@cache
+def read_expression(text: str) -> Expression:
+    """The expression; raises `UsageError` for what is none, for @reboot, and for one that is never due."""
+    from cronsim import CronSim, CronSimError
+
+    written = _NAMED.get(text.strip().lower(), text)
+    fields = written.split()
+    if len(fields) != 5 or not all(_FIELD.fullmatch(part) for field in fields for part in field.split(",")):
+        raise _no_expression(text)
+    plain = " ".join(fields)
+    try:
+        next(CronSim(plain, datetime(2000, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration, RuntimeError):
+        raise _no_expression(text) from None
+    return Expression(plain)
+
+
+def _no_expression(text: str) -> UsageError:
+    return UsageError(
+        "bad-cron",
+        f"{text!r} is not minute, hour, day of the month, month, day of the week; or is never due",
+        about="--cron",
+        hint='For every night at three: --cron "0 3 * * *"',
+    )
+
+
+def _listed(values: set[Any], size: int) -> str:
+    plain = sorted(_plain(values))
+    return "*" if len(plain) == size else ",".join(f"{each:02d}" for each in plain)
+
+
+def _plain(values: set[Any]) -> list[int]:
+    return [each for each in values if isinstance(each, int)]
+
+
+Installer = Literal["cron", "systemd", "print"]
+Missed = Literal["skip", "once"]
+NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_TAKEN = frozenset({"hourly"})
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIAL|(?:ACCESS|PRIVATE|API)_?KEY", re.IGNORECASE
+)
+_OWN = re.compile(r"HIBALI_(?:SCHEDULE|CONFIG|STATE)")
+_INSTALLERS: tuple[Installer, ...] = ("cron", "systemd", "print")
+_MISSED: tuple[Missed, ...] = ("skip", "once")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Times are in seconds, 0 where there is none; `since` is when it was added or resumed: what was due before is not missed.
+
+    `folder` is where relative paths of `command` begin. `silent_after` 0 is twice the usual time between two runs.
+    """
+
+    name: str
+    cron: Expression
+    command: tuple[str, ...]
+    folder: str
+    since: datetime
+    by: Installer = "cron"
+    jitter: float = 0.0
+    max_time: float = 0.0
+    retry_for: float = 0.0
+    missed: Missed = "skip"
+    silent_after: float = 0.0
+    paused: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def to_table(self) -> dict[str, Any]:
+        """Its table in schedules.toml; what is not set does not stand there."""
+        table: dict[str, Any] = {
+            "cron": self.cron.text,
+            "command": list(self.command),
+            "folder": self.folder,
+            "since": self.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "by": self.by,
+            "missed": self.missed,
+        }
+        for name in ("jitter", "max_time", "retry_for", "silent_after"):
+            seconds = getattr(self, name)
+            if seconds:
+                table[name] = duration_text(seconds)
+        if self.paused:
+            table["paused"] = True
+        if self.environment:
+            table["environment"] = dict(self.environment)
+        return table
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields of a JSON line of kind `schedule` that do not depend on the present moment."""
+        return {
+            "name": self.name,
+            "cron": self.cron.text,
+            "command": list(self.command),
+            "folder": self.folder,
+            "since": self.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "by": self.by,
+            "missed": self.missed,
+            "jitter": self.jitter,
+            "max_time": self.max_time,
+            "retry_for": self.retry_for,
+            "silent_after": self.silent_after,
+            "paused": self.paused,
+            "environment": dict(self.environment),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Who is told of trouble; none where all are empty. A secret comes from a file or a command and is never kept."""
+
+    command: tuple[str, ...] = ()
+    mail: str = ""
+    webhook: str = ""
+    secret_file: str = ""
+    secret_command: tuple[str, ...] = ()
+    expires_within_days: int = 7
+
+    @property
+    def anybody(self) -> bool:
+        """Whether there is somebody to tell."""
+        return bool(self.command or self.mail or self.webhook)
+
+    def to_table(self) -> dict[str, Any]:
+        """The table `notices` of schedules.toml."""
+        table = {
+            "command": list(self.command),
+            "mail": self.mail,
+            "webhook": self.webhook,
+            "secret_file": self.secret_file,
+            "secret_command": list(self.secret_command),
+        }
+        return {
+            **{key: value for key, value in table.items() if value},
+            "expires_within_days": self.expires_within_days,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """All of schedules.toml; `path` is where it is or would be."""
+
+    path: Path
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+    notices: Notices = field(default_factory=Notices)
+    metrics_file: str = ""
+
+    def one(self, name: str) -> Schedule:
+        """The schedule of that name; raises `NotFoundError`."""
+        found = self.schedules.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.schedules)) or "none"
+            raise NotFoundError(
+                "unknown-schedule",
+                "there is no schedule of this name",
+                about=name,
+                hint=f"{did_you_mean(name, self.schedules)}There are: {known}.",
+            )
+        return found
+
+
+def check_name(name: str) -> str:
+    """The name; raises `UsageError`."""
+    if not NAME.fullmatch(name) or name in _TAKEN:
+        raise UsageError(
+            "bad-name",
+            "a schedule's name is small letters, digits and hyphens, a letter first",
+            about=printable(name),
+        )
+    return name
+
+
+def check_variable(text: str) -> tuple[str, str]:
+    """The name and the value of `NAME=VALUE`; raises `UsageError`, for what looks like a secret, too (S16)."""
+    name, equals, value = text.partition("=")
+    if not VARIABLE.fullmatch(name) or not equals or not value.isprintable():
+        raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", about="--env")
+    if _SECRET.search(name):
+        raise UsageError(
+            "secret-in-schedule",
+            "a secret does not belong in a schedule, whose file is readable",
+            about=name,
+            hint="Keep it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
+        )
+    if _OWN.fullmatch(name):
+        raise UsageError("bad-variable", "hibali sets this itself", about=name)
+    return name, value
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as `read_duration` reads it, in its largest whole unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def read_schedules(document: dict[str, Any], path: Path, wrong: list[Wrong]) -> Schedules:
+    """What schedules.toml says; what is wrong is noted."""
+    top = Table(document, (), wrong)
+    if top.whole("version", 1) != 1:
+        top.note("this version of hibali reads version 1", "version")
+    schedules: dict[str, Schedule] = {}
+    named = top.table("schedules")
+    for name in named.content if named is not None else ():
+        assert named is not None
+        table = named.table(name)
+        if table is None or not NAME.fullmatch(name):
+            named.note("a schedule's name is small letters, digits and hyphens, a letter first", name)
+        else:
+            found = _read_schedule(name, table)
+            if found is not None:
+                schedules[name] = found
+    notices = _read_notices(top.table("notices"))
+    metrics = top.table("metrics")
+    file = (metrics.text("file", r"/.*", "an absolute path") if metrics is not None else None) or ""
+    for read in (metrics, top):
+        if read is not None:
+            read.finish()
+    return Schedules(path, schedules, notices, file)
+
+
+def _read_schedule(name: str, table: Table) -> Schedule | None:
+    cron = table.text("cron")
+    expression = None
+    try:
+        expression = read_expression(cron or "")
+    except HibaliError as problem:
+        table.note(problem.message, "cron")
+    environment = table.mapping("environment")
+    for key, value in environment.items():
+        try:
+            check_variable(f"{key}={value}")
+        except UsageError as problem:
+            table.note(problem.message, "environment", key)
+    if expression is None:
+        return None
+    found = Schedule(
+        name=name,
+        cron=expression,
+        command=table.words("command", ()),
+        folder=table.text("folder", r"/.*", "an absolute path") or "/",
+        since=_read_moment(table),
+        by=table.choice("by", _INSTALLERS, "cron"),
+        jitter=table.quantity("jitter", read_duration, 0.0),
+        max_time=table.quantity("max_time", read_duration, 0.0),
+        retry_for=table.quantity("retry_for", read_duration, 0.0),
+        missed=table.choice("missed", _MISSED, "skip"),
+        silent_after=table.quantity("silent_after", read_duration, 0.0),
+        paused=table.flag("paused"),
+        environment=environment,
+    )
+    if not found.command and not table.has("command"):
+        table.note("needs command, the words behind `hibali`")
+    table.finish()
+    return found
+
+
+def _read_moment(table: Table) -> datetime:
+    text = table.text("since") or "1970-01-01T00:00:00Z"
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        table.note(f"{text!r} is not a time such as 2026-01-31T03:00:00Z", "since")
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _read_notices(table: Table | None) -> Notices:
+    if table is None:
+        return Notices()
+    found = Notices(
+        command=table.words("command", ()),
+        mail=table.text("mail", r"[^\s<>,;@-][^\s<>,;@]*@[^\s<>,;@]+", "an address") or "",
+        webhook=table.text("webhook") or "",
+        secret_file=table.text("secret_file", r"/.*", "an absolute path") or "",
+        secret_command=table.words("secret_command", ()),
+        expires_within_days=table.whole("expires_within_days", 7, least=0, most=365),
+    )
+    table.finish()
+    return found
+
+
+def schedules_path(config: str | None) -> Path:
+    """The file of schedules that belongs to this configuration."""
+    return config_file(config).with_name("schedules.toml")
+
+
+def load_schedules(config: str | None) -> Schedules:
+    """What is scheduled; nothing where there is no file. Raises `RefusedError`, `SettingsError` with all that is wrong in it."""
+    path = schedules_path(config)
+    return _parse(_read(path), path)
+
+
+def put_schedule(config: str | None, schedule: Schedule) -> Path:
+    """Add the schedule or put it in the place of the one of that name; returns the file."""
+
+    def edit(document: Any) -> None:
+        named = _table(document, "schedules")
+        if schedule.name in named:
+            _set_all(named[schedule.name], schedule.to_table())
+        else:
+            named.add(schedule.name, _new_table(schedule.to_table()))
+
+    return _edit(
+        config,
+        edit,
+        lambda found: replace_fields(found, schedules={**found.schedules, schedule.name: schedule}),
+    )
+
+
+def drop_schedule(config: str | None, name: str) -> Path:
+    """Take it out of the file, which is returned. Raises `NotFoundError`."""
+    load_schedules(config).one(name)
+
+    def edit(document: Any) -> None:
+        document["schedules"].remove(name)
+
+    def meant(found: Schedules) -> Schedules:
+        return replace_fields(
+            found, schedules={each: kept for each, kept in found.schedules.items() if each != name}
+        )
+
+    return _edit(config, edit, meant)
+
+
+def put_notices(config: str | None, notices: Notices) -> Path:
+    """Set who is told; returns the file."""
+
+    def edit(document: Any) -> None:
+        _set_all(_table(document, "notices"), notices.to_table())
+
+    return _edit(config, edit, lambda found: replace_fields(found, notices=notices))
+
+
+def put_metrics_file(config: str | None, file: str) -> Path:
+    """Set where metrics are written after each firing, "" for nowhere; returns the file."""
+
+    def edit(document: Any) -> None:
+        _set_all(_table(document, "metrics"), {"file": file} if file else {})
+
+    return _edit(config, edit, lambda found: replace_fields(found, metrics_file=file))
+
+
+@contextlib.contextmanager
+def alone(what: str) -> Iterator[None]:
+    """One process of this account at a time changes `what`; waits for its turn."""
+    path = ledger_folder("schedules") / f"{what}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Schedules], Schedules]) -> Path:
+    """Write the changed text only if it says just what was meant."""
+    import tomlkit
+
+    path = schedules_path(config)
+    with alone("file"):
+        text = _read(path)
+        expected = meant(_parse(text, path))
+        document = tomlkit.parse(text or "version = 1\n")
+        edit(document)
+        after = tomlkit.dumps(document)
+        try:
+            same = _parse(after, path) == expected
+        except HibaliError:
+            same = False
+        if not same:
+            raise UsageError(
+                "not-editable",
+                "this file is written in a way that cannot be changed safely",
+                about=str(path),
+                hint=f"Change it in an editor: ${{EDITOR:-vi}} {path}",
+            )
+        target = path.resolve()
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(target, after.encode("utf-8"))
+        except OSError as problem:
+            raise UsageError(
+                "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+            ) from None
+    return path
+
+
+def _read(path: Path) -> str:
+    check_private_file(path, "the list of schedules")
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(
+            "unreadable-config", f"cannot be read: {type(problem).__name__}", about=str(path)
+        ) from None
+
+
+def _parse(text: str, path: Path) -> Schedules:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise SettingsError(path, [{"line": 0, "key": "", "message": str(problem)}]) from None
+    wrong: list[Wrong] = []
+    found = read_schedules(document, path, wrong)
+    if wrong:
+        problems = [
+            {"line": line_of_key(text, each.keys), "key": ".".join(each.keys), "message": each.message}
+            for each in wrong
+        ]
+        raise SettingsError(path, sorted(problems, key=lambda each: (each["line"], each["key"])))
+    return found
+
+
+def _table(document: Any, key: str) -> Any:
+    import tomlkit
+
+    if key not in document:
+        document.add(key, tomlkit.table(is_super_table=key == "schedules"))
+    return document[key]
+
+
+def _new_table(content: dict[str, Any]) -> Any:
+    import tomlkit
+
+    table = tomlkit.table()
+    _set_all(table, content)
+    return table
+
+
+def _set_all(table: Any, content: dict[str, Any]) -> None:
+    import tomlkit
+
+    for key in [key for key in table if key not in content]:
+        table.remove(key)
+    for key, value in content.items():
+        if key in table and table[key] == value:
+            continue
+        if isinstance(value, dict):
+            inline = tomlkit.inline_table()
+            inline.update(value)
+            table[key] = inline
+        else:
+            table[key] = value

@@ -1,0 +1,184 @@
+"""Schedules as OpenMetrics text for node_exporter's textfile collector, which reads Prometheus text: gauges alone are both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hibali.config.settings import Settings, load_sites
+from hibali.errors import HibaliError, IncompleteError
+from hibali.files import write_atomic
+from hibali.system_errors import reason_of
+from runs.schedules.environment import Credential, local_zone
+from runs.schedules.notices import Say, notice_of_silence, notices_of_expiry, tell_end, tell_news
+from runs.schedules.preflight import credentials_of
+from runs.schedules.records import WELL, Firing, read_firings
+from runs.schedules.schedule import Schedule, Schedules
+from runs.schedules.trigger import fire_due
+
+_Sample = tuple[Mapping[str, str], float]
+_HELP = {
+    "hibali_schedule_last_success_timestamp_seconds": "When a run of the schedule last ended well.",
+    "hibali_schedule_last_run_timestamp_seconds": "When a run of the schedule last ended.",
+    "hibali_schedule_last_exit_code": "How the last run ended; 0 is well.",
+    "hibali_schedule_last_duration_seconds": "How long the last run took.",
+    "hibali_schedule_last_files_moved": "Files that the last run moved.",
+    "hibali_schedule_last_bytes_moved": "Bytes that the last run moved.",
+    "hibali_schedule_last_files_failed": "Files that the last run could not do.",
+    "hibali_schedule_files": "Files of the whole tree as the last run saw it.",
+    "hibali_schedule_bytes": "Bytes of the whole tree as the last run saw it.",
+    "hibali_schedule_last_proof": "1 for the weakest proof of what the last run moved, or looked at.",
+    "hibali_schedule_failures_in_a_row": "How many runs failed since one ended well.",
+    "hibali_schedule_paused": "1 for a schedule that is paused.",
+    "hibali_credential_expiry_timestamp_seconds": "When a credential that the schedule needs expires.",
+}
+
+
+def metrics_text(
+    schedules: Iterable[Schedule],
+    firings: Mapping[str, Sequence[Firing]],
+    credentials: Mapping[str, Sequence[Credential]],
+) -> str:
+    """The whole file, a family after the other, `# EOF` last."""
+    families: dict[str, list[_Sample]] = {name: [] for name in _HELP}
+    for schedule in sorted(schedules, key=lambda each: each.name):
+        label = {"schedule": schedule.name}
+        families["hibali_schedule_paused"].append((label, float(schedule.paused)))
+        for name, labels, value in _of_runs(firings.get(schedule.name, ())):
+            families[name].append(({**label, **labels}, value))
+        for each in credentials.get(schedule.name, ()):
+            if each.expires is not None:
+                labels = {**label, "site": each.site, "credential": each.kind}
+                families["hibali_credential_expiry_timestamp_seconds"].append(
+                    (labels, each.expires.timestamp())
+                )
+    lines = [line for name, samples in families.items() for line in _family(name, samples)]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _of_runs(firings: Sequence[Firing]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    ended = [each for each in firings if each.exit is not None]
+    well = [each for each in ended if each.exit in WELL]
+    if well:
+        yield "hibali_schedule_last_success_timestamp_seconds", {}, _seconds(well[-1].ended)
+    if not ended:
+        return
+    last = ended[-1]
+    yield "hibali_schedule_last_run_timestamp_seconds", {}, _seconds(last.ended)
+    yield "hibali_schedule_last_exit_code", {}, float(last.exit or 0)
+    yield "hibali_schedule_last_duration_seconds", {}, last.seconds or 0.0
+    yield "hibali_schedule_failures_in_a_row", {}, float(_failures_in_a_row(ended))
+    if last.amounts:
+        for name in ("files_moved", "bytes_moved", "files_failed"):
+            yield f"hibali_schedule_last_{name}", {}, float(last.amount(name))
+        for name in ("files", "bytes"):
+            yield f"hibali_schedule_{name}", {}, float(last.amount(name))
+    if last.proof is not None:
+        yield "hibali_schedule_last_proof", {"proof": last.proof}, 1.0
+
+
+def _failures_in_a_row(ended: Sequence[Firing]) -> int:
+    count = 0
+    for each in reversed(ended):
+        if each.exit in WELL:
+            break
+        count += 1
+    return count
+
+
+def _family(name: str, samples: Sequence[_Sample]) -> Iterator[str]:
+    if samples:
+        yield f"# HELP {name} {_HELP[name]}"
+        yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        written = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        yield f"{name}{{{written}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _seconds(moment: str | None) -> float:
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def tend(config: str | None, schedules: Schedules, say: Say) -> None:
+    """Tell of how the last firings ended, of silence and of what expires, then write the metrics. Problems are said, none is raised."""
+    for name in schedules.schedules:
+        ended = [each for each in read_firings(name) if each.state in {"done", "failed", "broken"}]
+        if ended:
+            tell_end(schedules.notices, ended[-1], say)
+    if not (schedules.notices.anybody or schedules.metrics_file):
+        return
+    try:
+        credentials = all_credentials(config, schedules)
+    except HibaliError as problem:
+        say(f"not looked at what expires: {problem.message}")
+        credentials = {}
+    if schedules.notices.anybody:
+        _tell_of_time(schedules, credentials, say)
+    if schedules.metrics_file:
+        try:
+            write_metrics(Path(schedules.metrics_file), schedules, credentials)
+        except HibaliError as problem:
+            say(f"{problem.about}: {problem.message}")
+
+
+def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
+    """Fire what was missed and is to be made up, one after the other; then `tend`."""
+    tend(config, schedules, say)
+    for schedule in schedules.schedules.values():
+        if schedule.missed == "once" and fire_due(config, schedule, only_missed=True) is not None:
+            tend(config, schedules, say)
+
+
+def all_credentials(config: str | None, schedules: Schedules) -> dict[str, list[Credential]]:
+    """What may expire, by schedule; raises what reading config.toml raises."""
+    settings: Settings = load_sites(config)
+    return {
+        name: credentials_of(config, settings, each)
+        for name, each in schedules.schedules.items()
+        if not each.paused
+    }
+
+
+def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[Credential]]) -> None:
+    """Whole or not at all: what is there stays where there is no room. Raises `IncompleteError`."""
+    try:
+        write_atomic(file, current_metrics(schedules, credentials).encode("utf-8"), mode=0o644)
+    except OSError as problem:
+        raise IncompleteError(
+            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", about=str(file)
+        ) from None
+
+
+def current_metrics(schedules: Schedules, credentials: dict[str, list[Credential]]) -> str:
+    """The metrics as of now."""
+    firings = {name: read_firings(name) for name in schedules.schedules}
+    return metrics_text(schedules.schedules.values(), firings, credentials)
+
+
+def longest_silence(schedule: Schedule, now: datetime) -> timedelta:
+    """How long nothing may run before somebody is told."""
+    if schedule.silent_after:
+        return timedelta(seconds=schedule.silent_after)
+    gap = schedule.cron.longest_gap(now, local_zone())
+    return 2 * gap + timedelta(seconds=schedule.jitter + schedule.max_time + schedule.retry_for)
+
+
+def _tell_of_time(schedules: Schedules, credentials: dict[str, list[Credential]], say: Say) -> None:
+    now = datetime.now(UTC)
+    within = timedelta(days=schedules.notices.expires_within_days)
+    for name, schedule in schedules.schedules.items():
+        if schedule.paused:
+            continue
+        silence = notice_of_silence(
+            name, read_firings(name), schedule.since, now, longest_silence(schedule, now)
+        )
+        for notice in (
+            *([silence] if silence is not None else []),
+            *notices_of_expiry(name, credentials.get(name, []), now, within),
+        ):
+            tell_news(schedules.notices, notice, say)

@@ -1,0 +1,392 @@
+"""Firing a schedule: one at a time, made up or skipped, tried again within its window, recorded, and told of."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Literal
+
+from hibali import subprocesses as shell
+from hibali.errors import Exit, HibaliError, TryLaterError
+from hibali.ledger import ledger_folder, new_identifier, read_records
+from hibali.retry import pause
+from runs.schedules.environment import bare_environment, hibali_words, local_zone
+from runs.schedules.records import (
+    Firing,
+    Log,
+    amounts_of,
+    holder_of,
+    note_begun,
+    note_ended,
+    note_skipped,
+    one_firing,
+    read_firings,
+    schedule_folder,
+)
+from runs.schedules.schedule import Expression, Schedule
+
+_EARLY = timedelta(seconds=2)  # a clock that is being set must not take the night's run away
+_LATE = timedelta(minutes=5)  # whatever fires at set times does it sooner, on a busy machine too
+_FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`run`, `nothing` or `missed`, which is to be noted; `due` is which time it is about, `missed` how many others are lost."""
+
+    what: Literal["run", "nothing", "missed"]
+    due: datetime | None = None
+    made_up: bool = False
+    missed: int = 0
+
+
+def decide(
+    expression: Expression,
+    now: datetime,
+    zone: tzinfo,
+    *,
+    handled: datetime,
+    make_up: bool,
+    only_missed: bool = False,
+) -> Decision:
+    """What is to be done at `now`; `handled` is the last due time that something is known of, or since when the schedule is.
+
+    `make_up`: a missed time is run once, however many were missed. `only_missed` leaves what is due just now to its own line.
+    """
+    due = expression.until(now + _EARLY, zone)
+    if due <= handled:
+        return Decision("nothing")
+    late = now - due > _LATE
+    missed = expression.count(handled, due, zone)
+    if not late:
+        return Decision("nothing") if only_missed else Decision("run", due, missed=missed)
+    if make_up:
+        return Decision("run", due, made_up=True, missed=missed)
+    return Decision("missed", due, missed=missed)
+
+
+def pause_before_retry(failures: int, elapsed: float, retry_for: float) -> float | None:
+    """Seconds until it is tried again after so many failures, ever more of them; None where the window is over by then."""
+    first = min(_FIRST_PAUSE, max(1.0, retry_for / 20))
+    pause = float(min(_LONGEST_PAUSE, first * 2.0 ** min(failures - 1, 20)))
+    return pause if elapsed + pause <= retry_for else None
+
+
+def jitter_of(seconds: float, *what: str) -> float:
+    """From 0 to `seconds`, the same for the same words: spread over schedules, machines and nights."""
+    digest = hashlib.sha256("\0".join(what).encode("utf-8", "surrogateescape")).digest()
+    return seconds * int.from_bytes(digest[:8]) / 2**64
+
+
+_LOGGED = (b'"kind":"failed"', b'"kind":"noted"', b'"kind":"receipt"', b'"kind":"error"')
+_LONGEST_LINE = 1024 * 1024
+_INTERRUPTED_SECONDS = 0.9  # who interrupts us waits two seconds for both
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a command told of itself in its JSON lines."""
+
+    amounts: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
+    operations: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Fold one line in."""
+        kind, identifier = record.get("kind"), record.get("id")
+        if kind == "receipt" and isinstance(identifier, str):
+            self.amounts = amounts_of(record)
+            _add(self.operations, identifier)
+        elif kind == "run" and isinstance(identifier, str):
+            _add(self.runs, identifier)
+        elif kind == "error":
+            self.error = {name: record.get(name) for name in ("code", "message", "about", "hint")}
+
+
+def with_json(command: Sequence[str]) -> list[str]:
+    """The words with `--json` and `--no-progress`, before a `--` that ends the options."""
+    end = command.index("--") if "--" in command else len(command)
+    missing = [word for word in ("--json", "--no-progress") if word not in command[:end]]
+    return [*command[:end], *missing, *command[end:]]
+
+
+def run_errand(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    *,
+    seconds: float | None,
+    log: Log,
+    leave: Sequence[int],
+) -> tuple[int, Heard]:
+    """Run the command, for `seconds` at most; returns its exit code, 5 where its time was up, and what it told.
+
+    Raises `NotFoundError` where it cannot be started, and ends it cleanly where we are interrupted ourselves.
+    """
+    heard = Heard()
+
+    def take(line: bytes) -> None:
+        if len(line) > _LONGEST_LINE:
+            return
+        if any(kind in line.replace(b'": ', b'":') for kind in _LOGGED):
+            log.raw(line)
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(record, dict):
+            heard.take(record)
+
+    errand = shell.Errand(
+        words, environment=environment, folder=folder, aside=log.stream, take=take, leave=leave
+    )
+    began = time.monotonic()
+    try:
+        code = errand.wait(seconds)
+    except BaseException:
+        errand.end(_INTERRUPTED_SECONDS)
+        raise
+    if code is None:
+        errand.end()
+        passed = time.monotonic() - began
+        message = f"ended because its time was up, after {passed:.0f} s"
+        heard.error = {
+            "code": "max-time",
+            "message": message,
+            "about": "",
+            "hint": "It goes on from there next time.",
+        }
+        return int(Exit.TRY_LATER), heard
+    if code < 0:
+        heard.error = heard.error or {
+            "code": "killed",
+            "message": f"ended by signal {-code}",
+            "about": "",
+            "hint": "",
+        }
+        return 128 - code, heard
+    return code, heard
+
+
+def _add(known: list[str], identifier: str) -> None:
+    if identifier not in known:
+        known.append(identifier)
+
+
+_LOOKS, _LOOK_SECONDS = 5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The schedule's lock, whose descriptor its command holds as well: a firing that is killed leaves nothing to be doubled."""
+
+    descriptor: int
+
+
+def fire_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Firing | None:
+    """Run it if it is due now, or was and is to be made up; None where there was nothing to do.
+
+    A firing that was skipped is returned, too.
+    """
+    if schedule.paused:
+        return None
+    decision = _decision(schedule, only_missed=only_missed)
+    if decision.what == "nothing":
+        return None
+    identifier = new_identifier()
+    due = _written(decision.due)
+    if decision.what == "missed":
+        message = f"it was due at {due}, when nothing fired it"
+        note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
+        return one_firing(read_firings(schedule.name), identifier)
+    try:
+        with holding(schedule.name) as held:
+            if _decision(schedule, only_missed=only_missed).what != "run":
+                return None  # somebody else did it meanwhile
+            return _fire(config, schedule, identifier, held, decision)
+    except TryLaterError as problem:
+        if problem.code != "locked":
+            raise
+        note_skipped(
+            schedule.name, identifier, due=due, because="still-going", message=problem.message, by=schedule.by
+        )
+        return one_firing(read_firings(schedule.name), identifier)
+
+
+def fire_now(config: str | None, schedule: Schedule) -> Firing:
+    """Run it now, because somebody wants it. Raises `TryLaterError("locked")` while it is going."""
+    with holding(schedule.name) as held:
+        return _fire(config, schedule, new_identifier(), held, None)
+
+
+@contextlib.contextmanager
+def holding(name: str) -> Iterator[Held]:
+    """The schedule's lock; raises `TryLaterError("locked")` that says who holds it."""
+    path = schedule_folder(name) / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not _locked(descriptor):
+            holder = holder_of(name) or "another process"
+            raise TryLaterError(
+                "locked", f"it is still going: {holder}", about=name, hint=f"hibali schedule log {name}"
+            )
+        os.ftruncate(descriptor, 0)
+        since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        os.write(
+            descriptor,
+            f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode("ascii", "replace"),
+        )
+        yield Held(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether it is ours now; who only looks whether it is held (`holder_of`) holds it for a moment, too."""
+    for _ in range(_LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pause(_LOOK_SECONDS)
+        else:
+            return True
+    return False
+
+
+def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
+    known = [datetime.fromisoformat(each.due) for each in read_firings(schedule.name) if each.due]
+    return decide(
+        schedule.cron,
+        datetime.now(UTC),
+        local_zone(),
+        handled=max([schedule.since, *known]),
+        make_up=schedule.missed == "once",
+        only_missed=only_missed,
+    )
+
+
+def _fire(
+    config: str | None, schedule: Schedule, identifier: str, held: Held, decision: Decision | None
+) -> Firing:
+    log = Log(schedule.name)
+    try:
+        if decision is not None and schedule.jitter:
+            seconds = jitter_of(schedule.jitter, schedule.name, socket.gethostname(), str(decision.due))
+            log.say(f"waiting {seconds:.0f} s of at most {schedule.jitter:.0f} s")
+            pause(seconds)
+        note_begun(
+            schedule.name,
+            identifier,
+            due=_written(decision.due) if decision else None,
+            by=schedule.by if decision else "hand",
+            made_up=decision.made_up if decision else False,
+        )
+        log.say(f"{identifier}: {shlex.join(['hibali', *schedule.command])}")
+        began = time.monotonic()
+        ended = _Ended()
+        try:
+            _try_for_long(config, schedule, identifier, held, log, ended)
+        except KeyboardInterrupt as interruption:
+            ended.interrupted(interruption)
+            raise
+        finally:
+            fields = ended.fields(identifier)
+            note_ended(schedule.name, identifier, seconds=round(time.monotonic() - began, 3), **fields)
+            log.say(f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s")
+    finally:
+        log.close()
+    return one_firing(read_firings(schedule.name), identifier)
+
+
+class _Ended:
+    """What is known of a firing's end, whatever ended it."""
+
+    def __init__(self) -> None:
+        self.exit = int(Exit.BUG)
+        self.attempts = 0
+        self.heard = Heard()
+        self._operations: list[str] = []
+        self._runs: list[str] = []
+
+    def attempt(self, code: int, heard: Heard) -> None:
+        self.exit, self.heard = code, heard
+        self._operations += heard.operations
+        self._runs += [each for each in heard.runs if each not in self._runs]
+
+    def failed(self, problem: HibaliError) -> None:
+        self.exit = int(problem.exit)
+        self.heard.error = {name: getattr(problem, name) for name in ("code", "message", "about", "hint")}
+
+    def interrupted(self, interruption: KeyboardInterrupt) -> None:
+        terminated = type(interruption).__name__ == "Terminated"
+        self.exit = int(Exit.TERMINATED if terminated else Exit.INTERRUPTED)
+        self.heard.error = {"code": "interrupted", "message": "interrupted", "about": "", "hint": ""}
+
+    def fields(self, identifier: str) -> dict[str, Any]:
+        operations = [*self._operations, *_operations_of(identifier, self._operations)]
+        error = self.heard.error if self.exit else {}
+        return {
+            "exit": self.exit,
+            "attempts": self.attempts,
+            "operations": operations,
+            "runs": self._runs,
+            "amounts": self.heard.amounts,
+            **error,
+        }
+
+
+def _try_for_long(
+    config: str | None, schedule: Schedule, identifier: str, held: Held, log: Log, ended: _Ended
+) -> None:
+    """Run the command, and again after exit 5 while the window is open."""
+    began = time.monotonic()
+    environment = {
+        **bare_environment(config, schedule.environment),
+        "HIBALI_SCHEDULE": f"{schedule.name}/{identifier}",
+    }
+    words = [*hibali_words(), *with_json(schedule.command)]
+    while True:
+        ended.attempts += 1
+        elapsed = time.monotonic() - began
+        left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
+        try:
+            code, heard = run_errand(
+                words, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
+            )
+        except HibaliError as problem:
+            ended.failed(problem)
+            return
+        ended.attempt(code, heard)
+        elapsed = time.monotonic() - began
+        wait = pause_before_retry(ended.attempts, elapsed, schedule.retry_for) if schedule.retry_for else None
+        out_of_time = schedule.max_time and elapsed + (wait or 0.0) >= schedule.max_time
+        if code != Exit.TRY_LATER or wait is None or out_of_time:
+            return
+        log.say(f"{identifier}: attempt {ended.attempts} ended with 5, the next one comes in {wait:.0f} s")
+        pause(wait)
+
+
+def _operations_of(firing: str, known: list[str]) -> list[str]:
+    """The operations of the ledger that worked for this firing: one that was stopped told nobody its id."""
+    stamp = firing[:15]  # ids begin with the second in which they were made
+    found = []
+    for path in sorted(ledger_folder("operations").glob("*.jsonl")):
+        if path.stem[:15] >= stamp and path.stem not in known:
+            first = next(read_records(path), {})
+            if first.get("firing") == firing:
+                found.append(path.stem)
+    return found
+
+
+def _written(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

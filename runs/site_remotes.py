@@ -1,0 +1,215 @@
+"""A folder at a site or a prefix of an object store as a remote of the catalogue: `NAME/VERSION/...`, the descriptor last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location, check_writable, parse_location
+from registry.catalogue_folder import DESCRIPTOR
+from registry.exchange import check_standing, not_there, shelf_place
+from registry.images.record import ImageRecord
+from registry.remotes.base import LARGEST_FILE, Offer, Parcel, Reference, gather
+from transfers.entry import Entry, Kind
+from transfers.operation import synchronise
+from transfers.request import Request
+from transfers.single_files import SmallFiles, content_mark, open_small_files
+from transfers.stores.open_store import open_store
+
+_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all of them are judged before any is kept
+_MOST_FILES = 1_000_000
+_REPOSITORY = {b"HEAD", b"config"}  # what every bare git repository has, and no catalogue
+
+
+class PlaceRemote:
+    """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
+
+    def __init__(self, location: Location, *, tell: Listener = ignore) -> None:
+        self._location = location
+        self._tell = tell
+        self._files: SmallFiles | None = None
+
+    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> PlaceLook:
+        """See Remote; connects the first time."""
+        del accept_rewritten, make
+        if self._files is None:
+            self._files = open_small_files(self._location, tell=self._tell)
+        return PlaceLook(self._files, self._location)
+
+    def close(self) -> None:
+        """Let go of the connection; safe to call twice."""
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
+
+class PlaceLook:
+    """The Look protocol. Others may write there: what no catalogue would have written is passed over.
+
+    A version is offered from the moment its descriptor stands, which is made when all beside it stands.
+    """
+
+    def __init__(self, files: SmallFiles, location: Location) -> None:
+        self._files = files
+        self._location = location
+        self._entries: dict[str, Entry] = {}
+
+    def offers(self) -> Mapping[Reference, Offer]:
+        """See Look; one listing."""
+        return gather(self._listed(), self._location.text)
+
+    def _listed(self) -> Iterator[tuple[str, str]]:
+        seen: set[bytes] = set()
+        for entry in self._files.list():
+            if entry.path in _REPOSITORY:
+                seen.add(entry.path)
+            if entry.size <= LARGEST_FILE and entry.path.isascii() and entry.path[:1] != b".":
+                path = entry.path.decode("ascii")
+                content = f"{content_mark(entry)}|{path}"
+                self._entries[content] = entry
+                if len(self._entries) > _MOST_FILES:
+                    raise RefusedError(
+                        "too-many", f"more than {_MOST_FILES} files", about=self._location.text
+                    )
+                yield path, content
+        if seen == _REPOSITORY:
+            raise UsageError(
+                "git-repository",
+                "a git repository lies there, which is reached as git does it",
+                about=self._location.text,
+                hint="Name it by its git URL: hibali pipelines remotes add NAME ssh://HOST/PATH --replace",
+            )
+
+    def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
+        """See Look."""
+        entries = [self._entries[content] for content in wanted]
+        if sum(entry.size for entry in entries) > _MOST_BYTES:
+            raise RefusedError(
+                "too-large",
+                f"the descriptors asked for have more than {_MOST_BYTES} bytes",
+                about=self._location.text,
+                hint="Fetch by name: hibali pipelines fetch NAME --from REMOTE",
+            )
+        return self._files.read(entries)
+
+    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
+        """See Look. Killed in the middle, the same parcels again complete it."""
+        del message
+        check_writable(self._location)
+        descriptors = {path: raw for path, name, raw in _contents(parcels) if name == DESCRIPTOR}
+        beside = {path: raw for path, name, raw in _contents(parcels) if name != DESCRIPTOR}
+        try:
+            with self._files.writing():
+                standing = self._files.create(beside)
+                for parcel in parcels:
+                    for name in parcel.files:
+                        if _path(parcel, name) in standing:
+                            there = standing[_path(parcel, name)]
+                            check_standing(parcel, name, there, self._location.text)
+                return not self._files.create(descriptors)
+        except TryLaterError as problem:
+            if problem.code != "locked":
+                raise
+            return False
+
+
+def _contents(parcels: Iterable[Parcel]) -> Iterator[tuple[bytes, str, bytes]]:
+    for parcel in parcels:
+        for name, content in parcel.files.items():
+            yield _path(parcel, name), name, content
+
+
+def _path(parcel: Parcel, name: str) -> bytes:
+    return f"{parcel.name}/{parcel.version}/{name}".encode("ascii")
+
+
+_CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
+Listening = Callable[[str], AbstractContextManager[Listener]]
+
+
+def in_silence(title: str) -> AbstractContextManager[Listener]:
+    """Nobody is told how it goes."""
+    del title
+    return nullcontext(ignore)
+
+
+class SiteShelf:
+    """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
+
+    What was interrupted goes on inside the file, in both directions, as every transfer does.
+    """
+
+    def __init__(self, location: Location, listening: Listening = in_silence) -> None:
+        """`listening` gives, for the title of a transfer, whom to tell how it goes."""
+        self._location = location
+        self._listening = listening
+        self.about = location.text
+
+    def present(self, records: Iterable[ImageRecord]) -> set[str]:
+        """See ImageShelf; one connection for all."""
+        sizes = self._sizes(records)
+        return {record.digest for record, size in sizes.items() if size == record.size}
+
+    def put(self, record: ImageRecord, file: Path) -> None:
+        """See ImageShelf."""
+        self._move("publish", record, _here(file.resolve()), self._place(record))
+
+    def get(self, record: ImageRecord, target: Path) -> None:
+        """See ImageShelf."""
+        size = self._sizes([record])[record]
+        if size is None:
+            raise not_there(record, self.about)
+        if size != record.size:
+            raise self._tampered(f"what lies there has {size} bytes, but {record.size} were published")
+        self._move("get", record, self._place(record), _here(target))
+
+    def _tampered(self, reason: str) -> RefusedError:
+        return RefusedError(
+            "image-tampered",
+            reason,
+            about=self.about,
+            hint="Ask whoever published it to publish it again; nothing was kept.",
+        )
+
+    def _sizes(self, records: Iterable[ImageRecord]) -> dict[ImageRecord, int | None]:
+        store = open_store(self._location)
+        try:
+            found = {record: store.stat(shelf_place(record).encode("ascii")) for record in records}
+        finally:
+            store.close()
+        return {
+            record: entry.size if entry is not None and entry.kind is Kind.FILE else None
+            for record, entry in found.items()
+        }
+
+    def _place(self, record: ImageRecord) -> Location:
+        place = self._location
+        for name in shelf_place(record).split("/"):
+            place = place.child(name.encode("ascii"))
+        return place
+
+    def _move(self, operation: str, record: ImageRecord, source: Location, target: Location) -> None:
+        with self._listening(f"{operation} image {record.hex[:12]} {source.text} {target.text}") as tell:
+            try:
+                receipt = synchronise(Request(operation, source, target), tell)
+            except NotFoundError:
+                if operation == "get":
+                    raise not_there(record, self.about) from None
+                raise
+        if receipt.exit is not Exit.DONE:
+            said = "; ".join(failed.message for failed in receipt.failures[:3])
+            if operation == "get" and any(failed.code == _CORRUPT for failed in receipt.failures):
+                raise self._tampered(f"what lies there is not what was put there: {said}")
+            raise IncompleteError(
+                "image-not-moved", f"the image did not arrive whole: {said}", about=self.about
+            )
+
+
+def _here(file: Path) -> Location:
+    found = parse_location(os.fsdecode(file), {}, b"/", literal=True)
+    assert found is not None, "an absolute path names no site"
+    return found

@@ -1,0 +1,179 @@
+"""Append-only files: reading what came behind a place, and adding it to what stands there once that was proven to be the beginning."""
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from transfers.agent.committing import keep_time
+from transfers.agent.protocol import ChangedError, RefusedError, problem_of
+from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.writing import write_piece
+
+_CHUNK = 1024 * 1024
+_REMEMBERED = 4096  # files whose hash so far is kept; of any other its beginning is read again
+_MAXIMUM = 16 * 1024 * 1024
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+Answer = Tuple[Dict[str, Any], bytearray]
+
+
+class PrefixError(Exception):
+    """What stands there cannot be made longer; `code` says why, in a word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super(PrefixError, self).__init__(message)
+        self.code = code
+
+
+class _Sums(object):
+    """The running hashes of files by path, each with what must still hold of the file; the oldest are forgotten."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        """`check` is called while a beginning is read, and may raise to end that."""
+        self._check = check
+        self._known: OrderedDict[bytes, Tuple[Any, int, Any]] = OrderedDict()
+
+    def upto(self, path: bytes, descriptor: int, offset: int, identity: Any) -> Any:
+        """A hash of the first `offset` bytes that may be gone on with: the one that is known, or by reading them."""
+        known = self._known.pop(path, None)
+        if known is not None and known[:2] == (identity, offset):
+            return known[2].copy()
+        summed = hashlib.sha256()
+        position = 0
+        while position < offset:
+            self._check()
+            chunk = os.pread(descriptor, min(_CHUNK, offset - position), position)
+            if not chunk:
+                raise ChangedError("it became shorter while it was read")
+            summed.update(chunk)
+            position += len(chunk)
+        return summed
+
+    def keep(self, path: bytes, offset: int, identity: Any, summed: Any) -> None:
+        """Remember it."""
+        self._known[path] = (identity, offset, summed)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+
+class Tails(object):
+    """The source's side. That what was read once stays as it is, is the user's word; the digest of the whole tells in the end."""
+
+    def __init__(self, root: Root, check: Callable[[], None]) -> None:
+        self._root = root
+        self._sums = _Sums(check)
+
+    def read(self, header: Dict[str, Any]) -> Answer:
+        """The bytes from `from` to `to` of a file at least so long.
+
+        `before` and `after` are the sha256 of all up to there, `piece` of what is sent; or `problem`.
+        """
+        try:
+            return self._read(header["path"], header["from"], header["to"])
+        except (OSError, UnsafeNameError, ChangedError) as problem:
+            return {"problem": problem_of(problem)}, bytearray()
+
+    def _read(self, path: bytes, start: int, stop: int) -> Answer:
+        if not 0 <= start <= stop <= start + _MAXIMUM:
+            raise ValueError("a piece that cannot be")
+        descriptor = os.open(path.rpartition(b"/")[2], _READING, dir_fd=self._root.parent(path))
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size < stop:
+                raise ChangedError("it became shorter after it was listed")
+            identity = (found.st_dev, found.st_ino)
+            summed = self._sums.upto(path, descriptor, start, identity)
+            before = summed.hexdigest()
+            body = bytearray()
+            while len(body) < stop - start:
+                chunk = os.pread(descriptor, min(_CHUNK, stop - start - len(body)), start + len(body))
+                if not chunk:
+                    raise ChangedError("it became shorter while it was read")
+                body += chunk
+        finally:
+            os.close(descriptor)
+        summed.update(body)
+        self._sums.keep(path, stop, identity, summed)
+        piece = hashlib.sha256(body).hexdigest()
+        return {"problem": None, "before": before, "piece": piece, "after": summed.hexdigest()}, body
+
+
+class Growths(object):
+    """The target's side: a file grows under its own name, so that it is the beginning of the source at any moment."""
+
+    def __init__(self, root: Root, check: Callable[[], None], check_lease: Callable[[], None]) -> None:
+        self._root = root
+        self._sums = _Sums(check)
+        self._check_lease = check_lease
+
+    def append(self, header: Dict[str, Any], body: bytearray) -> Dict[str, Any]:
+        """Add `body` to the `from` bytes that stand there, if they and it are what the source hashed.
+
+        With `last` it is on disk and has the source's time when this returns.
+        """
+        self._check_lease()
+        try:
+            self._append(header, body)
+        except PrefixError as problem:
+            return {"problem": [problem.code, str(problem), False]}
+        except (OSError, UnsafeNameError, ChangedError, RefusedError) as problem:
+            return {"problem": problem_of(problem)}
+        return {"problem": None}
+
+    def _append(self, header: Dict[str, Any], body: bytearray) -> None:
+        path, start = header["path"], header["from"]
+        descriptor, made = self._open(path, header["mode"] if not start else None)
+        try:
+            found = _checked(descriptor, start)
+            summed = self._sums.upto(path, descriptor, start, _identity(found))
+            if summed.hexdigest() != header["before"]:
+                raise PrefixError("not-a-prefix", "what stands there is not the beginning of the source")
+            piece = hashlib.sha256(body).hexdigest()
+            summed.update(body)
+            if piece != header["piece"] or summed.hexdigest() != header["after"]:
+                raise PrefixError("corrupt", "what arrived differs from what was read")
+            try:
+                write_piece(descriptor, memoryview(body), start)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, start)
+                raise
+            if header["last"]:
+                keep_time(descriptor, header["mtime_ns"])
+                os.fsync(descriptor)
+            if made or header["last"]:
+                os.fsync(self._root.parent(path))
+            self._sums.keep(path, start + len(body), _identity(os.fstat(descriptor)), summed)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: bytes, mode: Optional[int]) -> Tuple[int, bool]:
+        """A descriptor, and whether the file was made, which is done where `mode` is given."""
+        name = path.rpartition(b"/")[2]
+        parent = self._root.parent(path, make=mode is not None)
+        try:
+            return os.open(name, _WRITING, dir_fd=parent), False
+        except FileNotFoundError:
+            if mode is None:
+                raise PrefixError("target-changed", "what was to become longer is gone") from None
+        permissions = 0o777 if mode >= 0 and mode & 0o100 else 0o666
+        return os.open(name, _WRITING | os.O_CREAT | os.O_EXCL, permissions, dir_fd=parent), True
+
+
+def _checked(descriptor: int, size: int) -> os.stat_result:
+    """A regular file of ours alone, just so long: a second name would see what is written under the first."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        raise PrefixError("not-ours-alone", "it has another owner or more names, and is not written to")
+    if found.st_size != size:
+        raise PrefixError("target-changed", "it is no longer as long as it was")
+    return found
+
+
+def _identity(found: os.stat_result) -> Tuple[int, ...]:
+    """What nobody can write to a file without changing (S5)."""
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

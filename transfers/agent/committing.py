@@ -1,0 +1,413 @@
+"""Landing packs: partial names, one sync for many files, then all renames (S1, S18, S19)."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import threading
+from typing import Any, Dict, List, Optional
+
+from transfers.agent import protocol as frames
+from transfers.agent import protocol as own_names
+from transfers.agent.protocol import (
+    IS_FILE,
+    IS_FOLDER,
+    IS_LINK,
+    ChangedError,
+    LandingError,
+    MismatchError,
+    Problem,
+    Record,
+    RefusedError,
+    problem_of,
+)
+from transfers.agent.reading import digest_file
+from transfers.agent.safe_path import Root, UnsafeNameError, split_path
+from transfers.agent.writing import set_attributes, sync_files, sync_folders, write_at
+
+
+def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
+    """A problem where something else stands there than the item expects; nothing is always fine.
+
+    `expect` is None where whatever stands there may go, empty where nothing may, else kind, size, mtime_ns,
+    ctime_ns and inode. Raises OSError, `UnsafeNameError`.
+    """
+    expected = item.get("expect")
+    if expected is None:
+        return None
+    found = root.lstat(item["path"])
+    if found is None or (found.kind == IS_FOLDER and item["kind"] == "d"):
+        return None
+    return (
+        None
+        if expected and _is_same(found, expected)
+        else [
+            "target-changed",
+            "it is no longer what the plan saw at the target, and was left alone",
+            False,
+        ]
+    )
+
+
+def stands_already(root: Root, item: Dict[str, Any], digest: Optional[str]) -> bool:
+    """Whether the name is what it is to become, proven by its content. Raises OSError, `UnsafeNameError`."""
+    found = root.lstat(item["path"])
+    if found is None or os.fsdecode(found.kind) != item["kind"]:
+        return False
+    if found.kind == IS_LINK:
+        return bool(found.link == item["link"])
+    if found.kind != IS_FILE or (found.size, found.mtime_ns) != (item["size"], item["mtime_ns"]):
+        return False
+    try:
+        return digest is not None and digest_file(root, item["path"], threading.Event()) == digest
+    except ChangedError:
+        return False
+
+
+def _is_same(found: Record, expected: Any) -> bool:
+    kind = os.fsdecode(found.kind)
+    if found.kind == IS_FOLDER:
+        return bool(kind == expected[0])
+    return [kind, found.size, found.mtime_ns, found.ctime_ns, found.inode] == list(expected)
+
+
+_PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Staged(object):
+    """One item under its partial name, complete, not yet durable and not yet renamed."""
+
+    def __init__(
+        self, item: Dict[str, Any], partial: Optional[bytes], descriptor: int, digest: Optional[str]
+    ) -> None:
+        self.item = item
+        self.partial = partial
+        self.descriptor = descriptor
+        self.digest = digest
+
+
+class Outcome(object):
+    """What becomes of one item: staged for the commit, or a problem."""
+
+    def __init__(self, number: int, staged: Optional[Staged], problem: Optional[Problem]) -> None:
+        self.number = number
+        self.staged = staged
+        self.problem = problem
+
+
+class Writer(object):
+    """The target side before the commit: writes partial files and checks digests. One thread's own."""
+
+    def __init__(self, root: Root, seed: bytes) -> None:
+        self._root = root
+        self._seed = seed
+        self.left = False
+
+    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> List[Outcome]:
+        """Stage every item of a pack."""
+        items = unit["items"]
+        sizes = data["sizes"]
+        if (
+            data["unit"] != unit["unit"]
+            or len(sizes) != len(items)
+            or sum(sizes) != len(body)
+            or min(sizes or [0]) < 0
+        ):
+            raise LandingError("data for a unit that was not planned")
+        outcomes = []
+        view = memoryview(body)
+        position = 0
+        for index, item in enumerate(items):
+            content = view[position : position + sizes[index]]
+            position += sizes[index]
+            problem = data["problems"].get(str(index))
+            if problem is None:
+                outcomes.append(self._stage(item, content, data["digests"][index]))
+            else:
+                outcomes.append(Outcome(item["number"], None, problem))
+        return outcomes
+
+    def _stage(self, item: Dict[str, Any], content: memoryview, digest: Optional[str]) -> Outcome:
+        number = item["number"]
+        try:
+            if item["kind"] == "d":
+                changed = check_expected(self._root, item)
+                if changed is not None:
+                    return Outcome(number, None, changed)
+                self._make_folder(item)
+                return Outcome(number, Staged(item, None, -1, None), None)
+            if item["kind"] == "l":
+                return Outcome(number, self._stage_link(item), None)
+            if item["kind"] == "h":
+                return Outcome(number, self._stage_name(item), None)
+            file = _PartialFile(self._root, self._seed, item)
+            try:
+                file.append(content)
+                return Outcome(number, file.finish(digest), None)
+            except BaseException:
+                self._discard(file)
+                raise
+        except (OSError, UnsafeNameError, RefusedError) as problem:
+            return Outcome(number, None, problem_of(problem))
+        except MismatchError as problem:
+            return Outcome(number, None, ["corrupt", str(problem), True])
+
+    def _make_folder(self, item: Dict[str, Any]) -> None:
+        """Made at once, because what it holds comes in the same pack; a file in its way goes where that was agreed."""
+        path = item["path"]
+        name = split_path(path)[-1]
+        parent = self._root.parent(path, make=True)
+        mode = first_mode(item, folder=True)
+        try:
+            os.mkdir(name, mode, dir_fd=parent)
+        except FileExistsError:
+            if item["clear"] and not stat.S_ISDIR(
+                os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            ):
+                os.unlink(name, dir_fd=parent)
+                os.mkdir(name, mode, dir_fd=parent)
+            self._root.folder(path)
+
+    def _stage_link(self, item: Dict[str, Any]) -> Staged:
+        partial = own_names.partial_name(self._seed, item["path"])
+        parent = self._root.parent(item["path"], make=True)
+        remove_partial(parent, partial)
+        os.symlink(item["link"], partial, dir_fd=parent)
+        return Staged(item, partial, -1, None)
+
+    def _stage_name(self, item: Dict[str, Any]) -> Staged:
+        """A further name of a file that has landed."""
+        first = self._root.lstat(item["same_as"])
+        if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
+            raise RefusedError("first-name-missing", "the file that it is another name of is not there")
+        partial = own_names.partial_name(self._seed, item["path"])
+        parent = self._root.parent(item["path"], make=True)
+        remove_partial(parent, partial)
+        name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
+        try:
+            os.link(name, partial, src_dir_fd=above, dst_dir_fd=parent, follow_symlinks=False)
+        except OSError as problem:
+            if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                raise RefusedError(
+                    "no-hard-links", "no hard link can be made there: leave out --hard-links"
+                ) from None
+            raise
+        return Staged(item, partial, -1, None)
+
+    def _discard(self, file: "_PartialFile") -> None:
+        """What cannot be removed is `left`, and known by its name: the next run removes it."""
+        try:
+            file.discard()
+        except OSError:
+            self.left = True
+
+
+class _PartialFile(object):
+    """One file under its partial name, hashed as it is written."""
+
+    def __init__(self, root: Root, seed: bytes, item: Dict[str, Any]) -> None:
+        self._item = item
+        self._hash = hashlib.sha256()
+        self._name = own_names.partial_name(seed, item["path"])
+        self._parent = os.dup(root.parent(item["path"], make=True))
+        self.offset = 0
+        self._descriptor = -1
+        try:
+            remove_partial(self._parent, self._name)
+            self._descriptor = os.open(self._name, _PARTIAL_FLAGS, first_mode(item), dir_fd=self._parent)
+        except BaseException:
+            os.close(self._parent)
+            raise
+
+    def append(self, content: memoryview) -> None:
+        self._hash.update(content)
+        write_at(self._descriptor, self._item, content, self.offset)
+        self.offset += len(content)
+
+    def finish(self, digest: Optional[str]) -> Staged:
+        """Check size and digest, set the time; the descriptor stays open for the sync."""
+        found = self._hash.hexdigest()
+        if self.offset != self._item["size"] or found != digest:
+            raise MismatchError(
+                "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
+            )
+        if self._item["sparse"]:
+            os.ftruncate(self._descriptor, self.offset)
+        keep_attributes(self._descriptor, self._item)
+        keep_mode(self._descriptor, self._item)
+        keep_time(self._descriptor, self._item["mtime_ns"])
+        staged = Staged(self._item, self._name, self._descriptor, found)
+        self._descriptor = -1
+        os.close(self._parent)
+        return staged
+
+    def discard(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            try:
+                remove_partial(self._parent, self._name)
+            finally:
+                os.close(self._parent)
+
+
+def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
+    """What a file or folder is made with: never wider than it ends, and its owner can fill it."""
+    permissions = item.get("permissions")
+    if permissions is not None:
+        return int(permissions) & 0o777 | (0o700 if folder else 0o600)
+    return 0o777 if folder or (item["mode"] >= 0 and item["mode"] & 0o100) else 0o666
+
+
+def keep_attributes(descriptor: int, item: Dict[str, Any]) -> None:
+    """Exactly the attributes that were asked for, while the file may still be written to. Raises `RefusedError`."""
+    if item["attributes"] is not None:
+        set_attributes(descriptor, item["attributes"])
+
+
+def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
+    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    if item.get("permissions") is not None:
+        os.fchmod(descriptor, item["permissions"] & 0o777)
+        return
+    old = item.get("old_mode")
+    if old is None:
+        return
+    execute = (old >> 2) & 0o111 if item["mode"] >= 0 and item["mode"] & 0o100 else 0
+    os.fchmod(descriptor, (old & 0o666) | execute)
+
+
+def keep_time(descriptor: int, mtime_ns: int) -> None:
+    """The time of the last change. Linux keeps the nearest that a filesystem can hold; others refuse, which is a `RefusedError`."""
+    try:
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    except (OverflowError, OSError) as problem:
+        if isinstance(problem, OSError) and problem.errno not in (
+            errno.EINVAL,
+            errno.ERANGE,
+            errno.EOVERFLOW,
+        ):
+            raise
+        raise RefusedError("time-not-held", "the filesystem cannot hold its modification time") from None
+
+
+def remove_partial(parent: int, name: bytes) -> None:
+    """Remove what an interrupted operation left under this very name."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+
+
+def aside_path(seed: bytes, path: bytes) -> bytes:
+    """Where a folder goes that stands in the way of a file at `path`."""
+    folder = path.rpartition(b"/")[0]
+    name = own_names.partial_name(seed, b"aside/" + path)
+    return folder + b"/" + name if folder else name
+
+
+def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
+    """Whether two names in an open folder are of one file; absent is none."""
+    try:
+        found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (first, second)]
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(*found)
+
+
+class Committer(object):
+    """Makes staged items durable and gives them their names. One thread's own.
+
+    `left` says that something stays under a partial name, for the next run to remove.
+    """
+
+    def __init__(self, root: Root, seed: bytes) -> None:
+        self._root = root
+        self._seed = seed
+        self.aside: List[bytes] = []
+        self.left = False
+
+    def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
+        """One answer an item: {"number", "digest", "problem"}; what is said to stand there is on disk."""
+        staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
+        failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
+        answers: List[Dict[str, Any]] = []
+        folders: Dict[bytes, List[int]] = {}
+        for outcome in outcomes:
+            one = outcome.staged
+            problem = outcome.problem
+            if one is not None:
+                problem = failures.get(one.descriptor)
+                if problem is not None:
+                    self._discard(one, one.item["path"])
+                else:
+                    problem = self._place(one)
+                if problem is None:
+                    folder = one.item["path"].rpartition(b"/")[0]
+                    folders.setdefault(folder, []).append(len(answers))
+            answers.append(
+                {"number": outcome.number, "digest": one.digest if one else None, "problem": problem}
+            )
+        for one in staged:
+            if one.descriptor >= 0:
+                os.close(one.descriptor)
+                one.descriptor = -1
+        for folder, problem in sync_folders(self._root, sorted(folders)).items():
+            for index in folders[folder]:
+                answers[index]["problem"] = problem
+        return answers
+
+    def discard(self, outcomes: List[Outcome]) -> None:
+        """Remove what will not be committed."""
+        for outcome in outcomes:
+            one = outcome.staged
+            if one is not None:
+                self._discard(one, one.item["path"])
+                if one.descriptor >= 0:
+                    os.close(one.descriptor)
+                    one.descriptor = -1
+
+    def _place(self, one: Staged) -> Optional[Problem]:
+        """Rename onto the final name, making room where that was agreed."""
+        path = one.item["path"]
+        name = path.rpartition(b"/")[2]
+        try:
+            parent = self._root.parent(path)
+            if one.partial is None:
+                return None
+            if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
+                # rename(2) would leave both names
+                self._discard(one, path)
+                return None
+            changed = check_expected(self._root, one.item)
+            if changed is not None:
+                self._discard(one, path)
+                # An earlier answer may have been lost with its line.
+                return None if stands_already(self._root, one.item, one.digest) else changed
+            if one.item["clear"]:
+                self._make_room(path, name, parent)
+            os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except (OSError, UnsafeNameError) as problem:
+            self._discard(one, path)
+            return problem_of(problem)
+        return None
+
+    def _make_room(self, path: bytes, name: bytes, parent: int) -> None:
+        """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
+        try:
+            mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            return
+        aside = aside_path(self._seed, path)
+        self._root.forget(path)
+        os.rename(name, aside.rpartition(b"/")[2], src_dir_fd=parent, dst_dir_fd=parent)
+        self.aside.append(aside)
+
+    def _discard(self, one: Staged, path: bytes) -> None:
+        """What is not found any more is `left`, too: another folder may have been put in the place of the one that it is in."""
+        if one.partial is not None:
+            try:
+                os.unlink(one.partial, dir_fd=self._root.parent(path))
+            except (OSError, UnsafeNameError):
+                self.left = True

@@ -1,0 +1,417 @@
+"""Landing large files: pieces under a partial name, from any line; what is there survives us and is gone on with."""
+
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from transfers.agent import protocol as frames
+from transfers.agent import protocol as own_names
+from transfers.agent.committing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
+from transfers.agent.journal import MARK_BYTES, Begun, Part
+from transfers.agent.protocol import LandingError, MismatchError, RefusedError, problem_of
+from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.writing import write_at
+
+_CHUNK = 1024 * 1024
+
+
+class Frontier(object):
+    """One partial file. Pieces are told in any order; every `MARK_BYTES` the digest so far is noted as a mark.
+
+    The marks and blocks of an earlier operation are checked first, and only then does what follows get marks. As that
+    may take long, what arrives meanwhile is noted in blocks by another thread: an interruption costs none of it.
+    """
+
+    def __init__(self, descriptor: int, part: Part, begun: Begun) -> None:
+        """`descriptor` is duplicated; what `part` tells of is taken to be there."""
+        self._descriptor = os.dup(descriptor)
+        self._part = part
+        self._size = part.size
+        self._marks = dict(part.marks)
+        self._blocks = {start: (stop, digest) for start, stop, digest in part.blocks}
+        self._begun = begun
+        self._there = self._known = part.there
+        self._reached = 0  # how far all is known to be right
+        self._summed = hashlib.sha256()
+        self._position = 0  # how far it is summed, by whoever is busy with it
+        self._busy = False
+        self._pieces: Dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._given_up = False
+        self._failure: Optional[Exception] = None
+        self._digest: Optional[str] = None
+        self._threads = [self._start(self._hash)]
+        if self._known:
+            self._threads.append(self._start(self._note_blocks))
+
+    def _start(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._run, args=(work,), name="frontier", daemon=True)
+        thread.start()
+        return thread
+
+    def place(self, offset: int, length: int, content: Optional[frames.Body] = None) -> bool:
+        """A piece is there; True once the file is there in whole. A piece that overlaps another is a ValueError.
+
+        With its `content` at hand it is not read back, where it is the next one.
+        """
+        if content is not None and self._is_next(offset, length):
+            self._take(memoryview(content))
+        with self._changed:
+            if offset < self._there or length <= 0 or offset + length > self._size or offset in self._pieces:
+                raise ValueError("a piece that was not asked for")
+            self._pieces[offset] = length
+            while self._there in self._pieces:
+                self._there += self._pieces.pop(self._there)
+            self._changed.notify_all()
+            return self._there == self._size
+
+    def finish(self) -> str:
+        """The sha256 in hexadecimal of the whole; raises `MismatchError`, OSError. Waits for it."""
+        self._end()
+        if self._failure is not None:
+            raise self._failure
+        assert self._digest is not None
+        return self._digest
+
+    def give_up(self) -> None:
+        """End the threads; safe to call twice, and after `finish`."""
+        with self._changed:
+            self._given_up = True
+            self._changed.notify_all()
+        self._end()
+
+    def _end(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as problem:  # noqa: BLE001  # raised again by whoever waits
+            with self._changed:
+                self._failure = self._failure or problem
+                self._given_up = True
+                self._changed.notify_all()
+
+    def _is_next(self, offset: int, length: int) -> bool:
+        """Whether these are the bytes to be summed next; then nobody else sums until `_rest`."""
+        with self._changed:
+            fits = offset == self._there == self._position and offset + length <= self._size
+            if self._busy or self._given_up or not fits:
+                return False
+            self._busy = True
+            return True
+
+    def _rest(self) -> None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def _take(self, content: memoryview) -> None:
+        try:
+            while len(content):
+                part = content[: self._next_stop() - self._position]
+                self._add(part)
+                content = content[len(part) :]
+        finally:
+            self._rest()
+
+    def _hash(self) -> None:
+        while self._wait_for_more():
+            try:
+                self._read_back(self._next_stop())
+            finally:
+                self._rest()
+        self._digest = self._summed.hexdigest()
+
+    def _read_back(self, stop: int) -> None:
+        end, wanted = self._blocks.get(self._position, (0, ""))
+        block = hashlib.sha256() if end == stop else None
+        for chunk in self._read(self._position, stop):
+            if block is not None:
+                block.update(chunk)
+                if self._position + len(chunk) == stop and block.hexdigest() != wanted:
+                    raise self._mismatch()
+            self._add(chunk)
+
+    def _next_stop(self) -> int:
+        return min(self._size, (self._position // MARK_BYTES + 1) * MARK_BYTES)
+
+    def _add(self, content: frames.Body) -> None:
+        """Sum what follows; at a stop it is compared with what an earlier operation noted, or noted."""
+        stop = self._next_stop()
+        self._summed.update(content)
+        self._position += len(content)
+        if self._position < stop:
+            return
+        expected = self._marks.get(stop)
+        if expected is not None and expected != self._summed.hexdigest():
+            raise self._mismatch()
+        self._reached = stop
+        if expected is None and stop < self._size:
+            self._begun.mark(self._part, (stop, self._summed.hexdigest()))
+
+    def _mismatch(self) -> MismatchError:
+        return MismatchError("what was there from an earlier time is not what it was", self._reached)
+
+    def _wait_for_more(self) -> bool:
+        """Wait until all up to the next stop is there and ours to sum; False once all is summed."""
+        with self._changed:
+            while not self._given_up and self._position < self._size:
+                if not self._busy and self._there >= self._next_stop():
+                    self._busy = True
+                    return True
+                self._changed.wait()
+            if self._position < self._size or self._busy:
+                raise MismatchError("given up", self._reached)
+            return False
+
+    def _note_blocks(self) -> None:
+        """Until the marks have nearly come as far."""
+        position = self._known
+        while self._reached + MARK_BYTES < position and position + MARK_BYTES < self._size:
+            stop = position + MARK_BYTES
+            if not self._wait_for(stop):
+                return
+            block = hashlib.sha256()
+            for chunk in self._read(position, stop):
+                block.update(chunk)
+            self._begun.block(self._part, (position, stop, block.hexdigest()))
+            position = stop
+
+    def _read(self, position: int, stop: int) -> Iterator[Any]:
+        while position < stop:
+            chunk = os.pread(self._descriptor, min(_CHUNK, stop - position), position)
+            if not chunk:
+                raise MismatchError("what was there is gone", self._reached)
+            position += len(chunk)
+            yield chunk
+
+    def _wait_for(self, stop: int) -> bool:
+        with self._changed:
+            while self._there < stop and not self._given_up:
+                self._changed.wait()
+            return not self._given_up
+
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def partial_path(seed: bytes, path: bytes) -> bytes:
+    """The partial name of a path, in the same folder."""
+    folder = path.rpartition(b"/")[0]
+    name = own_names.partial_name(seed, path)
+    return folder + b"/" + name if folder else name
+
+
+def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
+    """A descriptor of a partial file of our own, made where it is not there yet. Raises OSError, `UnsafeNameError`.
+
+    Whichever of an operation's processes comes first makes it: the name is as unguessable as the seed.
+    """
+    parent = root.parent(partial, make=True)
+    descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, first_mode(item), dir_fd=parent)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(descriptor)
+        raise UnsafeNameError("a partial file that is not ours alone")
+    return descriptor
+
+
+def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> int:
+    """The number of the file that a piece belongs to; raises `LandingError` where it is not what was planned."""
+    if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
+        raise LandingError("a piece that is not what was planned")
+    return int(unit["items"][0]["number"])
+
+
+class Large(object):
+    """One file under way."""
+
+    def __init__(self, item: Dict[str, Any], part: Part, descriptor: int, frontier: Frontier) -> None:
+        self.item = item
+        self.part = part
+        self.descriptor = descriptor
+        self.frontier = frontier
+        self.digest: Optional[str] = None
+        self.whole = False
+
+
+class LargeFiles(object):
+    """All large files of one landing, at the agent that holds the lock. `take` and `place` are one thread's own."""
+
+    def __init__(self, root: Root, seed: bytes, begun: Begun) -> None:
+        self._root = root
+        self._seed = seed
+        self._begun = begun
+        self._files: Dict[int, Large] = {}
+        self._failed: List[bytes] = []
+        self.left = False
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> Optional[Large]:
+        """A piece with its bytes; the file once it is there in whole. Pieces of a file that was given up are passed over."""
+        number = check_piece(unit, data, body)
+        large = self._files.get(number)
+        if large is None:
+            return None
+        write_at(large.descriptor, large.item, memoryview(body), unit["offset"])
+        return self.place(number, unit["offset"], len(body), data["digests"][0], body)
+
+    def begin(self, item: Dict[str, Any], offset: int) -> None:
+        """Ready a file whose first piece will begin at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
+        part = self._resume(item, offset) if offset else self._start(item)
+        try:
+            descriptor = open_partial(self._root, part.partial, item)
+        except (OSError, UnsafeNameError):
+            self._begun.end(part)
+            if not offset:
+                raise
+            self._unlink(part.partial)
+            raise GoneError("what was there of it is not ours any more") from None
+        try:
+            if offset:
+                os.ftruncate(descriptor, part.there)
+            if item["sparse"]:
+                # Its end may be a hole, and it is read back up to there.
+                os.ftruncate(descriptor, item["size"])
+        except OSError:
+            os.close(descriptor)
+            self._unlink(part.partial)
+            self._begun.end(part)
+            raise
+        frontier = Frontier(descriptor, part, self._begun)
+        self._files[item["number"]] = Large(item, part, descriptor, frontier)
+
+    def _start(self, item: Dict[str, Any]) -> Part:
+        part = _part_of(item, partial_path(self._seed, item["path"]))
+        before = self._begun.start(part)
+        if before is not None:
+            self._unlink(before.partial)
+            self._begun.end(before)
+        return part
+
+    def _resume(self, item: Dict[str, Any], offset: int) -> Part:
+        """Go on under a name of this operation's own: a writer that slept past its lease knows only the old one."""
+        before = self._begun.parts.get(item["path"])
+        if before is None or before.there != offset or not is_same(before, item):
+            raise GoneError("what was there of it is gone")
+        part = _part_of(item, partial_path(self._seed, item["path"]))
+        part.marks, part.blocks = list(before.marks), list(before.blocks)
+        self._begun.start(part)
+        parent = self._root.parent(before.partial)
+        names = [name.rpartition(b"/")[2] for name in (before.partial, part.partial)]
+        try:
+            os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
+        except FileNotFoundError:
+            self._begun.end(part)
+            raise GoneError("what was there of it is gone") from None
+        self._begun.end(before)
+        return part
+
+    def place(
+        self,
+        number: int,
+        offset: int,
+        length: int,
+        digest: Optional[str],
+        content: Optional[frames.Body] = None,
+    ) -> Optional[Large]:
+        """A piece is there, whoever wrote it, and its content perhaps at hand; the file once all of it and its digest are."""
+        large = self._files.get(number)
+        if large is None:
+            return None
+        try:
+            large.whole = large.frontier.place(offset, length, content) or large.whole
+        except ValueError as problem:
+            raise LandingError(str(problem)) from None
+        return self.tell(number, digest)
+
+    def tell(self, number: int, digest: Optional[str]) -> Optional[Large]:
+        """The digest of a file as its source has it, None where that is not known yet; the file once it is there in whole."""
+        large = self._files.get(number)
+        if large is None:
+            return None
+        large.digest = digest if digest is not None else large.digest
+        return self._files.pop(number) if large.whole and large.digest is not None else None
+
+    def give_up(self, number: int) -> bool:
+        """Nothing of this file is to stay; whether it was under way."""
+        large = self._files.pop(number, None)
+        if large is not None:
+            self._discard(large)
+        return large is not None
+
+    def finish(self, large: Large) -> Outcome:
+        """Compare and set mode and time; the descriptor stays open for the sync. Waits for the digest."""
+        number = large.item["number"]
+        try:
+            found = large.frontier.finish()
+            if found != large.digest:
+                raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
+            keep_attributes(large.descriptor, large.item)
+            keep_mode(large.descriptor, large.item)
+            keep_time(large.descriptor, large.item["mtime_ns"])
+        except MismatchError as problem:
+            if problem.good:
+                self._begun.cut(large.part, problem.good)
+                os.close(large.descriptor)
+            else:
+                self._discard(large)
+            return Outcome(number, None, ["corrupt", str(problem), True])
+        except (OSError, RefusedError) as problem:
+            self._discard(large)
+            return Outcome(number, None, problem_of(problem))
+        name = large.part.partial.rpartition(b"/")[2]
+        return Outcome(number, Staged(large.item, name, large.descriptor, found), None)
+
+    def landed(self, large: Large) -> None:
+        """It has its name, or was removed: nothing is begun of it."""
+        self._begun.end(large.part)
+
+    def _discard(self, large: Large) -> None:
+        large.frontier.give_up()
+        os.close(large.descriptor)
+        self._failed.append(large.part.partial)
+        self._unlink(large.part.partial)
+        self._begun.end(large.part)
+
+    def _unlink(self, partial: bytes) -> None:
+        root = self._root.clone()  # two threads come here
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial.rpartition(b"/")[2], dir_fd=root.parent(partial))
+        except (OSError, UnsafeNameError):
+            self.left = True
+        finally:
+            root.close()
+
+    def close(self) -> None:
+        """What is under way stays for the next time; what was given up is removed, late pieces of it, too."""
+        for large in self._files.values():
+            large.frontier.give_up()
+            os.close(large.descriptor)
+            if not large.part.there:
+                self._failed.append(large.part.partial)
+                self._begun.end(large.part)
+        self._files.clear()
+        for partial in self._failed:
+            self._unlink(partial)
+
+
+class GoneError(Exception):
+    """What was begun of a file is not there any more."""
+
+
+def is_same(part: Part, item: Dict[str, Any]) -> bool:
+    """Whether what was begun is of this very content, as far as size and times tell; the digest decides in the end."""
+    return (part.size, part.mtime_ns, part.tag) == (item["size"], item["mtime_ns"], item["tag"])
+
+
+def _part_of(item: Dict[str, Any], partial: bytes) -> Part:
+    return Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])

@@ -1,0 +1,263 @@
+"""Listing everything below a root in the canonical order."""
+
+import errno
+import hashlib
+import heapq
+import os
+import stat
+import zlib
+from typing import Any, Iterator, List, Optional, Tuple
+
+from transfers.agent import protocol as own_names
+from transfers.agent.journal import read_seeds
+from transfers.agent.lease import may_be_held
+from transfers.agent.protocol import (
+    IS_FILE,
+    IS_FOLDER,
+    IS_LINK,
+    Problem,
+    Record,
+    RefusedError,
+    pack_record,
+    problem_of,
+)
+from transfers.agent.safe_path import Root, record_of
+from transfers.agent.writing import with_attributes
+
+_RUN = 16 * 1024  # so many names are sorted as objects, which take five times the memory
+
+
+class Names(object):
+    """Every name in a folder, a folder's with a slash behind it, read whole and at once; raises OSError."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._packed: List[bytes] = []
+        self._names: List[bytes] = []
+        with _scan(descriptor) as entries:
+            for entry in entries:
+                if len(self._names) == _RUN:
+                    self._packed.append(_pack(self._names))
+                    self._names = []
+                name = os.fsencode(entry.name)
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        name += b"/"
+                except OSError:
+                    pass  # what the folder itself does not say is told when the name's turn comes
+                self._names.append(name)
+        self._names.sort()
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._names or any(b"\0" + name + b"\0" in packed for packed in self._packed)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """In the order of their bytes."""
+        if not self._packed:
+            return iter(self._names)
+        return heapq.merge(self._names, *map(_unpack, self._packed))
+
+
+def _scan(descriptor: int) -> Any:
+    """Python 3.6 takes no descriptor here, and the kernel has a path for each (proc(5))."""
+    try:
+        return os.scandir(descriptor)
+    except TypeError:
+        return os.scandir("/proc/self/fd/{}/.".format(descriptor))
+
+
+def _pack(names: List[bytes]) -> bytes:
+    names.sort()
+    return b"\0" + b"\0".join(names) + b"\0"
+
+
+def _unpack(packed: bytes) -> Iterator[bytes]:
+    position = 1
+    while position < len(packed):
+        end = packed.index(b"\0", position)
+        yield packed[position:end]
+        position = end + 1
+
+
+# Vanished between reading the folder and looking at the name: it is not there, which is what a listing says.
+_VANISHED = (errno.ENOENT,)
+
+
+class Walk(object):
+    """One listing: iterate it, then look at `count` and `problems` before believing it."""
+
+    def __init__(self, root: Root, *, shallow: bool = False, attributes: bool = False) -> None:
+        self._root = root
+        self._shallow = shallow
+        self._attributes = attributes
+        self._seeds: List[bytes] = []
+        self._seeds_in_use: List[bytes] = []
+        self.count = 0
+        self.problems: List[Tuple[bytes, Problem]] = []
+        self.orphans: List[bytes] = []
+        self.under_way: List[bytes] = []  # partial files of somebody who may be at work in a folder below
+        self.places: List[bytes] = []  # folders below that were targets by themselves
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records in the order of the bytes of the whole path, a folder's path with a slash behind it.
+
+        A stack instead of recursion: trees are deeper than Python's.
+        """
+        stack = [self._children(b"")]
+        while stack:
+            record = next(stack[-1], None)
+            if record is None:
+                stack.pop()
+                continue
+            if record.path.rpartition(b"/")[2] != own_names.OWN_FOLDER or record.kind != IS_FOLDER:
+                self.count += 1
+                yield record
+            if record.kind == IS_FOLDER and not self._shallow:
+                stack.append(self._children(record.path))
+
+    def _children(self, folder: bytes) -> Iterator[Record]:
+        """What one folder holds, in order; hibali's own names are left out, and each name is looked at when its turn comes."""
+        try:
+            names = Names(self._root.folder(folder))
+        except OSError as problem:
+            if problem.errno not in _VANISHED or not folder:
+                self.problems.append((folder, problem_of(problem)))
+            return
+        if own_names.OWN_FOLDER + b"/" in names:
+            self._meet_place(folder)
+        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
+        above = folder + b"/" if folder else b""
+        descriptor = None
+        for name in names:
+            is_folder = name[-1:] == b"/"
+            bare = name[:-1] if is_folder else name
+            if inside_own and (bare in own_names.OWN or own_names.is_lock_part(bare)):
+                continue
+            path = above + bare
+            if bare[:1] == b"." and own_names.has_partial_shape(bare) and self._is_partial(bare, path):
+                continue
+            if descriptor is None:
+                descriptor = self._descriptor(folder, path)
+                if descriptor is None:
+                    continue
+            record = self._look(descriptor, bare, path)
+            if record is None:
+                continue
+            if record.kind == IS_FOLDER:
+                descriptor = None  # what is open is closed when many other folders were
+            if (record.kind == IS_FOLDER) != is_folder:
+                # Under its new kind its place in the order is another, and may have passed.
+                number = errno.EISDIR if record.kind == IS_FOLDER else errno.ENOTDIR
+                self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
+            else:
+                yield record
+
+    def _meet_place(self, folder: bytes) -> None:
+        """What a holder at a place below is just writing is nobody's leftover."""
+        if folder:
+            self.places.append(folder)
+        in_use = folder and may_be_held(self._root, folder)
+        (self._seeds_in_use if in_use else self._seeds).extend(read_seeds(self._root, folder))
+
+    def _is_partial(self, name: bytes, path: bytes) -> bool:
+        for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.under_way)):
+            if any(own_names.is_partial_of(seed, name) for seed in seeds):
+                found.append(path)
+                return True
+        return False
+
+    def _descriptor(self, folder: bytes, path: bytes) -> Optional[int]:
+        """The folder, open; None where it went, or cannot be opened any more, which is told of the name at `path`."""
+        try:
+            return self._root.folder(folder)
+        except OSError as problem:
+            self._note(path, problem)
+            return None
+
+    def _note(self, path: bytes, problem: OSError) -> None:
+        if problem.errno not in _VANISHED:
+            self.problems.append((path, problem_of(problem)))
+
+    def _look(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
+        except OSError as problem:
+            self._note(path, problem)
+            return None
+        record = record_of(path, status, link)
+        return self._with_attributes(descriptor, name, record) if self._attributes else record
+
+    def _with_attributes(self, descriptor: int, name: bytes, record: Record) -> Optional[Record]:
+        """A name whose attributes cannot be read is left out and told: without them it would mean that it has none."""
+        try:
+            return with_attributes(descriptor, name, record)
+        except (OSError, RefusedError) as problem:
+            self.problems.append((record.path, problem_of(problem)))
+            return None
+
+
+# A page ends with its folder, and behind every name whose checksum says so: where a name was added or is gone,
+# the ends behind it fall on the same names at both sides again.
+_CUT = 511
+_EXECUTE = 0o100
+
+
+class Pages(object):
+    """Packs records into `block`, page after page.
+
+    The digest is over path, kind, size, mtime and execute bit of files, over paths of folders, and over paths and
+    targets of symlinks. It is empty for a page that holds anything else, which is never passed over.
+    """
+
+    def __init__(self) -> None:
+        self._folder = b""
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self.block = bytearray()
+        self._told: List[List[Any]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._start = len(self.block)
+        self._names = self._files = self._size = 0
+        self._parts: List[bytes] = []
+        self._comparable = True
+
+    def add(self, record: Record) -> None:
+        """One more record, in the order of the listing."""
+        path, kind, size = record[:3]
+        folder = path if kind == IS_FOLDER else path.rpartition(b"/")[0]
+        if folder != self._folder:
+            self._end()
+            self._folder = folder
+        self.block += pack_record(record)
+        self._names += 1
+        if kind == IS_FILE:
+            self._files += 1
+            self._size += size
+            self._parts.append(b"%s\0f%d %d %d" % (path, size, record[3], record[4] & _EXECUTE))
+        elif kind == IS_FOLDER:
+            self._parts.append(path + b"\0d")
+        elif kind == IS_LINK:
+            self._files += 1
+            self._parts.append(path + b"\0l" + record.link)
+        else:
+            self._comparable = False
+        if zlib.crc32(path) & _CUT == 0:
+            self._end()
+
+    def _end(self) -> None:
+        if self._names:
+            digest = hashlib.sha256(b"\0".join(self._parts)).hexdigest() if self._comparable else ""
+            self._told.append([self._names, self._files, self._size, len(self.block) - self._start, digest])
+            self._begin()
+
+    def take(self) -> List[List[Any]]:
+        """End the page that is open; what is told of each in the block: names, files and links, their bytes, packed length, digest."""
+        self._end()
+        return self._told
+
+    def clear(self) -> None:
+        """The block was sent; the next one begins."""
+        self._begin_block()

@@ -1,0 +1,476 @@
+"""Entries of a listing as packed bytes, many to a message."""
+
+import errno
+import hashlib
+import hmac
+import json
+import os
+import re
+import select
+import struct
+import sys
+import threading
+from collections import deque
+from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Union
+
+PROTOCOL = 1
+
+# kind, length of the header, length of the body
+_HEAD = struct.Struct(">cIQ")
+
+REQUEST = b"q"  # client: one question, {"do": word, ...}
+UNIT = b"u"  # client: what is planned; the source answers with DATA, the target waits for DATA
+FILE = b"f"  # client: a large file whose pieces will come, by any line
+PLACED = b"p"  # client: a piece that another line's agent wrote, or a large file that is given up
+DATA = b"d"  # the bytes of a unit, by number and never by path
+HEARTBEAT = b"h"  # client: still here
+REPLY = b"r"  # agent: one of several answers
+END = b"e"  # agent: the last answer to a request
+LANDED = b"l"  # agent: what became of the items of a unit
+ERROR = b"x"  # agent: the request failed
+
+KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, LANDED, ERROR)
+MAXIMUM_HEADER = 8 * 1024 * 1024
+MAXIMUM_BODY = 40 * 1024 * 1024
+
+Room = Union[bytearray, memoryview]
+Body = Union[bytes, Room]
+
+
+class FrameError(Exception):
+    """The stream broke the protocol: unknown kind, too large, cut short, or a header that is not a JSON object."""
+
+
+class Frame(NamedTuple):
+    """One message."""
+
+    kind: bytes
+    header: Dict[str, Any]
+    body: Body
+
+
+def text_of(path: bytes) -> str:
+    """Bytes as JSON can carry them, one character for each byte."""
+    return path.decode("latin-1")
+
+
+def bytes_of(text: str) -> bytes:
+    """What `text_of` was given."""
+    return text.encode("latin-1")
+
+
+def write_frame(stream: BinaryIO, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
+    """Write one message; the caller flushes. `stream` may be unbuffered: short writes are completed."""
+    head = json.dumps(header, separators=(",", ":")).encode("ascii")
+    _write_all(stream, _HEAD.pack(kind, len(head), len(body)) + head)
+    if len(body):
+        _write_all(stream, body)
+
+
+def read_frame(stream: BinaryIO, take: Callable[[int], Room] = bytearray) -> Optional[Frame]:
+    """The next message, or None at the end of the stream; raises `FrameError`. `take` gives the room for its body."""
+    head = _read_exactly(stream, bytearray(_HEAD.size), may_end=True)
+    if not head:
+        return None
+    kind, header_length, body_length = _HEAD.unpack(bytes(head))
+    if kind not in KINDS:
+        raise FrameError("unknown kind of message {!r}".format(kind))
+    if header_length > MAXIMUM_HEADER or body_length > MAXIMUM_BODY:
+        raise FrameError(
+            "a message of {} + {} bytes is larger than allowed".format(header_length, body_length)
+        )
+    try:
+        header = json.loads(bytes(_read_exactly(stream, bytearray(header_length))).decode("ascii"))
+    except ValueError:
+        raise FrameError("a message's header is not JSON") from None
+    except RecursionError:
+        raise FrameError("a message's header is nested too deeply") from None
+    if not isinstance(header, dict):
+        raise FrameError("a message's header is not an object")
+    return Frame(kind, header, _read_exactly(stream, take(body_length)))
+
+
+def _read_exactly(stream: BinaryIO, room: Room, may_end: bool = False) -> Room:  # noqa: FBT001, FBT002  # one caller
+    view = memoryview(room)
+    done = 0
+    while done < len(view):
+        count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            if may_end and done == 0:
+                return bytearray()
+            raise FrameError("the stream ended within a message")
+        done += count
+    return room
+
+
+def _write_all(stream: BinaryIO, content: Body) -> None:
+    view = memoryview(content)
+    while view:
+        count = stream.write(view)
+        view = view[count:]
+
+
+# lengths of path, link and attributes, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
+_RECORD = struct.Struct(">HHIcqqIQQIqBQ")
+# The same for times that 64 bits of nanoseconds do not hold (before 1678, after 2262): each is whole seconds, then
+# nanoseconds. Nearly no file has one, so all others keep the short form; the kind in capitals tells which it is.
+_WIDE = struct.Struct(">HHIcqqIIQQIqIBQ")
+_SECOND = 1000000000
+
+IS_FILE = b"f"
+IS_FOLDER = b"d"
+IS_LINK = b"l"
+IS_SPECIAL = b"s"
+_WIDE_KINDS = (b"F", b"D", b"L", b"S")
+
+
+class Record(NamedTuple):
+    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink, `allocated` bytes on disk.
+
+    `attributes` are packed by `transfers.agent.writing`, empty where nobody asked for them.
+    """
+
+    path: bytes
+    kind: bytes
+    size: int
+    mtime_ns: int
+    mode: int
+    device: int
+    inode: int
+    links: int
+    ctime_ns: int
+    link: bytes
+    offline: int
+    allocated: int
+    attributes: bytes = b""
+
+
+class RecordError(Exception):
+    """The packed bytes are not records."""
+
+
+def pack_record(record: Record) -> bytes:
+    """One record as bytes; raises `RecordError` for what a record cannot hold, such as a path of more than 65535 bytes."""
+    path, kind, size, mtime_ns, mode, device, inode, links, ctime_ns, link, offline, allocated, attributes = (
+        record
+    )
+    lengths = (len(path), len(link), len(attributes))
+    told = (kind, size, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated)
+    try:
+        head = _RECORD.pack(*lengths, *told)
+    except struct.error:
+        changed, touched = divmod(mtime_ns, _SECOND), divmod(ctime_ns, _SECOND)
+        wide = (kind.upper(), size, *changed, mode, device, inode, links, *touched, offline, allocated)
+        try:
+            head = _WIDE.pack(*lengths, *wide)
+        except struct.error as problem:
+            raise RecordError("it cannot be listed: {}".format(problem)) from None
+    return head + path + link + attributes
+
+
+def unpack_records(packed: bytes) -> Iterator[Record]:
+    """The records of one message; raises `RecordError`."""
+    position = 0
+    end = len(packed)
+    size = _RECORD.size
+    while position < end:
+        if position + size > end:
+            raise RecordError("a record is cut short")
+        path_length, link_length, attributes_length, *told = _RECORD.unpack_from(packed, position)
+        kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated = told
+        if kind in _WIDE_KINDS:
+            if position + _WIDE.size > end:
+                raise RecordError("a record is cut short")
+            _, _, _, _, length, mtime_ns, rest_ns, mode, device, inode, links, ctime_ns, more_ns, *flags = (
+                _WIDE.unpack_from(packed, position)
+            )
+            kind, (offline, allocated) = kind.lower(), flags
+            mtime_ns, ctime_ns = mtime_ns * _SECOND + rest_ns, ctime_ns * _SECOND + more_ns
+            position += _WIDE.size
+        else:
+            position += size
+        path_end = position + path_length
+        link_end = path_end + link_length
+        attributes_end = link_end + attributes_length
+        if attributes_end > end or length < 0 or kind not in (IS_FILE, IS_FOLDER, IS_LINK, IS_SPECIAL):
+            raise RecordError("a record is malformed")
+        yield Record(
+            packed[position:path_end],
+            kind,
+            length,
+            mtime_ns,
+            mode,
+            device,
+            inode,
+            links,
+            ctime_ns,
+            packed[path_end:link_end],
+            offline,
+            allocated,
+            packed[link_end:attributes_end],
+        )
+        position = attributes_end
+
+
+Problem = List[Union[str, bool]]
+
+# The same as in hibali/system_errors.py, which says in words what they mean.
+_CODES = {
+    errno.ENOENT: "vanished",
+    errno.ENOSPC: "no-space",
+    errno.EDQUOT: "no-quota",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.ENOKEY: "key-expired",
+    errno.EKEYEXPIRED: "key-expired",
+    errno.EKEYREVOKED: "key-expired",
+    errno.EKEYREJECTED: "key-expired",
+    errno.EROFS: "read-only",
+    errno.EFBIG: "file-too-large",
+    errno.ELOOP: "symlink-in-the-way",
+    errno.ENOTDIR: "not-a-folder",
+    errno.EISDIR: "folder-in-the-way",
+    errno.ENOTEMPTY: "folder-not-empty",
+    errno.EEXIST: "in-the-way",
+    errno.ENAMETOOLONG: "name-too-long",
+    errno.EILSEQ: "name-not-allowed",
+    errno.ESTALE: "stale",
+    errno.EIO: "input-output-error",
+    errno.EREMOTEIO: "input-output-error",
+    errno.EUCLEAN: "input-output-error",
+    errno.ENXIO: "filesystem-gone",
+    errno.ENODEV: "filesystem-gone",
+    errno.ENOTCONN: "filesystem-gone",
+    errno.ESHUTDOWN: "filesystem-gone",
+    errno.EHOSTDOWN: "filesystem-gone",
+    errno.ETIMEDOUT: "timed-out",
+    errno.ENOLCK: "no-locks",
+    errno.EMFILE: "too-many-open-files",
+    errno.ENFILE: "too-many-open-files",
+    errno.ENOMEM: "no-memory",
+    errno.EAGAIN: "too-many-processes",
+    errno.EMLINK: "too-many-names",
+    errno.EXDEV: "other-device",
+    errno.ETXTBSY: "file-busy",
+    errno.EBUSY: "file-busy",
+    errno.EOPNOTSUPP: "not-supported",
+    errno.ENOSYS: "not-supported",
+}
+
+
+FAILED = "agent-failed"  # a bug: an exception that nothing expected
+
+
+class RefusedError(Exception):
+    """Something there is not as it must be, and nothing was changed; `code` is a stable word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super(RefusedError, self).__init__(message)
+        self.code = code
+
+
+class ChangedError(Exception):
+    """The source is not what was listed."""
+
+
+class LandingError(Exception):
+    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
+
+
+def code_of(number: int) -> str:
+    """A stable word for an errno(3)."""
+    return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
+
+
+def words_of(number: int) -> str:
+    """What the system says of an errno that has no code of its own; of all others the client has words."""
+    return "" if number in _CODES else os.strerror(number)
+
+
+def failure_of(problem: BaseException) -> str:
+    """What is known of a bug: the exception, and the line of ours that raised it."""
+    step = problem.__traceback__
+    place = ""
+    while step is not None:
+        code = step.tb_frame.f_code
+        place = "{}:{} in {}".format(os.path.basename(code.co_filename), step.tb_lineno, code.co_name)
+        step = step.tb_next
+    return "{}: {} ({})".format(type(problem).__name__, str(problem)[:200], place)
+
+
+def problem_of(problem: Exception) -> Problem:
+    """[code, message, again] for an exception of the reading or landing side."""
+    if isinstance(problem, OSError) and problem.errno:
+        return [
+            code_of(problem.errno),
+            words_of(problem.errno),
+            problem.errno in (errno.ESTALE, errno.EIO),
+        ]
+    if isinstance(problem, RefusedError):
+        return [problem.code, str(problem), False]
+    if isinstance(problem, ChangedError):
+        return ["source-changed", str(problem), False]
+    if type(problem).__name__ == "UnsafeNameError":  # beneath.py stands on this module
+        return ["unsafe-name", "the name climbs or is empty", False]
+    return ["failed", str(problem), False]
+
+
+OWN_FOLDER = b".hibali"
+PACKS = b"packs"  # in that folder, the indexes of a place whose files are packed
+OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
+
+# What somebody who takes or breaks a lock, or writes a journal, has beside it for a moment.
+_LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun)\.[0-9a-f]{32}\Z")
+_PARTIAL = re.compile(rb"\A\.hibali-([0-9a-f]{16})([0-9a-f]{16})\Z")
+
+
+def is_lock_part(name: bytes) -> bool:
+    """Whether a name in `.hibali` is of somebody taking a lock or writing a journal, or left by one who was killed at it."""
+    return _LOCK_PART.match(name) is not None
+
+
+def partial_name(seed: bytes, path: bytes) -> bytes:
+    """The partial name for `path` under an operation's secret seed.
+
+    Its second half authenticates the first, so that whoever holds the seed knows every partial of this
+    operation without a journal line for each.
+    """
+    nonce = hmac.new(seed, b"path:" + path, hashlib.sha256).hexdigest()[:16].encode("ascii")
+    return b".hibali-" + nonce + _seal(seed, nonce)
+
+
+def has_partial_shape(name: bytes) -> bool:
+    """Whether a user could mistake this name for one of ours."""
+    return _PARTIAL.match(name) is not None
+
+
+def is_partial_of(seed: bytes, name: bytes) -> bool:
+    """Whether this very seed made the name."""
+    found = _PARTIAL.match(name)
+    return found is not None and hmac.compare_digest(found.group(2), _seal(seed, found.group(1)))
+
+
+def _seal(seed: bytes, nonce: bytes) -> bytes:
+    return hmac.new(seed, b"seal:" + nonce, hashlib.sha256).hexdigest()[:16].encode("ascii")
+
+
+class MismatchError(Exception):
+    """What is there is not what the source hashed; bytes up to `good` were found to be right."""
+
+    def __init__(self, message: str, good: int = 0) -> None:
+        super(MismatchError, self).__init__(message)
+        self.good = good
+
+
+BULK_BYTES = 256 * 1024  # below this fresh memory is cheaper than looking after it
+_ROUND_BYTES = 4 * 1024 * 1024
+_KEPT = 10
+
+
+class Buffers(object):
+    """Hands buffers out and takes them back; threads may share one."""
+
+    def __init__(self) -> None:
+        self._free: Deque[bytearray] = deque()
+
+    def take(self, length: int) -> Union[bytearray, memoryview]:
+        """So many bytes, whatever they hold."""
+        if length < BULK_BYTES:
+            return bytearray(length)
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = bytearray()
+        if len(found) < length:
+            found = bytearray(-(-length // _ROUND_BYTES) * _ROUND_BYTES)
+        return memoryview(found)[:length]
+
+    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
+        """Nobody looks at it any more; what was not taken from here is left alone."""
+        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _KEPT:
+            self._free.append(body.obj)
+
+
+SILENCE_SECONDS = 90  # without a frame for this long the client is taken for dead
+_QUEUE_BYTES = 32 * 1024 * 1024
+
+
+class Outlet(object):
+    """Where what was read goes."""
+
+    buffers: Buffers
+
+    def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
+        """One frame; whoever takes it that is gone is an OSError."""
+        raise NotImplementedError
+
+
+class Channel(Outlet):
+    """Takes standard input and output for the protocol; whatever else prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._in = os.fdopen(os.dup(0), "rb", 0)
+        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        self.buffers = Buffers()
+        self._lock = threading.Lock()
+        self._queue: Deque[Optional[Frame]] = deque()
+        self._held = 0
+        self._room = threading.Condition()
+        self.failure = ""
+        self.gone = threading.Event()  # the client is: whatever takes long may stop
+        thread = threading.Thread(target=self._receive, name="receive", daemon=True)
+        thread.start()
+
+    def greet(self, nonce: str, header: Dict[str, Any]) -> None:
+        """The nonce ends whatever the start-up files printed; then the first frame."""
+        with self._lock:
+            self._out.write(nonce.encode("ascii"))
+            write_frame(self._out, REPLY, header)
+
+    def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
+        """One frame; a client that is gone ends this process's work by an OSError."""
+        with self._lock:
+            write_frame(self._out, kind, header, body)
+
+    def next(self) -> Optional[Frame]:
+        """The next frame that is not a heartbeat, or None when the client is gone."""
+        with self._room:
+            while not self._queue:
+                self._room.wait()
+            frame = self._queue.popleft()
+            if frame is not None:
+                self._held -= len(frame.body)
+                self._room.notify_all()
+            return frame
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                ready, _, _ = select.select([self._in], [], [], SILENCE_SECONDS)
+                if not ready:
+                    self.failure = "the client fell silent"
+                    break
+                frame = read_frame(self._in, self.buffers.take)
+                if frame is None:
+                    break
+                if frame.kind != HEARTBEAT:
+                    self._put(frame)
+        except (OSError, FrameError) as problem:
+            self.failure = str(problem)
+        except Exception as problem:  # noqa: BLE001  # whatever it is, the main thread must wake and end
+            sys.stderr.write("hibali agent: {}\n".format(problem))
+        self.gone.set()
+        self._put(None)
+
+    def _put(self, frame: Optional[Frame]) -> None:
+        with self._room:
+            if frame is not None:
+                while self._held and self._held + len(frame.body) > _QUEUE_BYTES:
+                    self._room.wait()
+                self._held += len(frame.body)
+            self._queue.append(frame)
+            self._room.notify_all()

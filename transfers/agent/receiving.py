@@ -1,0 +1,435 @@
+"""Taking in what arrives for a target: one thread writes partial files, another makes them durable and names them."""
+
+import contextlib
+import errno
+import os
+import queue
+import stat
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+from transfers.agent import protocol as frames
+from transfers.agent.committing import Committer, Outcome, Writer
+from transfers.agent.journal import Begun
+from transfers.agent.large_files import GoneError, Large, LargeFiles, check_piece, open_partial, partial_path
+from transfers.agent.lease import Borrowed, Lease, LostLeaseError
+from transfers.agent.protocol import Channel, LandingError, Problem, RefusedError, problem_of
+from transfers.agent.safe_path import Root, UnsafeNameError, split_path
+from transfers.agent.writing import purge, sync_files, sync_folders, write_at
+
+_AHEAD = 2  # packs written while an earlier one is made durable
+_OPEN_PARTIALS = 16
+
+
+class Packs(object):
+    """The packs of one landing, at any of its agents: written by the caller, committed by a thread."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
+        self._channel = channel
+        self._lease = lease
+        self._root = root
+        self._writer = Writer(root, seed)
+        self._commit_root = root.clone()
+        self._committer = Committer(self._commit_root, seed)
+        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
+        self._failure: Optional[Exception] = None
+        self.tells_digests = False  # of what stands there: whoever did not see the bytes compares them
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
+
+    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+        """Write a pack under partial names and hand it to the commit."""
+        self._raise_failure()
+        outcomes = self._writer.write_pack(unit, data, body)
+        self._queue.put(lambda: self._land_pack(unit["unit"], outcomes))
+
+    def _land_pack(self, number: int, outcomes: List[Outcome]) -> None:
+        try:
+            self._tell(number, self._commit(outcomes))
+        except BaseException:
+            self._committer.discard(outcomes)
+            raise
+
+    def _commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
+        self._raise_failure()
+        self._lease.check()
+        return self._committer.commit(outcomes)
+
+    def _tell(self, unit: Optional[int], answers: List[Dict[str, Any]]) -> None:
+        done = [answer["number"] for answer in answers if answer["problem"] is None]
+        failed = [
+            [answer["number"], answer["problem"]] for answer in answers if answer["problem"] is not None
+        ]
+        told = {"unit": unit, "done": done, "failed": failed}
+        if self.tells_digests:
+            told["digests"] = [answer["digest"] for answer in answers if answer["problem"] is None]
+        self._channel.send(frames.LANDED, told)
+
+    def _run(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            try:
+                work()
+            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
+                first = self._failure is None
+                self._failure = self._failure or problem
+                if first and isinstance(problem, LostLeaseError):
+                    # The client may be gone, and what is still to come is to be discarded all the same.
+                    with contextlib.suppress(OSError):
+                        self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+
+    @property
+    def left(self) -> bool:
+        """Whether something may stay under a partial name, for the next run to remove."""
+        return self._failure is not None or self._writer.left or self._committer.left
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _join(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _end(self) -> None:
+        """Purge the folders that made room."""
+        self._raise_failure()
+        self._lease.check()
+        for path in self._committer.aside:
+            purge(self._root, path)
+        self._commit_root.close()
+
+
+class Intake(Packs):
+    """At the agent that holds the lock: packs, and all large files whoever wrote their pieces."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
+        super(Intake, self).__init__(channel, root, lease, seed)
+        self._begun = Begun(root)
+        self._large = LargeFiles(root, seed, self._begun)
+
+    def begun_parts(self) -> List[Any]:
+        """What an earlier operation left of large files: path, size, mtime_ns, tag, how far."""
+        return [
+            [frames.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
+            for part in self._begun.parts.values()
+            if part.there
+        ]
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+        """A pack, or a piece of a large file."""
+        if not unit["segment"]:
+            self.take_pack(unit, data, body)
+            return
+        self._raise_failure()
+        number = check_piece(unit, data, body)
+        try:
+            self._lease.check()
+            self._go_on(self._large.take(unit, data, body))
+        except LandingError as problem:
+            self._failure = self._failure or problem  # nothing of what such a client sends is to land
+            raise
+        except (OSError, UnsafeNameError) as problem:
+            self._fail(unit["unit"], number, problem_of(problem))
+        else:
+            self._tell(unit["unit"], [])
+
+    def begin(self, header: Dict[str, Any]) -> None:
+        """Ready a large file; answers when it is."""
+        self._raise_failure()
+        item = header["item"]
+        try:
+            self._large.begin(item, header["from"])
+        except (OSError, UnsafeNameError) as problem:
+            self._fail(header["unit"], item["number"], problem_of(problem), begun=False)
+        except GoneError as problem:
+            self._fail(header["unit"], item["number"], ["earlier-segment", str(problem), True], begun=False)
+        else:
+            self._tell(header["unit"], [])
+
+    def place(self, header: Dict[str, Any]) -> None:
+        """A piece that another agent wrote; or a file's digest alone, or that it is given up, which are not answered."""
+        self._raise_failure()
+        if header.get("given_up"):
+            self._large.give_up(header["number"])
+        elif "offset" not in header:
+            self._go_on(self._large.tell(header["number"], header["digest"]))
+        else:
+            self._go_on(
+                self._large.place(header["number"], header["offset"], header["length"], header["digest"])
+            )
+
+    def _go_on(self, large: Optional[Large]) -> None:
+        if large is not None:
+            whole = large
+            self._queue.put(lambda: self._land_large(whole))
+
+    def _land_large(self, large: Large) -> None:
+        """Where anything failed before it is left as it is, to be gone on with."""
+        self._raise_failure()
+        outcome = self._large.finish(large)
+        answers = self._commit([outcome])
+        if outcome.staged is not None:
+            self._large.landed(large)
+        self._tell(None, answers)
+
+    def _fail(self, unit: int, number: int, problem: Problem, begun: bool = True) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
+        """Tell it once, however many of its pieces are still under way."""
+        told = self._large.give_up(number) if begun else True
+        answers = [{"number": number, "problem": problem}] if told else []
+        self._tell(unit, answers)
+
+    @property
+    def left(self) -> bool:
+        """See Packs. What is to be gone on with is in its journal, and not meant."""
+        return super(Intake, self).left or self._large.left
+
+    def finish(self) -> None:
+        """Wait for the last commit and leave nothing but what is to be gone on with."""
+        self._join()
+        self._large.close()
+        self._begun.close()
+        self._end()
+
+    def abandon(self) -> None:
+        """The client is gone: what is complete may land, what is begun stays for the next time."""
+        self._join()
+        self._large.close()
+        self._begun.close()
+        self._commit_root.close()
+
+
+class Hand(Packs):
+    """At an agent of another line: packs of its own, and pieces of files that the lock's holder looks after."""
+
+    def __init__(self, channel: Channel, root: Root, lease: Borrowed, seed: bytes) -> None:
+        super(Hand, self).__init__(channel, root, lease, seed)
+        self._seed = seed
+        self._open: Dict[int, int] = {}
+
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+        """A pack, or a piece of a large file."""
+        if not unit["segment"]:
+            self.take_pack(unit, data, body)
+            return
+        number = check_piece(unit, data, body)
+        answers: List[Dict[str, Any]] = []
+        try:
+            self._lease.check()
+            item = unit["items"][0]
+            write_at(self._descriptor(item), item, memoryview(body), unit["offset"])
+        except (OSError, UnsafeNameError) as problem:
+            answers = [{"number": number, "problem": problem_of(problem)}]
+        self._tell(unit["unit"], answers)
+
+    def _descriptor(self, item: Dict[str, Any]) -> int:
+        found = self._open.get(item["number"])
+        if found is None:
+            if len(self._open) >= _OPEN_PARTIALS:
+                self._close_partials()
+            partial = partial_path(self._seed, item["path"])
+            found = self._open[item["number"]] = open_partial(self._root, partial, item)
+        return found
+
+    def _close_partials(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def finish(self) -> None:
+        """Wait for the last commit."""
+        self._join()
+        self._close_partials()
+        self._end()
+
+    def abandon(self) -> None:
+        """The client is gone: packs that are complete may land."""
+        self._join()
+        self._close_partials()
+        self._commit_root.close()
+
+
+Answer = Tuple[Dict[str, Any], frames.Body]
+
+_MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
+_MOST_BYTES = 32 * 1024 * 1024  # of one answer
+
+
+def absolute_path(text: str) -> bytes:
+    """The bytes of a path that the client named; raises OSError for one that is not absolute."""
+    path = frames.bytes_of(text)
+    if not path.startswith(b"/") or b"\0" in path:
+        raise OSError(errno.EINVAL, "not an absolute path")
+    return path
+
+
+def put_all(header: Dict[str, Any]) -> Answer:
+    """Make `folders` (0700, those above come before), then write `files`, each a path, its content and whether it is executable.
+
+    Each file is private, and whole or not there; all is durable before the answer.
+    """
+    folders = [absolute_path(text) for text in header["folders"]]
+    for folder in folders:
+        _make_folder(folder)
+    files = [(absolute_path(path), content, bool(more)) for path, content, more in header["files"]]
+    for start in range(0, len(files), _MOST_OPEN):
+        _put_some(files[start : start + _MOST_OPEN])
+    touched = {os.path.dirname(path) for path, _, _ in files}
+    for folder in sorted(touched.union(folders, map(os.path.dirname, folders))):
+        sync_folder(folder)
+    return {}, b""
+
+
+def _make_folder(path: bytes) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
+    """Under partial names first, which are gone again where anything fails."""
+    begun: List[Tuple[int, bytes, bytes]] = []
+    try:
+        for path, content, executable in files:
+            folder = os.path.dirname(path)
+            partial = os.path.join(folder, b".hibali-" + os.urandom(16).hex().encode("ascii"))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(partial, flags, 0o700 if executable else 0o600)
+            begun.append((descriptor, partial, path))
+            view = memoryview(frames.bytes_of(content))
+            while view:
+                view = view[os.write(descriptor, view) :]
+        failures = sync_files([descriptor for descriptor, _, _ in begun])
+        if failures:
+            raise OSError(errno.EIO, str(next(iter(failures.values()))[1]))
+        for _, partial, path in begun:
+            os.rename(partial, path)
+    except BaseException:
+        for _, partial, _ in begun:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
+        raise
+    finally:
+        for descriptor, _, _ in begun:
+            os.close(descriptor)
+
+
+def sync_folder(path: bytes) -> None:
+    """Make what was renamed into a folder durable, where its filesystem can."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def get_all(header: Dict[str, Any]) -> Answer:
+    """The first `maximum` bytes of each regular file, one behind the other, and how many of each; -1 where there is none.
+
+    What is no regular file, or cannot be read, is none: one of many is not to keep the others from being told.
+    """
+    content = bytearray()
+    sizes: List[int] = []
+    for text in header["paths"]:
+        found = _read(absolute_path(text), header["maximum"])
+        if found is not None and len(content) + len(found) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, "more than one answer can hold")
+        sizes.append(-1 if found is None else len(found))
+        content += found or b""
+    return {"sizes": sizes}, content
+
+
+def _read(path: bytes, maximum: int) -> Optional[bytes]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        if problem.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
+            raise  # it may be there all the same
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        content = b""
+        while len(content) < maximum:
+            chunk = os.read(descriptor, maximum - len(content))
+            if not chunk:
+                break
+            content += chunk
+        return content
+    finally:
+        os.close(descriptor)
+
+
+_CANNOT = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
+_CANNOT_LINK = (*_CANNOT, errno.EEXIST, errno.ENOENT, errno.EPERM)  # ENOENT where /proc is not mounted
+
+
+def store_whole(root: Root, path: bytes, content: frames.Body, mtime_ns: int, executable: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
+    """Store `content` under the new name `path`; False, and nothing done, where that takes the locked way.
+
+    Args:
+        root: the folder that `path` is below; missing folders are made.
+        path: relative to it.
+        content: the whole file.
+        mtime_ns: its time of modification, in nanoseconds.
+        executable: whether the execute bits are set that the umask leaves.
+
+    Raises:
+        OSError, UnsafeNameError, RefusedError: as for any other file.
+    """
+    root.forget_all()  # another process may have replaced a folder since
+    name = split_path(path)[-1]
+    folders = [path.rpartition(b"/")[0]]
+    try:
+        parent = root.parent(path)
+    except FileNotFoundError:
+        parent, folders = root.parent(path, make=True), _folders_above(path)
+    try:
+        mode = 0o777 if executable else 0o666
+        descriptor = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=parent)
+    except OSError as problem:
+        if problem.errno in _CANNOT:
+            return False
+        raise
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+        os.fsync(descriptor)
+        try:
+            unnamed = "/proc/self/fd/{}".format(descriptor)
+            os.link(unnamed, name, dst_dir_fd=parent, follow_symlinks=True)
+        except OSError as problem:
+            if problem.errno in _CANNOT_LINK:
+                return False
+            raise
+    finally:
+        os.close(descriptor)
+    for failure in sync_folders(root, folders).values():
+        raise RefusedError(str(failure[0]), str(failure[1]))
+    return True
+
+
+def fetch_whole(root: Root, path: bytes, maximum: int) -> bytes:
+    """The content of a regular file, or its first `maximum` + 1 bytes; raises OSError, UnsafeNameError."""
+    root.forget_all()
+    descriptor = root.open_file(path)
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read(maximum + 1)
+
+
+def _folders_above(path: bytes) -> List[bytes]:
+    """The folder of `path` and those above it up to the root."""
+    folders = []
+    while path:
+        path = path.rpartition(b"/")[0]
+        folders.append(path)
+    return folders

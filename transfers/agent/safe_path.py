@@ -1,0 +1,364 @@
+"""Opening absolute paths in which other accounts may have planted symlinks (S21).
+
+Below a configured root a symlink is followed only if it belongs to this account or to root. Every component is opened
+by descriptor, so that what is swapped meanwhile is either seen or not used.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections import OrderedDict
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from transfers.agent import protocol as frames
+from transfers.agent.protocol import IS_FILE, IS_FOLDER, IS_LINK, IS_SPECIAL, Record, RefusedError
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEEP_OPEN = 64
+
+
+class UnsafeNameError(Exception):
+    """The relative path is empty, absolute, climbs or holds a NUL."""
+
+
+def split_path(path: bytes) -> List[bytes]:
+    """The components of a safe relative path; raises `UnsafeNameError`."""
+    parts = path.split(b"/")
+    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
+        raise UnsafeNameError("unsafe name")
+    return parts
+
+
+_KINDS = {stat.S_IFREG: IS_FILE, stat.S_IFDIR: IS_FOLDER, stat.S_IFLNK: IS_LINK}
+
+
+def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
+    """What stat told, as a record."""
+    mode = found.st_mode
+    kind = _KINDS.get(mode & 0o170000, IS_SPECIAL)
+    size, blocks = (found.st_size if kind == IS_FILE else 0), found.st_blocks
+    # tuple.__new__ takes half the time that Record does, and there are millions of them.
+    return tuple.__new__(
+        Record,
+        (
+            path,
+            kind,
+            size,
+            found.st_mtime_ns,
+            mode & 0o7777,
+            found.st_dev & 0xFFFFFFFFFFFFFFFF,
+            found.st_ino,
+            found.st_nlink & 0xFFFFFFFF,
+            found.st_ctime_ns,
+            link,
+            # A large file without blocks has its bytes elsewhere (tape), or is one hole.
+            int(blocks == 0 and size > 4096),
+            blocks * 512,
+            b"",
+        ),
+    )
+
+
+class Root(object):
+    """One folder that everything else is opened below; parents stay open for a while. One thread's own."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def clone(self) -> "Root":
+        """The same folder for another thread."""
+        return Root(os.dup(self.descriptor))
+
+    def parent(self, path: bytes, make: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
+        """A descriptor of the folder that holds `path`, owned by this root; raises OSError, `UnsafeNameError`.
+
+        With `make`, missing folders above it are made with the site's umask.
+        """
+        parts = split_path(path)
+        return self._folder(parts[:-1], make)
+
+    def folder(self, path: bytes) -> int:
+        """A descriptor of the folder at `path` (b"" is the root itself), owned by this root."""
+        known = self._open.get(path)
+        if known is not None:
+            self._open.move_to_end(path)
+            return known
+        return self._folder(split_path(path) if path else [], False)
+
+    def _folder(self, parts: List[bytes], make: bool) -> int:  # noqa: FBT001
+        if not parts:
+            return self.descriptor
+        key = b"/".join(parts)
+        known = self._open.get(key)
+        if known is not None:
+            self._open.move_to_end(key)
+            return known
+        above = self._folder(parts[:-1], make)
+        name = parts[-1]
+        try:
+            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=above)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o777, dir_fd=above)
+            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=above)
+        self._keep(key, descriptor)
+        return descriptor
+
+    def _keep(self, key: bytes, descriptor: int) -> None:
+        self._open[key] = descriptor
+        # The newest are the parents of the one in hand: only older ones may go.
+        while len(self._open) > _KEEP_OPEN + key.count(b"/"):
+            os.close(self._open.popitem(last=False)[1])
+
+    def forget(self, path: bytes) -> None:
+        """Close what is open at or below `path`, because it is about to move or go."""
+        for key in [key for key in self._open if key == path or key.startswith(path + b"/")]:
+            os.close(self._open.pop(key))
+
+    def forget_all(self) -> None:
+        """Close every folder below the root: others may have put new ones in their places."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def lstat(self, path: bytes) -> Optional[Record]:
+        """What stands at `path` without following it; None when absent or when a parent is not a folder."""
+        try:
+            if not path:
+                return record_of(b"", os.fstat(self.descriptor))
+            parent = self.parent(path)
+            name = path.rpartition(b"/")[2]
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            link = os.fsencode(os.readlink(name, dir_fd=parent)) if stat.S_ISLNK(found.st_mode) else b""
+        except OSError as problem:
+            if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+        return record_of(path, found, link)
+
+    def open_file(self, path: bytes) -> int:
+        """A descriptor for reading a regular file; never waits for a FIFO; raises OSError."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.rpartition(b"/")[2], flags, dir_fd=self.parent(path))
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
+
+    def close(self) -> None:
+        """Close everything."""
+        self.forget_all()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER_PATH = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_LINKS = 40
+_Identity = Tuple[int, int]
+
+# The requests of one path each that act on what is found there, and the fields that name it.
+_PATHS = {
+    "stat": ("path",),
+    "is_private": ("path",),
+    "make_folder": ("path",),
+    "put": ("path",),
+    "get": ("path",),
+    "names": ("path",),
+    "copy": ("source", "target"),
+    "digest_path": ("path",),
+    "run_once": ("marker",),
+}
+_FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # those that follow the last component, too
+
+
+class Place(object):
+    """A folder that was reached: its open `descriptor`, and how it was reached.
+
+    `inside` is False where it is outside of the innermost configured root that its path names. `foreign` tells of
+    a symlink of another account that was followed, which happens only to paths below no root.
+    """
+
+    def __init__(self, descriptor: int, inside: bool, foreign: Optional[RefusedError]) -> None:  # noqa: FBT001
+        self.descriptor = descriptor
+        self.inside = inside
+        self.foreign = foreign
+
+
+class Roots(object):
+    """The configured roots of a site, as absolute paths. They, and what is above them, are trusted."""
+
+    def __init__(self, paths: Iterable[bytes] = ()) -> None:
+        self._paths = sorted({os.path.normpath(path) for path in paths}, key=len)
+
+    def open(self, path: bytes, make: bool = False) -> Place:  # noqa: FBT001, FBT002
+        """Open the folder at an absolute path; with `make` missing folders are made with the site's umask.
+
+        Raises OSError, and `RefusedError` for a symlink of another account below a root.
+        """
+        path = os.path.normpath(path)
+        if path.startswith(b"//"):
+            path = path[1:]
+        above = [root for root in self._paths if _is_below(path, root)]
+        start = above[0] if above else b"/"
+        if make:
+            os.makedirs(start, exist_ok=True)
+        walk = _Walk(_open_start(start), bool(above))
+        try:
+            innermost = above[-1] if above else start
+            walk.follow(_names(innermost[len(start) :]), make)
+            root = walk.trail[-1]
+            walk.follow(_names(path[len(innermost) :]), make)
+            descriptor = os.open(b".", _FOLDER, dir_fd=walk.descriptor)
+            return Place(descriptor, not above or root in walk.trail, walk.foreign)
+        except OSError as problem:
+            number = problem.errno or errno.EIO
+            raise OSError(number, os.strerror(number), path) from None
+        finally:
+            os.close(walk.descriptor)
+
+    def check(self, path: bytes) -> None:
+        """Raise `RefusedError` where a path leads through a symlink of another account below a root; absent is fine."""
+        if any(_is_below(path, root) for root in self._paths):
+            try:
+                os.close(self.open(path).descriptor)
+            except OSError as problem:
+                if problem.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                    raise
+
+    def check_request(self, word: str, header: Dict[str, Any]) -> None:
+        """Raise `RefusedError` where a request names something behind a symlink of another account."""
+        paths = [frames.bytes_of(header[key]) for key in _PATHS.get(word, ())]
+        whole = paths if word in _FOLLOWING else []
+        if word == "put_all":
+            named = list(header["folders"]) + [one[0] for one in header["files"]]
+            paths += [frames.bytes_of(text) for text in named]
+        elif word == "get_all":
+            paths += [frames.bytes_of(text) for text in header["paths"]]
+        for path in {*whole, *map(os.path.dirname, paths)}:
+            if path.startswith(b"/"):
+                self.check(path)
+
+
+def outside(path: bytes) -> RefusedError:
+    """The error for a path that leads out of the configured root that it names."""
+    words = "symlinks in this path lead out of the configured root"
+    real = os.path.realpath(path).decode("utf-8", "replace") if path else ""
+    return RefusedError("leaves-root", "{}, to {!r}".format(words, real) if real else words)
+
+
+class _Walk(object):
+    """A descriptor that moves from folder to folder; `trail` are those on the way, as far as they are known."""
+
+    def __init__(self, descriptor: int, guarded: bool) -> None:  # noqa: FBT001
+        self._guarded = guarded
+        self._links = 0
+        self.descriptor = descriptor
+        self.trail = [_identity(descriptor)]
+        self.foreign: Optional[RefusedError] = None
+
+    def follow(self, names: List[bytes], make: bool) -> None:  # noqa: FBT001
+        """Go down these names, and through the symlinks among them."""
+        coming = [(name, make) for name in reversed(names)]
+        while coming:
+            name, makes = coming.pop()
+            if name == b"..":
+                self._climb()
+                continue
+            target = self._enter(name, makes)
+            if target is None:
+                continue
+            if target.startswith(b"/"):
+                self._restart()
+            coming += [(one, False) for one in reversed(_names(target))]
+
+    def _enter(self, name: bytes, make: bool) -> Optional[bytes]:  # noqa: FBT001
+        """Open a folder of that name; returns where a symlink leads instead."""
+        try:
+            found = self._open(name)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o777, dir_fd=self.descriptor)
+            found = self._open(name)
+        status = os.fstat(found)
+        if stat.S_ISDIR(status.st_mode):
+            self._move(found)
+            self.trail.append((status.st_dev, status.st_ino))
+            return None
+        try:
+            if not stat.S_ISLNK(status.st_mode):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            self._links += 1
+            if self._links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink(b"", dir_fd=found)
+            if status.st_uid not in (0, os.geteuid()):
+                self._meet_foreign(name, status.st_uid, target)
+            return target
+        finally:
+            os.close(found)
+
+    def _open(self, name: bytes) -> int:
+        try:
+            # Read access makes an automounter mount what belongs here; O_PATH alone does not.
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+                raise
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor)
+
+    def _meet_foreign(self, name: bytes, owner: int, target: bytes) -> None:
+        refusal = _foreign_link(name, owner, target)
+        if self._guarded:
+            raise refusal
+        self.foreign = self.foreign or refusal
+
+    def _climb(self) -> None:
+        self._move(os.open(b"..", _FOLDER_PATH, dir_fd=self.descriptor))
+        found = _identity(self.descriptor)
+        del self.trail[-1:]
+        if self.trail[-1:] != [found]:  # above where we began, or a folder was moved meanwhile
+            self.trail = [found]
+
+    def _restart(self) -> None:
+        self._move(os.open(b"/", _FOLDER_PATH))
+        self.trail = [_identity(self.descriptor)]
+
+    def _move(self, descriptor: int) -> None:
+        os.close(self.descriptor)
+        self.descriptor = descriptor
+
+
+def _foreign_link(name: bytes, owner: int, target: bytes) -> RefusedError:
+    words = "{!r} is a symlink to {!r} that belongs to another account (uid {})".format(
+        name.decode("utf-8", "replace"), target.decode("utf-8", "replace"), owner
+    )
+    return RefusedError("foreign-symlink", words)
+
+
+def _open_start(path: bytes) -> int:
+    try:
+        return os.open(path, _FOLDER)
+    except PermissionError:  # who may not list it may still go through it
+        return os.open(path, _FOLDER_PATH)
+
+
+def _identity(descriptor: int) -> _Identity:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _names(path: bytes) -> List[bytes]:
+    return [name for name in path.split(b"/") if name not in (b"", b".")]
+
+
+def _is_below(path: bytes, root: bytes) -> bool:
+    """Whether a path is a root, or below it, as they are written."""
+    return path == root or path.startswith(root.rstrip(b"/") + b"/")

@@ -1,0 +1,346 @@
+"""Carrying from here to another site: what is read here goes to an agent there, over a login of this account's own."""
+
+import contextlib
+import hashlib
+import os
+import queue
+import select
+import signal
+import stat
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
+
+from transfers.agent import protocol as frames
+from transfers.agent.committing import Committer, Outcome, Staged, keep_attributes, keep_mode, keep_time
+from transfers.agent.journal import Begun, Part
+from transfers.agent.large_files import open_partial, partial_path
+from transfers.agent.protocol import (
+    SILENCE_SECONDS,
+    Buffers,
+    Channel,
+    Outlet,
+    Problem,
+    RefusedError,
+    problem_of,
+)
+from transfers.agent.reading import Reader
+from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.writing import purge
+
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1024 * 1024
+_HASHERS = 4
+
+
+class Adopting(object):
+    """The partial files of one session that others write; they are in the journal of what was begun, so nobody purges them."""
+
+    def __init__(self, root: Root, seed: bytes, gone: threading.Event) -> None:
+        self._root = root
+        self._seed = seed
+        self._gone = gone
+        self._begun = Begun(root)
+        self.left = False
+
+    def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
+        """Make an empty partial file for each item: where each lies, and what went wrong by position."""
+        partials: List[bytes] = []
+        problems: Dict[str, Problem] = {}
+        for position, item in enumerate(items):
+            partial = partial_path(self._seed, item["path"])
+            partials.append(partial)
+            part = Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
+            before = self._begun.start(part)
+            try:
+                if before is not None:
+                    purge(self._root, before.partial)
+                    self._begun.end(before)
+                os.close(open_partial(self._root, partial, item))
+            except (OSError, UnsafeNameError) as problem:
+                self._begun.end(part)
+                problems[str(position)] = problem_of(problem)
+        return {"partials": [frames.text_of(partial) for partial in partials], "problems": problems}
+
+    def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
+        """Hash what was written, and rename what is right; what went wrong by position. The others are gone."""
+        roots: queue.Queue[Root] = queue.Queue()
+        for _ in range(_HASHERS):
+            roots.put(self._root.clone())
+
+        def stage(item: Dict[str, Any]) -> Outcome:
+            own = roots.get()
+            try:
+                return Outcome(item["number"], self._stage(own, item), None)
+            except BrokenPipeError:
+                raise
+            except (OSError, UnsafeNameError, RefusedError) as problem:
+                return Outcome(item["number"], None, _in_words(problem))
+            finally:
+                roots.put(own)
+
+        try:
+            with ThreadPoolExecutor(_HASHERS) as pool:
+                outcomes = list(pool.map(stage, items))
+        finally:
+            while not roots.empty():
+                roots.get().close()
+        committer = Committer(self._root, self._seed)
+        answers = committer.commit(outcomes)
+        self.left = self.left or committer.left
+        problems: Dict[str, Problem] = {}
+        for position, (item, answer) in enumerate(zip(items, answers)):
+            if answer["problem"] is not None:
+                problems[str(position)] = answer["problem"]
+            self._forget(item)
+        return {"problems": problems}
+
+    def _stage(self, root: Root, item: Dict[str, Any]) -> Staged:
+        """A file that is complete and right, open for the sync."""
+        part = self._begun.parts.get(item["path"])
+        if part is None or part.partial != item["partial"]:
+            raise RefusedError("never-arrived", "nothing is there of it")
+        descriptor = os.open(part.partial.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(part.partial))
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise UnsafeNameError("a partial file that is not ours alone")
+            digest = self._digest(descriptor)
+            if digest != item["digest"]:
+                raise RefusedError(
+                    "corrupt",
+                    "what arrived differs from what was read: {} bytes, sha256 {}".format(
+                        found.st_size, digest
+                    ),
+                )
+            keep_attributes(descriptor, item)
+            keep_mode(descriptor, item)
+            keep_time(descriptor, item["mtime_ns"])
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return Staged(item, part.partial.rpartition(b"/")[2], descriptor, digest)
+
+    def _digest(self, descriptor: int) -> str:
+        summed = hashlib.sha256()
+        while True:
+            if self._gone.is_set():
+                raise BrokenPipeError(32, "the client is gone")
+            chunk = os.read(descriptor, _CHUNK)
+            if not chunk:
+                return summed.hexdigest()
+            summed.update(chunk)
+
+    def _forget(self, item: Dict[str, Any]) -> None:
+        """It has its name, or nothing of it is worth keeping."""
+        part = self._begun.parts.get(item["path"])
+        if part is None or part.partial != item["partial"]:
+            return
+        try:
+            purge(self._root, part.partial)
+        except (OSError, UnsafeNameError):
+            self.left = True
+        self._begun.end(part)
+
+    def close(self) -> None:
+        """Let go of the journal; safe to call twice."""
+        self._begun.close()
+
+
+def _in_words(problem: Exception) -> Problem:
+    """What did not arrive, or arrived wrong, may succeed when it is sent again."""
+    found = problem_of(problem)
+    return [found[0], found[1], found[2] or found[0] in ("corrupt", "never-arrived", "vanished")]
+
+
+_AHEAD = 2  # units read while an earlier one is sent
+_CHATTER = 1024 * 1024
+_START_SECONDS = 150.0
+_LOOK_SECONDS = 1.0
+_ERRORS = 64 * 1024
+_END_SECONDS = 3.0
+
+_Waiting = Tuple[bytes, Dict[str, Any], frames.Body]
+
+
+class UnreachedError(Exception):
+    """No agent started there: how ssh ended, None where there is no ssh here, and the end of what it said."""
+
+    def __init__(self, status: Optional[int], errors: str) -> None:
+        super(UnreachedError, self).__init__(errors)
+        self.status = status
+        self.errors = errors
+
+
+class Relay(Outlet):
+    """One login to another site, and the agent there. The client asks as of any target; only the bytes come from here."""
+
+    def __init__(self, channel: Channel, root: Root, words: List[str]) -> None:
+        """Start ssh by these words. Raises `UnreachedError` where there is none."""
+        self._channel = channel
+        self.buffers = self._lent = _Lent()
+        self._reader = Reader(root, self)
+        self._planned: Dict[int, Dict[str, Any]] = {}
+        self._waiting: queue.Queue[_Waiting] = queue.Queue(_AHEAD)
+        self._said = bytearray()
+        self._closing = False
+        try:
+            # In a session of its own: it has no terminal to ask at.
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise UnreachedError(None, str(problem.strerror)) from None
+        self._in = cast("BinaryIO", self._process.stdout)
+        self._out = cast("BinaryIO", self._process.stdin)
+        self._hearing = threading.Thread(target=self._hear, name="words of ssh", daemon=True)
+        self._hearing.start()
+        threading.Thread(target=self._watch, name="client", daemon=True).start()
+
+    def start(self, opening: bytes, nonce: str) -> Dict[str, Any]:
+        """Send the agent its source, and return its greeting. Raises `UnreachedError`."""
+        try:
+            view = memoryview(opening)
+            while view:
+                view = view[self._out.write(view) :]
+            self._skip_chatter(nonce.encode("ascii"))
+            greeting = frames.read_frame(self._in)
+        except (OSError, frames.FrameError) as problem:
+            raise self._unreached(str(problem)) from None
+        if greeting is None:
+            raise self._unreached("")
+        for work in (self._send_all, self._listen):
+            threading.Thread(target=work, name="relay", daemon=True).start()
+        return greeting.header
+
+    def _skip_chatter(self, nonce: bytes) -> None:
+        """Byte by byte, so that no frame is swallowed."""
+        seen = bytearray()
+        deadline = time.monotonic() + _START_SECONDS
+        while not seen.endswith(nonce):
+            ready, _, _ = select.select([self._in], [], [], _LOOK_SECONDS)
+            if not ready and self._process.poll() is None and time.monotonic() < deadline:
+                continue
+            byte = os.read(self._in.fileno(), 1) if ready else b""
+            if not byte or len(seen) > _CHATTER:
+                raise self._unreached("the agent did not start in time")
+            seen += byte
+
+    def _unreached(self, reason: str) -> UnreachedError:
+        status = self._end()
+        said = bytes(self._said).decode("utf-8", "replace").strip()
+        return UnreachedError(status, said or reason)
+
+    def take(self, unit: Dict[str, Any]) -> None:
+        """Read a unit; the client is told of it, and its bytes go there."""
+        if not unit.get("digest"):
+            self._planned[unit["unit"]] = unit
+        self._reader.take(dict(unit, items=[_to_read(item) for item in unit["items"]]))
+
+    def send(self, kind: bytes, header: Dict[str, Any], body: frames.Body = b"") -> None:
+        """What the reader read: what there is to say of it to the client, all of it to the agent there."""
+        unit = self._planned.pop(header["unit"], None)
+        self._channel.send(kind, header)
+        if unit is None or (unit["segment"] and header["problems"]):
+            self._lent.give_back(body)
+            return
+        self.pass_on(frames.UNIT, unit)
+        self.pass_on(kind, header, body)
+
+    def pass_on(self, kind: bytes, header: Dict[str, Any], body: frames.Body = b"") -> None:
+        """A message of the client for the agent there, behind all that went before."""
+        self._waiting.put((kind, header, body))
+
+    def _send_all(self) -> None:
+        """Runs in its own thread, so that the next unit is read meanwhile. Nobody waits for a line that is gone."""
+        gone = False
+        while True:
+            try:
+                work = self._waiting.get(timeout=SILENCE_SECONDS / 4)
+            except queue.Empty:
+                work = (frames.HEARTBEAT, {}, b"")
+            try:
+                if not gone:
+                    frames.write_frame(self._out, *work)
+            except (OSError, ValueError):
+                gone = True  # the thread that listens says so
+            self._lent.give_back(work[2])
+
+    def _listen(self) -> None:
+        """Runs in its own thread: all that the agent there answers goes to the client."""
+        reason = ""
+        try:
+            while True:
+                frame = frames.read_frame(self._in)
+                if frame is None:
+                    break
+                self._channel.send(frame.kind, frame.header, frame.body)
+        except (OSError, ValueError, frames.FrameError) as problem:
+            reason = str(problem)
+        if not self._closing:
+            with contextlib.suppress(OSError):  # the client is gone, too
+                message = self._unreached(reason).errors or "the line to the other site was lost"
+                self._channel.send(frames.ERROR, {"code": "peer-lost", "message": message})
+
+    def _hear(self) -> None:
+        stream = cast("BinaryIO", self._process.stderr)
+        while True:
+            chunk = stream.read(4096)
+            if not chunk:
+                return
+            self._said += chunk
+            del self._said[:-_ERRORS]
+
+    def _watch(self) -> None:
+        """Whatever waits for the line ends with the client."""
+        self._channel.gone.wait()
+        self._kill()
+
+    def _kill(self) -> None:
+        """With whatever it started to get there."""
+        if self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end(self) -> int:
+        """How ssh ended; it is ended where it does not do so by itself."""
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+        self._process.wait()
+        self._hearing.join(1.0)
+        return self._process.returncode
+
+    def close(self) -> None:
+        """The agent there ends, and so does ssh."""
+        self._closing = True
+        try:
+            self._waiting.put((frames.REQUEST, {"do": "goodbye"}, b""), timeout=_END_SECONDS)
+        except queue.Full:
+            self._kill()
+        self._reader.close()
+        self._end()
+
+
+class _Lent(Buffers):
+    """Buffers that are in use until they were sent, however long after they were read."""
+
+    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
+        """Not yet."""
+
+    def give_back(self, body: Union[bytes, bytearray, memoryview]) -> None:
+        """It was sent."""
+        super(_Lent, self).give(body)
+
+
+def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:
+    """The item as it is called here, which for a single file may be another name."""
+    return dict(item, path=frames.bytes_of(item.get("read", item["path"])))

@@ -1,0 +1,267 @@
+"""Extended attributes of the user's own (`user.*`, never another namespace: S2), as one text of bytes."""
+
+import base64
+import errno
+import os
+import stat
+import struct
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+from transfers.agent.protocol import IS_FILE, IS_FOLDER, Problem, Record, RefusedError, problem_of
+from transfers.agent.safe_path import Root
+
+
+def remove_tree(parent: int, name: bytes) -> None:
+    """Remove a name and all below it by descriptors, never through a symlink; absent is done. Raises OSError."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        os.unlink(name, dir_fd=parent)
+        return
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        for child in os.listdir(descriptor):
+            remove_tree(descriptor, os.fsencode(child))
+    finally:
+        os.close(descriptor)
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as problem:
+        if problem.errno != errno.ENOENT:
+            raise
+
+
+def purge(root: Root, path: bytes) -> None:
+    """Remove something of our own: a partial file, or a folder that made room."""
+    try:
+        root.forget(path)
+        remove_tree(root.parent(path), path.rpartition(b"/")[2])
+    except FileNotFoundError:
+        pass
+
+
+LIMIT = 64 * 1024  # bytes of one file's attributes, names and values; what XFS and btrfs hold is about that
+_PREFIX = b"user."
+_HEAD = struct.Struct(">HI")
+_NONE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+Open = Union[int, bytes]  # a descriptor, or a path whose last component is not followed
+
+
+def are_kept(folder: bytes) -> bool:
+    """Whether the filesystem at a folder keeps such attributes at all."""
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        os.getxattr(folder, b"user.hibali")
+    except OSError as problem:
+        return problem.errno not in _NONE
+    return True
+
+
+def read_attributes(descriptor: int, name: bytes) -> bytes:
+    """Those of a name in an open folder, in the order of their names; a link is not followed. Raises OSError, `RefusedError`."""
+    return _pack(_read(b"/proc/self/fd/%d/%s" % (descriptor, name)))
+
+
+def with_attributes(descriptor: int, name: bytes, record: Record) -> Record:
+    """The record of a name in an open folder, with them; only files and folders have any."""
+    if record.kind not in (IS_FILE, IS_FOLDER):
+        return record
+    return record._replace(attributes=read_attributes(descriptor, name))
+
+
+def _read(what: Open) -> Dict[bytes, bytes]:
+    try:
+        names = _names(what)
+        return {name: _value(what, name) for name in names}
+    except OSError as problem:
+        if problem.errno in _NONE:
+            return {}
+        raise
+
+
+def _names(what: Open) -> List[bytes]:
+    names = os.listxattr(what) if isinstance(what, int) else os.listxattr(what, follow_symlinks=False)
+    return [name for name in map(os.fsencode, names) if name.startswith(_PREFIX)]
+
+
+def _value(what: Open, name: bytes) -> bytes:
+    if isinstance(what, int):
+        return os.getxattr(what, name)
+    return os.getxattr(what, name, follow_symlinks=False)
+
+
+def _pack(found: Dict[bytes, bytes]) -> bytes:
+    packed = b"".join(_HEAD.pack(len(name), len(found[name])) + name + found[name] for name in sorted(found))
+    if len(packed) > LIMIT:
+        raise RefusedError("attributes-too-large", "its attributes are more than 64 KiB")
+    return packed
+
+
+def packed_in(item: Dict[str, Any]) -> Optional[bytes]:
+    """Those that an item is to have, as it came in a message; None where nobody says."""
+    told = item.get("attributes")
+    return None if told is None else base64.b64decode(told, validate=True)
+
+
+def _unpack(packed: bytes) -> Dict[bytes, bytes]:
+    """What `_pack` was given; anything else is refused."""
+    found: Dict[bytes, bytes] = {}
+    position = 0
+    while position < len(packed):
+        if position + _HEAD.size > len(packed):
+            raise RefusedError("failed", "attributes that are cut short")
+        name_length, length = _HEAD.unpack_from(packed, position)
+        start = position + _HEAD.size
+        name = packed[start : start + name_length]
+        position = start + name_length + length
+        if not name.startswith(_PREFIX) or b"\0" in name or position > len(packed):
+            raise RefusedError("failed", "attributes that are none of a user's own")
+        found[name] = packed[start + name_length : position]
+    return found
+
+
+def set_attributes(descriptor: int, packed: bytes) -> None:
+    """Make an open file or folder have these and no others. Raises `RefusedError`."""
+    wanted = _unpack(packed)
+    try:
+        there = _read(descriptor)
+        for name in there.keys() - wanted.keys():
+            os.removexattr(descriptor, name)
+        for name, value in wanted.items():
+            if there.get(name) != value:
+                os.setxattr(descriptor, name, value)
+    except OSError as problem:
+        # A file of a full disk may well be too long for its attributes alone: that is not the disk's room.
+        words = "its attributes cannot be kept there: {}".format(os.strerror(problem.errno or errno.EIO))
+        raise RefusedError("attributes-not-kept", words) from None
+
+
+_THREADS = 8
+# Below this many files, syncing each costs less than writing back all that others have dirty.
+_WHOLE_FILESYSTEM_FROM = 64
+
+
+def _kernel() -> Tuple[int, ...]:
+    numbers = os.uname().release.split("-")[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())
+
+
+def _sync_filesystem(descriptor: int) -> Optional[int]:
+    """Write back all of the filesystem, 0 or what went wrong; None where the kernel cannot tell that."""
+    # Before Linux 5.8 syncfs(2) did not report failed writes.
+    if _kernel() < (5, 8):
+        return None
+    import ctypes
+
+    try:
+        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    return 0 if syncfs(descriptor) == 0 else ctypes.get_errno() or errno.EIO
+
+
+def sync_files(descriptors: List[int]) -> Dict[int, Problem]:
+    """Write everything back to disk; what failed, by descriptor."""
+    if not descriptors:
+        return {}
+    if len(descriptors) >= _WHOLE_FILESYSTEM_FROM:
+        number = _sync_filesystem(descriptors[0])
+        if number == 0:
+            return {}
+        if number is not None:
+            return dict.fromkeys(descriptors, problem_of(OSError(number, os.strerror(number))))
+    if len(descriptors) == 1:
+        return _sync_each(descriptors)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_THREADS, len(descriptors))) as pool:
+        failures: Dict[int, Problem] = {}
+        for part in pool.map(_sync_each, [descriptors[start::_THREADS] for start in range(_THREADS)]):
+            failures.update(part)
+        return failures
+
+
+def _sync_each(descriptors: List[int]) -> Dict[int, Problem]:
+    failures = {}
+    for descriptor in descriptors:
+        try:
+            os.fsync(descriptor)
+        except OSError as problem:
+            failures[descriptor] = problem_of(problem)
+    return failures
+
+
+def sync_folders(root: Root, paths: List[bytes]) -> Dict[bytes, Problem]:
+    """Make renames in these folders durable; what failed, by folder."""
+    failures = {}
+    for path in paths:
+        try:
+            os.fsync(root.folder(path))
+        except OSError as problem:
+            # Some filesystems cannot sync a folder and say so: then there is nothing more to ask of them.
+            if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+                failures[path] = problem_of(problem)
+    return failures
+
+
+_BLOCK = 4096  # what filesystems allocate at least (ext4, XFS, Lustre and tmpfs by default)
+_ZEROS = bytes(_BLOCK)
+_CHUNK = 1024 * 1024
+
+
+def write_at(descriptor: int, item: Dict[str, Any], content: memoryview, offset: int) -> None:
+    """All of it at its place, of a sparse file without its blocks of zeros: whoever opened it sets the length. Raises OSError."""
+    if not item["sparse"]:
+        write_piece(descriptor, content, offset)
+        return
+    for zeros, start, end in _runs(content, offset):
+        # An earlier attempt may have left something: a hole is where zeros are read, not what was never written.
+        if not (zeros and _is_empty(descriptor, offset + start, end - start)):
+            write_piece(descriptor, content[start:end], offset + start)
+
+
+def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
+    """All of it at its place. Raises OSError."""
+    while len(content):
+        written = os.pwrite(descriptor, content, offset)
+        content = content[written:]
+        offset += written
+
+
+def _runs(content: memoryview, offset: int) -> Iterator[Tuple[bool, int, int]]:
+    """Stretches of whole zero blocks, as the file counts blocks, and of anything else: (zeros, start, end)."""
+    length = len(content)
+    start = position = 0
+    before = False
+    while position < length:
+        stop = min(length, position + _BLOCK - (offset + position) % _BLOCK)
+        zeros = (
+            stop - position == _BLOCK
+            and content[position] == 0
+            and content[stop - 1] == 0
+            and bytes(content[position:stop]) == _ZEROS
+        )
+        if zeros != before:
+            if position > start:
+                yield before, start, position
+            start, before = position, zeros
+        position = stop
+    if length > start:
+        yield before, start, length
+
+
+def _is_empty(descriptor: int, offset: int, length: int) -> bool:
+    """Whether only zeros are there, or nothing yet."""
+    end = offset + length
+    while offset < end:
+        found = os.pread(descriptor, min(_CHUNK, end - offset), offset)
+        if found.count(0) != len(found):
+            return False
+        if not found:
+            return True
+        offset += len(found)
+    return True

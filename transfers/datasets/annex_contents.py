@@ -1,0 +1,383 @@
+"""Contents that git-annex keeps at a place: stored, found, given back, renamed and removed one by one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from hibali.config.model import local_site
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.events import Carrying, Event, Listener, ignore
+from hibali.locations import Location, check_writable
+from hibali.retry import growing_intervals, pause
+from hibali.text import printable
+from transfers.entry import Entry, Kind, weakest
+from transfers.movers.stream import StreamMover
+from transfers.plan import unholdable
+from transfers.protected_roots import check_guarded
+from transfers.reconnect import is_lost
+from transfers.single_files import put_content, take_file
+from transfers.stores.base import (
+    PACK_BYTES,
+    Item,
+    Landed,
+    Lock,
+    Problem,
+    Shelving,
+    Store,
+    StoresWhole,
+    named_anew,
+    unsafe_component,
+)
+from transfers.stores.open_store import open_store
+from transfers.stores.single_file import SingleSource
+
+_Result = TypeVar("_Result")
+
+_LOCKED_SECONDS = 60.0  # somebody else's file in the same folder is through by then, unless it is a large one
+
+
+class KeptPlace:
+    """Paths are relative bytes. Methods raise errors of the hibali family."""
+
+    def __init__(self, location: Location, tell: Listener = ignore) -> None:
+        """`tell` hears what is worth telling, from any thread."""
+        self.location = location
+        self.tell = tell
+        self._there: Store | None = None
+        self._here: Store | None = None
+        self._lent: list[Store] = []
+        self._whole: StoresWhole | Literal[False] | None = False  # False: not looked at yet
+        self._checked = False
+
+    def close(self) -> None:
+        """Let go of all connections; safe to call twice."""
+        self._give_back()
+        kept, self._there, self._here = [self._there, self._here], None, None
+        self._whole = False
+        for store in kept:
+            if store is not None:
+                with suppress(HibaliError):
+                    store.close()
+
+    def ask(self, act: Callable[[], _Result]) -> _Result:
+        """Call `act`, once more where a connection from before broke; after any failure nobody knows what its other end still does."""
+        kept = self._there is not None
+        try:
+            return act()
+        except TryLaterError as problem:
+            self.close()
+            if not (kept and is_lost(problem)):
+                raise
+        except BaseException:
+            self.close()
+            raise
+        try:
+            return act()
+        except BaseException:
+            self.close()
+            raise
+
+    def store(self) -> Store:
+        """The place's store."""
+        if self._there is None:
+            self._there = open_store(self.location, tell=self.tell)
+        return self._there
+
+    def whole(self) -> StoresWhole | None:
+        """The same, where it handles single small files without a lock; found out once, as every request needs it."""
+        if self._whole is False:
+            store = self.store()
+            self._whole = store if isinstance(store, StoresWhole) else None
+        return self._whole
+
+    def writable(self) -> Store:
+        """The same, where the configuration lets it be written to."""
+        store = self.store()
+        if not self._checked:
+            check_writable(self.location)
+            if not store.facts.writable:
+                raise RefusedError("read-only-site", "this site can only be read", about=self.location.text)
+            check_guarded(self.location, store.where, self.tell)
+            self._checked = True
+        return store
+
+    def find(self, path: bytes) -> Entry | None:
+        """What stands at a path of a place that is there: a disk that is not mounted says nothing of what is on it."""
+        reason = unsafe_component(path)
+        if reason:
+            raise self._unsafe(path, reason)
+        store, whole = self.store(), self.whole()
+        find = store.stat if whole is None else whole.find_whole
+        found = find(path)
+        if found is None and store.facts.folders and find(b"") is None:
+            raise NotFoundError(
+                "no-such-place",
+                "the place itself is not there, so nothing is known of what it holds",
+                about=self.location.text,
+                hint="Is something not mounted there? `git annex enableremote` makes it anew.",
+            )
+        return found
+
+    def find_file(self, path: bytes) -> Entry:
+        """The file that stands there."""
+        found = self.find(path)
+        if found is None or found.kind is not Kind.FILE:
+            raise NotFoundError("no-such-file", "there is no such content", about=self.location.text)
+        return found
+
+    def check_holdable(self, path: bytes) -> None:
+        """Raise `RefusedError` for a name that the place cannot hold or hibali keeps for itself."""
+        reason = unholdable(path, self.writable().facts)
+        if reason or b".hibali" in path.split(b"/"):
+            raise self._unsafe(path, reason or "it is a name that hibali keeps for itself")
+
+    def _unsafe(self, path: bytes, reason: str) -> RefusedError:
+        message = f"the place cannot hold the name {printable(path)}: {reason}"
+        return RefusedError("unsafe-name", message, about=self.location.text)
+
+    @contextmanager
+    def shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
+        """A store for files of that folder, and the folder's path in it with a slash behind, or b"". Nothing is locked."""
+        store = self.writable()
+        try:
+            if isinstance(store, Shelving):
+                shelf, below = store.shelf(folder)
+                yield shelf, below + b"/" if below else b""
+                return
+            place = self.location
+            for part in folder.split(b"/") if folder else ():
+                place = place.child(part)
+            self._lent.append(open_store(place, tell=self.tell))
+            yield self._lent[-1], b""
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._lent:
+            with suppress(HibaliError):
+                self._lent.pop().close()
+
+    @contextmanager
+    def locked_shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
+        """The same, made where it is missing and held against others of us."""
+        with self.shelf(folder) as (store, below):
+            lock = _lock(store)
+            try:
+                yield store, below
+            finally:
+                lock.release()
+
+    def source(self, file: Path, shown: bytes) -> SingleSource:
+        """A file of this machine, read by an agent that hashes it on the way."""
+        real = os.fsencode(os.path.realpath(file))
+        folder, _, name = real.rpartition(b"/")
+        if self._here is None:
+            self._here = open_store(Location(local_site(), "/", "/", slash=True))
+        assert isinstance(self._here, Shelving)
+        source = SingleSource(self._here.shelf(folder.lstrip(b"/"))[0], name, shown)
+        if source.entry().kind is not Kind.FILE:
+            raise UsageError("not-a-file", "this is no regular file", about=printable(real))
+        return source
+
+
+def _lock(store: Store) -> Lock:
+    """The lock of one folder, waited for a while; others are at work in others."""
+    pauses = growing_intervals(0.1, 2.0)
+    until = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            return store.lock("annex", make=True)
+        except TryLaterError as problem:
+            if problem.code != "locked" or time.monotonic() > until:
+                raise
+        pause(pauses.next_pause())
+
+
+Progress = Callable[[int], None]
+
+_JOURNAL = b".hibali/journal"
+
+
+class AnnexContents:
+    """One place, reached when it is first needed, and once more where the kept connection broke meanwhile.
+
+    Paths are relative bytes. Every method raises errors of the hibali family; nothing is left half-done under a final name.
+    """
+
+    def __init__(self, location: Location, tell: Listener = ignore) -> None:
+        """`tell` hears what is worth telling, from any thread."""
+        self._place = KeptPlace(location, tell)
+        self._about = location.text
+
+    def make_place(self) -> None:
+        """Make the folder of the place; one that can only be read has to be there."""
+        self._place.ask(self._make)
+
+    def is_present(self, path: bytes, size: int | None = None) -> bool:
+        """Whether a file stands there, of that size where one is given. Raises `NotFoundError` where the place itself is gone."""
+        return self._place.ask(lambda: self._present(path, size))
+
+    def store(self, path: bytes, file: Path, progress: Progress) -> None:
+        """Land a file of this machine there, hashed at both ends, going on where an earlier call was cut off."""
+        self._place.ask(lambda: self._store(path, file, progress))
+
+    def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
+        """Write what stands there, of that sha256 where one is given, into `file`, going on behind what is in it already."""
+        self._place.ask(lambda: self._retrieve(path, file, progress, digest))
+
+    def remove(self, path: bytes) -> None:
+        """Remove a file; an absent one is done."""
+        self._place.ask(lambda: self._remove(path))
+
+    def remove_folder(self, path: bytes) -> None:
+        """Remove a folder of empty folders; one that still holds somebody's files stays, an absent one is done."""
+        self._place.ask(lambda: self._remove_folder(path))
+
+    def rename(self, path: bytes, other: bytes) -> bool:
+        """Give a file another name without its bytes travelling; False, and nothing done, where the place cannot do that."""
+        return self._place.ask(lambda: self._rename(path, other))
+
+    def files(self) -> list[Entry]:
+        """All files there, in order; a place that cannot be listed whole is an error."""
+        return self._place.ask(lambda: [one for one in self._place.store().list() if one.kind is Kind.FILE])
+
+    def close(self) -> None:
+        """Let go of all connections; safe to call twice."""
+        self._place.close()
+
+    def _make(self) -> None:
+        store = self._place.store()
+        if store.facts.writable:
+            self._place.writable().make_root()
+        elif store.stat() is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=self._about)
+
+    def _present(self, path: bytes, size: int | None) -> bool:
+        found = self._place.find(path)
+        return found is not None and found.kind is Kind.FILE and (size is None or found.size == size)
+
+    def _store(self, path: bytes, file: Path, progress: Progress) -> None:
+        self._place.check_holdable(path)
+        if self._store_small(path, file):
+            progress(file.stat().st_size)
+            return
+        folder, name = _parted(path)
+        with self._place.locked_shelf(folder) as (target, below):
+            source = self._place.source(file, below + name)
+            if target.facts.folders and target.stat(_JOURNAL) is not None:
+                for _ in target.list():  # what a call that was killed left behind goes with the lock
+                    pass
+            self._carry(source, target, progress)
+
+    def _store_small(self, path: bytes, file: Path) -> bool:
+        """Store a file of a pack's size at most in one request; False where that takes the locked way."""
+        self._place.writable()
+        store = self._place.whole()
+        if store is None:
+            return False
+        try:
+            with file.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                if not stat.S_ISREG(found.st_mode) or found.st_size > PACK_BYTES:
+                    return False
+                content = stream.read(PACK_BYTES + 1)
+        except OSError:  # the locked way reads it by an agent, and says what is wrong
+            return False
+        if len(content) != found.st_size:
+            raise IncompleteError("source-changed", "the file changed while it was read", about=self._about)
+        entry = Entry(path, Kind.FILE, len(content), found.st_mtime_ns, stat.S_IMODE(found.st_mode))
+        return store.store_whole(entry, content)
+
+    def _carry(self, source: SingleSource, target: Store, progress: Progress) -> None:
+        def tell(event: Event) -> None:
+            if isinstance(event, Carrying):
+                progress(event.bytes)
+            else:
+                self._place.tell(event)
+
+        entry = source.entry()
+        for store in (source.store, target):
+            store.expect(entry.size)
+        mover = StreamMover(self._place.location.site.limits.bandwidth, tell)
+        for event in mover.carry(source, target, [Item(0, entry)]):
+            if not isinstance(event, Landed):
+                self._place.tell(event)
+                continue
+            self._check(event)
+            if event.proof.strength < weakest(source.facts.proof_read, target.facts.proof_write).strength:
+                message = f"it arrived with no more than {event.proof} as its proof"
+                raise IncompleteError("unproven", message, about=self._about)
+        progress(entry.size)
+
+    def _check(self, landed: Landed) -> None:
+        self._check_problem(landed.problem)
+
+    def _check_problem(self, problem: Problem | None) -> None:
+        if problem is not None:
+            raise IncompleteError(problem.code, problem.message, about=self._about)
+
+    def _retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None) -> None:
+        found = self._place.find_file(path)
+        whole = self._place.whole()
+        if whole is not None and found.size <= PACK_BYTES:
+            put_content(whole.fetch_whole(found), file, progress, digest=digest, about=self._about)
+            return
+        store = self._place.store()
+        store.expect(found.size)
+        take_file(store, found, file, progress, digest=digest, about=self._about)
+
+    def _remove(self, path: bytes) -> None:
+        found = self._place.find(path)
+        if found is None:
+            return
+        self._place.writable()
+        whole = self._place.whole()
+        if found.kind is Kind.FILE and whole is not None:
+            self._check_problem(whole.remove_whole(found))
+            return
+        folder, name = _parted(path)
+        with self._place.locked_shelf(folder) as (target, below):
+            self._remove_from(target, [found._replace(path=below + name)])
+
+    def _remove_from(self, target: Store, entries: list[Entry]) -> None:
+        for _, problem in target.remove(entries):
+            self._check_problem(problem)
+
+    def _remove_folder(self, path: bytes) -> None:
+        found = self._place.find(path)
+        if found is None or found.kind is not Kind.FOLDER or not self._place.store().facts.folders:
+            return
+        with self._place.shelf(path) as (shelf, _):
+            held = list(shelf.list())
+        if any(entry.kind is not Kind.FOLDER for entry in held):
+            return
+        folder, name = _parted(path)
+        with self._place.locked_shelf(folder) as (target, _):
+            deepest = [entry._replace(path=name + b"/" + entry.path) for entry in reversed(held)]
+            self._remove_from(target, [*deepest, found._replace(path=name)])
+
+    def _rename(self, path: bytes, other: bytes) -> bool:
+        self._place.check_holdable(other)
+        found = self._place.find_file(path)
+        above = os.path.commonpath([b"/" + path, b"/" + other + b"/."])[1:]
+        with self._place.locked_shelf(above) as (shelf, below):
+            before, after = (below + one[len(above) :].lstrip(b"/") for one in (path, other))
+            landing = named_anew(shelf, found._replace(path=before), after)
+            if landing is None:
+                return False
+            for landed in landing:
+                self._check(landed)
+            self._remove_from(shelf, [found._replace(path=before)])
+        return True
+
+
+def _parted(path: bytes) -> tuple[bytes, bytes]:
+    """The folder above, and the name in it."""
+    folder, _, name = path.rpartition(b"/")
+    return folder, name

@@ -1,0 +1,164 @@
+"""Sending only the tails of append-only files, some pieces ahead of their answers."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from hibali.events import Carried
+from hibali.retry import Pace
+from transfers.agent import protocol as frames
+from transfers.entry import Entry
+from transfers.pipeline.batches import problem_from
+from transfers.remote.connection import Connection
+from transfers.stores.base import WINDOW_BYTES, Problem
+
+_PIECE_BYTES = 4 * 1024 * 1024
+_AHEAD = 64
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is to be added: `start` bytes stand at the target under `entry.path`, and `entry.size` are to; the source knows the file as `name`."""
+
+    name: bytes
+    entry: Entry
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of a tail: the file stands there up to `digest`, the sha256 of its `tail.entry.size` bytes, or `problem`."""
+
+    tail: Tail
+    digest: str | None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Asked of the target and not yet answered."""
+
+    tail: Tail
+    stop: int
+    size: int
+    digest: str
+
+
+class Growing:
+    """One end's agent; a connection is asked by one thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.unanswered = 0  # while there are any, also after an interruption, nothing else can be asked
+
+    def read(self, name: bytes, start: int, stop: int) -> frames.Frame:
+        """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
+        path = frames.text_of(name)
+        frame = self._connection.ask("tail", path=path, **{"from": start, "to": stop})
+        with self._connection.understanding():
+            if frame.header["problem"] is not None:
+                return frame
+            told = [frame.header[word] for word in ("before", "piece", "after")]
+            if len(frame.body) != stop - start or not all(_DIGEST.fullmatch(one) for one in told):
+                raise self._connection.broken("sent a tail that does not add up")
+        return frame
+
+    def add(self, tail: Tail, start: int, frame: frames.Frame) -> None:
+        """Send a piece; `answered` tells in the same order what became of each."""
+        entry = tail.entry
+        header: dict[str, Any] = {
+            "do": "append",
+            "path": frames.text_of(entry.path),
+            "from": start,
+            "mode": entry.mode,
+            "mtime_ns": entry.mtime_ns,
+            "last": start + len(frame.body) >= entry.size,
+            **{word: frame.header[word] for word in ("before", "piece", "after")},
+        }
+        self.unanswered += 1
+        self._connection.send(frames.REQUEST, header, frame.body)
+        self._connection.data_bytes += len(frame.body)
+
+    def answered(self) -> Problem | None:
+        """The next answer."""
+        frame = self._connection.receive()
+        if frame.kind != frames.END:
+            raise self._connection.broken(f"answered append with {frame.kind!r}")
+        self.unanswered -= 1
+        with self._connection.understanding():
+            problem = frame.header["problem"]
+            return None if problem is None else problem_from(problem)
+
+
+@runtime_checkable
+class Growable(Protocol):
+    """A store whose files can be read from any byte on and made longer at their end; others only take whole files."""
+
+    def growing(self) -> Growing:
+        """A way to its files; nothing else is asked of the store meanwhile."""
+
+
+def add_tails(
+    source: Growing, target: Growing, tails: Iterable[Tail], pace: Pace
+) -> Iterator[Carried | Added]:
+    """Send every tail; an `Added` for each, in order. Raises the errors of a connection.
+
+    After a piece that failed those behind it find the file too short, and add nothing.
+    """
+    return _Adding(source, target, pace).run(tails)
+
+
+class _Adding:
+    """One run: pieces under way, oldest first."""
+
+    def __init__(self, source: Growing, target: Growing, pace: Pace) -> None:
+        self._source = source
+        self._target = target
+        self._pace = pace
+        self._asked: deque[_Piece] = deque()
+        self._held = 0
+        self._failed: Problem | None = None
+
+    def run(self, tails: Iterable[Tail]) -> Iterator[Carried | Added]:
+        for tail in tails:
+            problem = None
+            for start in range(tail.start, tail.entry.size, _PIECE_BYTES) or (tail.start,):
+                problem = self._send(tail, start)
+                if problem is not None:
+                    break
+                yield from self._take(WINDOW_BYTES, _AHEAD)
+            if problem is not None:
+                yield from self._take(0)
+                yield Added(tail, None, self._failed or problem)
+                self._failed = None
+        yield from self._take(0)
+
+    def _send(self, tail: Tail, start: int) -> Problem | None:
+        """Read a piece and pass it on; what the source says where it cannot."""
+        stop = min(tail.entry.size, start + _PIECE_BYTES)
+        frame = self._source.read(tail.name, start, stop)
+        if frame.header["problem"] is not None:
+            return problem_from(frame.header["problem"])
+        self._pace.take(len(frame.body))
+        self._target.add(tail, start, frame)
+        self._held += len(frame.body)
+        self._asked.append(_Piece(tail, stop, len(frame.body), frame.header["after"]))
+        return None
+
+    def _take(self, size: int, count: int = 0) -> Iterator[Carried | Added]:
+        """Take answers until no more bytes and pieces than these are under way."""
+        while self._asked and (self._held > size or len(self._asked) > count):
+            piece = self._asked.popleft()
+            self._held -= piece.size
+            problem = self._target.answered()
+            self._failed = self._failed or problem  # the first is the reason, those behind it follow from it
+            if self._failed is None:
+                yield Carried(piece.size)
+            if piece.stop >= piece.tail.entry.size:
+                yield Added(piece.tail, None if self._failed else piece.digest, self._failed)
+                self._failed = None

@@ -1,1 +1,0 @@
-"""Globus: who we are there, and what carries data between its collections."""

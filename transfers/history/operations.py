@@ -1,0 +1,453 @@
+"""One operation as its journal tells it: what was begun, where, and how it ended; pure."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import Exit, NotFoundError
+from hibali.ledger import find_identifier, ledger_folder, read_records
+from hibali.text import path_fields, path_from_fields, printable
+from transfers.entry import Proof, weakest
+
+PATIENCE_SECONDS = (
+    86400.0  # one that was killed looks like one that is at work: a day of silence tells them apart
+)
+
+
+class Result(StrEnum):
+    """How an operation ended, in a word."""
+
+    DONE = "done"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    LATER = "later"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    UNDER_WAY = "under-way"
+    UNFINISHED = "unfinished"
+
+
+_RESULTS: dict[int, Result] = {
+    Exit.DONE: Result.DONE,
+    Exit.CHANGES: Result.DONE,
+    Exit.INCOMPLETE: Result.INCOMPLETE,
+    Exit.NOT_VERIFIED: Result.INCOMPLETE,
+    Exit.TRY_LATER: Result.LATER,
+    Exit.REFUSED: Result.REFUSED,
+    Exit.INTERRUPTED: Result.INTERRUPTED,
+    Exit.TERMINATED: Result.INTERRUPTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A root as its store knows it; `bucket` is None where the site has none."""
+
+    site: str
+    bucket: str | None
+    path: bytes
+
+    def way_to(self, other: Place) -> bytes | None:
+        """The path of `other` relative to this one: b"" for the same or one above; None where they are apart."""
+        if self.site != other.site or self.bucket != other.bucket:
+            return None
+        mine, theirs = self.path.rstrip(b"/"), other.path.rstrip(b"/")
+        if not theirs or mine == theirs or mine.startswith(theirs + b"/"):
+            return b""
+        if not mine or theirs.startswith(mine + b"/"):
+            return theirs[len(mine) :].lstrip(b"/")
+        return None
+
+    def holds(self, other: Place) -> bool:
+        """Whether `other` is this place or lies below it."""
+        return other.way_to(self) == b""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old journals.
+
+    `receipt` is None while it is at work, and for one that was killed; `stopped` has the fields of the error that ended
+    it. `touched` is when its journal was last written, in seconds since the epoch. `schedule` and `firing` are those that
+    it worked for, None where a person typed it.
+    """
+
+    id: str
+    operation: str
+    began: str
+    source: str
+    target: str
+    origin: Place | None = None
+    place: Place | None = None
+    receipt: Mapping[str, Any] | None = None
+    stopped: Mapping[str, Any] | None = None
+    touched: float = 0.0
+    compacted: bool = False
+    schedule: str | None = None
+    firing: str | None = None
+    sites: frozenset[str] = field(default=frozenset(), compare=False)
+
+    def result(self, now: float) -> Result:
+        """How it ended; `now` in seconds since the epoch."""
+        if self.receipt is None:
+            return Result.UNDER_WAY if now - self.touched < PATIENCE_SECONDS else Result.UNFINISHED
+        return _RESULTS.get(self.number("exit"), Result.FAILED)
+
+    def number(self, name: str) -> int:
+        """A count of its receipt; 0 where there is none."""
+        value = (self.receipt or {}).get(name)
+        return value if isinstance(value, int) else 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0 where nobody knows."""
+        value = (self.receipt or {}).get("seconds")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def exit(self) -> int | None:
+        """Its exit code; None without a receipt."""
+        return None if self.receipt is None else self.number("exit")
+
+    @property
+    def was_mistyped(self) -> bool:
+        """Whether a person typed a wrong line: usage, or a source that does not exist, before anything moved."""
+        wrong = self.exit in {Exit.USAGE, Exit.NOT_FOUND} and not self.number("files_moved")
+        return wrong and self.schedule is None
+
+    @property
+    def proof_moved(self) -> str | None:
+        """The weakest proof among what it moved."""
+        value = (self.receipt or {}).get("proof_moved")
+        return value if isinstance(value, str) else None
+
+    @property
+    def moment(self) -> float:
+        """When it began, in seconds since the epoch."""
+        return moment_of(self.began) or self.touched
+
+
+def moment_of(text: object) -> float | None:
+    """Seconds since the epoch of an RFC 3339 time; None for what is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def begin(record: Mapping[str, Any]) -> Operation | None:
+    """The operation that a journal's first line begins; None where it is no such line."""
+    if record.get("kind") != "operation":
+        return None
+    source, target = str(record.get("source", "")), str(record.get("target", ""))
+    named = frozenset(site for site in (_site_of(source), _site_of(target)) if site)
+    return Operation(
+        str(record.get("id", "")),
+        str(record.get("operation", "")),
+        str(record.get("at", "")),
+        source,
+        target,
+        schedule=record.get("schedule"),
+        firing=record.get("firing"),
+        sites=named or frozenset({"here"}),
+    )
+
+
+def read_place(record: Mapping[str, Any]) -> Place | None:
+    """What a line of kind `place` or `origin` says; None for one that says nothing."""
+    bucket = record.get("bucket")
+    try:
+        return Place(
+            str(record["site"]),
+            None if bucket is None else str(bucket),
+            path_from_fields(dict(record), "place"),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def place_fields(place: Place) -> dict[str, Any]:
+    """What `read_place` reads."""
+    return {"site": place.site, "bucket": place.bucket, **path_fields(place.path, "place")}
+
+
+def _site_of(text: str) -> str:
+    """The site that a location names; empty for a local path."""
+    return text.partition(":")[0] if ":" in text.partition("/")[0] else ""
+
+
+_END = 64 * 1024  # the lines before the first file, and those behind the last, are within so many bytes
+_BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"})
+
+
+def journal_of(operation: str) -> Path:
+    """Where its journal is; the beginning of an id is enough.
+
+    Raises `NotFoundError` where there is none, `UsageError` where several ids begin so.
+    """
+    folder = ledger_folder("operations")
+    found = find_identifier(folder, operation)
+    if found is None:
+        raise no_such_operation(operation)
+    return folder / f"{found}.jsonl"
+
+
+def no_such_operation(operation: str) -> NotFoundError:
+    """The error for an id that names none."""
+    return NotFoundError(
+        "no-such-operation",
+        "there is no operation of this id in the ledger",
+        about=printable(operation),
+        hint="hibali history",
+    )
+
+
+def read_operation(path: Path) -> Operation | None:
+    """What a journal says of its operation; None for a file that is no journal. Raises OSError."""
+    with path.open("rb") as stream:
+        touched = os.fstat(stream.fileno()).st_mtime
+        first = stream.read(_END)
+        size = stream.seek(0, os.SEEK_END)
+        last = first
+        if size > _END:
+            stream.seek(size - _END)
+            last = stream.read()
+    operation = _read_begin(first, touched)
+    return None if operation is None else _read_end(operation, last)
+
+
+def _read_begin(text: bytes, touched: float) -> Operation | None:
+    records = _records(text.splitlines())
+    operation = begin(next(records, {}))
+    if operation is None:
+        return None
+    found: dict[str, Any] = {"touched": touched}
+    for record in records:
+        kind = record.get("kind")
+        if kind in {"origin", "place"}:
+            found[kind] = read_place(record)
+        elif kind == "compacted":
+            found["compacted"] = True
+        elif kind not in _BEFORE_FILES:
+            break
+    places = (found.get("origin"), found.get("place"))
+    sites = operation.sites | frozenset(place.site for place in places if place is not None)
+    return replace(operation, sites=sites, **found)
+
+
+def _read_end(operation: Operation, text: bytes) -> Operation:
+    found: dict[str, Any] = {}
+    for record in _records(text.splitlines()[-2:]):
+        if record.get("kind") in {"receipt", "stopped"}:
+            found[record["kind"]] = record
+    return replace(operation, **found)
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash, or cut by us
+        if isinstance(record, dict):
+            yield record
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is None is not asked; times are in seconds since the epoch."""
+
+    site: str | None = None
+    schedule: str | None = None
+    results: Collection[Result] | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def takes(self, operation: Operation, now: float) -> bool:
+        """Whether it is one of those."""
+        return (
+            (self.site is None or self.site in operation.sites)
+            and (self.schedule is None or operation.schedule == self.schedule)
+            and (not self.results or operation.result(now) in self.results)
+            and (self.since is None or operation.moment >= self.since)
+            and (self.until is None or operation.moment < self.until)
+        )
+
+    def choose(self, operations: Iterable[Operation], now: float) -> list[Operation]:
+        """Those of them, in the same order."""
+        return [each for each in operations if self.takes(each, now)]
+
+
+class Way(StrEnum):
+    """What an operation did with it, seen from the place that is asked about."""
+
+    ARRIVED = "arrived"
+    LEFT = "left"
+    DELETED = "deleted"
+    LOOKED_AT = "verified"
+
+
+@dataclass(slots=True)
+class Move:
+    """What one operation did at a place: `proof` is the weakest among its files, `sha256` that of the one file."""
+
+    operation: Operation
+    way: Way
+    files: int = 0
+    bytes: int = 0
+    failed: int = 0
+    proof: str | None = None
+    sha256: str | None = None
+
+    def take(self, record: dict[str, Any]) -> None:
+        """One more file of it."""
+        kind = record.get("kind")
+        if kind == "failed":
+            self.failed += 1
+        elif kind == "deleted" and record.get("entry") != "folder":
+            self.files += 1
+        elif kind == "linked" or (kind == "moved" and record.get("entry") != "folder"):
+            self.files += 1
+            self.bytes += int(record.get("size") or 0)
+            self.sha256 = record.get("sha256") if self.files == 1 else None
+            if record.get("proof"):
+                proof = Proof(record["proof"])
+                self.proof = str(proof if self.proof is None else weakest(Proof(self.proof), proof))
+
+
+def moves_of(wanted: Iterable[Place], operations: Iterable[Operation]) -> Iterator[Move]:
+    """What was done at these places or below them (one place, as it may be written), in the order of the operations."""
+    places = list(wanted)
+    for operation in operations:
+        arrived = _way(operation.place, places)
+        left = _way(operation.origin, places) if arrived is None else None
+        below = arrived if arrived is not None else left
+        if below is None:
+            continue
+        if operation.operation == "verify":
+            if below == b"":
+                yield _verified(operation)
+        else:
+            yield from _read_moves(operation, below, Way.LEFT if arrived is None else Way.ARRIVED)
+
+
+def _way(place: Place | None, wanted: list[Place]) -> bytes | None:
+    if place is None:
+        return None
+    return next((way for each in wanted if (way := place.way_to(each)) is not None), None)
+
+
+def _verified(operation: Operation) -> Move:
+    receipt = operation.receipt or {}
+    counts = (operation.number("files"), operation.number("bytes"), operation.number("files_failed"))
+    return Move(operation, Way.LOOKED_AT, *counts, proof=receipt.get("proof_tree"))
+
+
+def _read_moves(operation: Operation, below: bytes, way: Way) -> list[Move]:
+    moved, deleted = Move(operation, way), Move(operation, Way.DELETED)
+    for record in lines_below(operation.id, below):
+        kind = record.get("kind")
+        if kind == "deleted" and way is Way.ARRIVED:
+            deleted.take(record)
+        elif kind in {"moved", "linked", "failed"}:
+            moved.take(record)
+    return [each for each in (moved, deleted) if each.files or each.failed]
+
+
+def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
+    """The lines of its journal about a file, or about what is below a folder; b"" is everything.
+
+    Only lines in which the name stands are parsed: a journal may have millions.
+    """
+    needle = _needle(below)
+    with journal_of(operation).open("rb") as stream:
+        for line in stream:
+            if needle not in line and b'"path_base64"' not in line:
+                continue
+            try:
+                record = json.loads(line)
+                path = path_from_fields(record)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # torn, or about no file
+            if not below or path == below or path.startswith(below + b"/"):
+                yield record
+
+
+def _needle(below: bytes) -> bytes:
+    """What every line about it holds: its name as JSON, without the closing quote; a name that is not UTF-8 is in base64."""
+    try:
+        text = json.dumps(below.decode("utf-8"))
+    except UnicodeDecodeError:
+        return b'"path_base64"'
+    return b'"path":' + text[:-1].encode("ascii")
+
+
+_PROVEN = frozenset({"digest", "recorded", None})
+
+
+@dataclass(slots=True)
+class Unproven:
+    """Of one target: how many files stand there unproven, their bytes, and the weakest words for it."""
+
+    site: str
+    target: str
+    proof: str
+    files: int = 0
+    bytes: int = 0
+
+
+def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
+    """What moved without proof and was neither moved again with one, deleted, nor verified since; the largest first.
+
+    Only journals of operations that moved something without proof are read, and later ones at the same places.
+    """
+    weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]] = {}
+    places: list[Place] = []
+    for operation in operations:
+        place = operation.place
+        if place is None or (operation.operation == "rm" and not weak):
+            continue
+        if operation.operation == "verify":
+            if operation.exit == 0 and (operation.receipt or {}).get("proof_tree") in {"digest", "recorded"}:
+                weak = {key: each for key, each in weak.items() if not place.holds(Place(*key))}
+            continue
+        if operation.proof_moved not in _PROVEN:
+            places.append(place)
+        elif not any(place.way_to(each) is not None for each in places):
+            continue
+        _fold(weak, operation, place)
+    return _by_target(weak.values(), weak)
+
+
+def _fold(
+    weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]], operation: Operation, place: Place
+) -> None:
+    root = place.path.rstrip(b"/")
+    for record in read_records(journal_of(operation.id)):
+        kind = record.get("kind")
+        if kind not in {"moved", "recorded", "deleted"}:
+            continue
+        path = path_from_fields(record)
+        key = (place.site, place.bucket, root + b"/" + path if root else path)
+        weak.pop(key, None)
+        if kind == "moved" and record.get("entry") == "file" and record.get("proof") not in _PROVEN:
+            weak[key] = (operation.target, str(record["proof"]), int(record.get("size") or 0))
+
+
+def _by_target(
+    found: Iterable[tuple[str, str, int]], keys: Iterable[tuple[str, str | None, bytes]]
+) -> list[Unproven]:
+    together: dict[tuple[str, str, str], Unproven] = {}
+    for (target, proof, size), (site, _, _) in zip(found, keys, strict=True):
+        each = together.setdefault((site, target, proof), Unproven(site, target, proof))
+        each.files += 1
+        each.bytes += size
+    return sorted(together.values(), key=lambda each: -each.bytes)

@@ -1,0 +1,159 @@
+"""Large files by GridFTP between this machine and a site that has a server; everything else as a stream."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from hibali.config.model import GridftpSettings, ProxySettings, Site
+from hibali.errors import NotFoundError
+from hibali.events import Event, Listener, Noted, ignore
+from hibali.ssh.gsi import ready_proxy
+from transfers.agent.large_files import partial_path
+from transfers.entry import Kind
+from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
+from transfers.movers.gridftp.receiving import Carriage
+from transfers.movers.stream import Source, StreamMover, Told
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.base import Item, Landed, Origin, Store
+
+_BATCH = 50_000  # entries that are told apart before the first of them goes
+
+
+class GridftpMover(StreamMover):
+    """The Mover protocol (transfers.movers.stream.Mover); what arrives corrupt is sent again as a stream does it.
+
+    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 0260).
+    """
+
+    def __init__(
+        self,
+        server: GridftpSettings,
+        ends: tuple[PosixStore, PosixStore],
+        name: bytes | None,
+        tell: Listener = ignore,
+        proxy: ProxySettings | None = None,
+    ) -> None:
+        """From the first of these `ends`, where a single file is called `name`, to the second; the one elsewhere has the server."""
+        super().__init__(0, tell)
+        self._server = server
+        self._proxy = proxy or ProxySettings()
+        self._origin, self._landing = ends
+        self._far = self._origin if self._landing.facts.kind == "local" else self._landing
+        self._name = name
+        self._carried = False
+        self._usable: bool | None = None
+
+    @property
+    def word(self) -> str:  # type: ignore[override]
+        """See Mover: the stream, as long as nothing was large enough."""
+        return "gridftp" if self._carried else StreamMover.word
+
+    def _once(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Landed, None, None]:
+        coming = self._while_room(items)
+        while some := list(islice(coming, _BATCH)):
+            large, small = self._tell_apart(some)
+            if small:
+                for store in (self._origin, self._landing):
+                    store.expect(sum(item.entry.size for item in small if item.carries))
+                yield from super()._once(source, target, small)
+            if large and not self._full.is_set():
+                yield from self._by_server(large)
+
+    def _tell_apart(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+        large, small = [], []
+        least = self._server.least or least_bytes(self._far.round_trip)
+        for item in items:
+            fits = item.carries and item.entry.kind is Kind.FILE and not item.entry.sparse
+            if fits and item.entry.size >= least and self._is_told(item) and self._can_be_used():
+                large.append(item)
+            else:
+                small.append(item)
+        return large, small
+
+    def _is_told(self, item: Item) -> bool:
+        """Whether both its names can be put into a list: that at the source, and a partial one at the target."""
+        path = item.entry.path
+        read = self._origin.where.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
+        written = self._landing.where.rstrip(b"/") + b"/" + partial_path(b"", path)
+        here, there = (read, written) if self._far is self._landing else (written, read)
+        server = self._server
+        return fits_a_list(HERE, here) and can_be_told(server.url, mapped(there, server.paths))
+
+    def _can_be_used(self) -> bool:
+        if self._usable is None:
+            self._usable = shutil.which(PROGRAM) is not None
+            if not self._usable:
+                self._tell(
+                    Noted(
+                        f"{self._server.url}: {PROGRAM} is not installed here, so everything goes over ssh."
+                        " Debian has it in globus-gass-copy-progs"
+                    )
+                )
+        return self._usable
+
+    def _by_server(self, items: Sequence[Item]) -> Generator[Event | Landed, None, None]:
+        far, target = self._far, self._landing
+        carriage = Carriage(
+            self._server,
+            far is target,
+            self._origin.line,
+            self._origin.where,
+            self._name,
+            far.round_trip,
+            Told(self._tell),
+            self._ready_proxy(),
+        )
+        landing = target.write_by_gridftp(carriage)
+        try:
+            with closing(landing.run(self._while_room(items))) as landed:
+                for one in landed:
+                    self._note_full(one)
+                    yield one
+        finally:
+            self._carried = self._carried or landing.bytes > 0
+            far.count_beside(landing.bytes, landing.logins)
+        if landing.declined is not None:
+            self._usable = False
+            yield Noted(
+                f"{self._server.url}: the server did not do it ({landing.declined});"
+                " what is left goes over ssh"
+            )
+
+    def _ready_proxy(self) -> Path | None:
+        """The proxy to log in with, looked at first; None where ssh logs in, or nobody here can look. Raises `AccessError`."""
+        if not self._server.wants_proxy:
+            return None
+        try:
+            return ready_proxy(self._proxy, about=self._server.url).path
+        except NotFoundError:
+            if self._proxy.make != "no":
+                raise
+            return None  # the copying program can do without the one that looks
+
+
+def gridftp_mover(
+    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, tell: Listener
+) -> GridftpMover | None:
+    """The mover, where one of these `ends`, source and target, has a server and the other is a folder here.
+
+    A `rate` is only kept on lines of our own.
+    """
+    here, far = ends if ends[0].kind == "local" else ends[::-1]
+    server = far.gridftp
+    if here.kind != "local" or server is None or server.use == "never" or rate:
+        return None
+    reading, landing = _plain(origin.store), _plain(target)
+    if reading is None or landing is None:
+        return None
+    return GridftpMover(server, (reading, landing), origin.name, tell, far.proxy)
+
+
+def _plain(store: object) -> PosixStore | None:
+    """Files as they are, and an agent that looks after them."""
+    return store if isinstance(store, PosixStore) else None

@@ -1,0 +1,287 @@
+"""Landing large files whose bytes come by GridFTP: the target's agent readies, checks and names them, and only words pass here."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hibali.config.model import GridftpSettings
+from hibali.errors import TryLaterError
+from transfers.agent import protocol as frames
+from transfers.agent.large_files import partial_path
+from transfers.entry import Proof
+from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
+from transfers.movers.stream import Told
+from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
+from transfers.pipeline.receiving import BegunFiles
+from transfers.remote.connection import Connection
+from transfers.stores.base import Item, Landed, Problem, Unit
+
+Hashed = tuple[Item, str | None, Problem | None]
+
+_AHEAD = 2  # so many files are hashed at the same time
+
+
+def hash_listed(
+    connection: Connection, items: Sequence[Item], name: bytes | None, stopped: Callable[[], bool]
+) -> Iterator[Hashed]:
+    """The sha256 of each whole file, or why not, as they get ready; `name` is what the source calls a single one.
+
+    Once `stopped`, no further one is begun. Nothing else is asked of the agent before this ends.
+    """
+    waiting: dict[int, Item] = {}
+    for number, item in enumerate(items):
+        if stopped():
+            break
+        unit = Unit((item,), 0, item.entry.size, segment=True)
+        header = {**unit_header(unit, number), "digest": True}
+        if name is not None:
+            header["items"][0]["path"] = frames.text_of(name)
+        waiting[number] = item
+        connection.send(frames.UNIT, header)
+        if len(waiting) >= _AHEAD:
+            yield _take(connection, waiting)
+    while waiting:
+        yield _take(connection, waiting)
+
+
+def _take(connection: Connection, waiting: dict[int, Item]) -> Hashed:
+    frame = connection.receive()
+    with connection.understanding():
+        item = waiting.pop(int(frame.header["unit"]))
+        # it has no bytes and, where that went wrong, no digest
+        told = payload_of(Unit((item,), item.entry.size, 0, segment=True), frame, connection)
+    return item, told.digests[0], told.problems.get(0)
+
+
+DECLINED = "gridftp-declined"
+_AT_ONCE = 64  # files under way: the agent holds each of them open
+
+_Event = (
+    frames.Frame | tuple[Copying, bool] | Hashed | BaseException | None
+)  # a copying, and whether it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Carriage:
+    """Between which ends, and by which server; with `up` it is the target's.
+
+    `source` leads to the agent that reads at `read_at`, an absolute path, where a single file is called `name`.
+    """
+
+    server: GridftpSettings
+    up: bool
+    source: Connection
+    read_at: bytes
+    name: bytes | None
+    round_trip: float
+    told: Told
+    proxy: Path | None = None
+
+
+class GridftpLanding:
+    """One landing; used once. All but listening, copying and hashing is done by whoever takes the answers."""
+
+    def __init__(self, control: Connection, root: bytes, carriage: Carriage) -> None:
+        self._control = control
+        self._root = root
+        self._carriage = carriage
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._begun = BegunFiles()
+        self._seed = b""
+        self._units = 0
+        self._opening: set[int] = set()
+        self._waiting: dict[int, Item] = {}
+        self._digests: dict[int, str] = {}
+        self._copies: set[Copying] = set()
+        self._hashing = False
+        self._stopped = False
+        self.declined: str | None = None  # why the server did not do it
+        self.bytes = 0  # that the server took or gave
+        self.logins = 0
+        self.left = True
+        self.over = False
+
+    def run(self, items: Iterator[Item]) -> Generator[Landed, None, None]:
+        """Yield what became of each item. Raises what keeps the server from going on; what is there is gone on with."""
+        self._begin()
+        threading.Thread(target=self._listen, name="answers", daemon=True).start()
+        try:
+            while self.declined is None and (some := list(islice(items, _AT_ONCE))):
+                yield from self._carry(some)
+            yield from map(self._not_carried, items)
+            self._control.send(frames.REQUEST, {"do": "landed"})
+            while not self.over:
+                self._take(self._events.get())
+        finally:
+            self._stopped = True
+            self._kill()
+
+    def _kill(self) -> None:
+        for copying in self._copies:
+            copying.kill()
+
+    def _begin(self) -> None:
+        self._control.send(frames.REQUEST, {"do": "land"})
+        told = next(self._control.answers_to("land"))
+        with self._control.understanding():
+            self._begun.take(told.header)
+            self._seed = bytes.fromhex(told.header["ticket"]["seed"])
+
+    def _listen(self) -> None:
+        """Runs in its own thread until the END of all."""
+        try:
+            while True:
+                frame = self._control.receive()
+                self._events.put(frame)
+                if frame.kind == frames.END:
+                    return
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._events.put(problem)
+
+    def _carry(self, items: Sequence[Item]) -> Iterator[Landed]:
+        """Some files at once, from readying them until each is answered."""
+        self._waiting = {item.number: item for item in items}
+        starts = [(item, self._begun.bytes_of(item)) for item in items]
+        for item, start in starts:
+            self._opening.add(self._units)
+            header = {"unit": self._units, "item": item_header(item), "from": start}
+            self._units += 1
+            self._control.send(frames.FILE, header)
+        while self._opening:
+            yield from self._take(self._events.get())
+        starts = [(item, start) for item, start in starts if item.number in self._waiting]
+        self._hashing = True
+        ready = [item for item, _ in starts]
+        threading.Thread(target=self._hash, args=(ready,), name="digests", daemon=True).start()
+        size = sum(item.entry.size - start for item, start in starts)
+        chosen = fit(size, self._carriage.round_trip, self._carriage.server.connections)
+        for pieces in share_out(starts, chosen) if size else ():
+            self._start(pieces, size)
+        while self._waiting or self._copies or self._hashing:
+            yield from self._take(self._events.get())
+            if not self._waiting:
+                self._kill()
+            if self.declined is not None and not (self._copies or self._hashing):
+                break
+        for item in self._waiting.values():
+            yield self._not_carried(item)
+
+    def _not_carried(self, item: Item) -> Landed:
+        return Landed(item, None, Proof.NONE, problem=Problem(DECLINED, self.declined or "", again=True))
+
+    def _start(self, pieces: Sequence[Unit], size: int) -> None:
+        carriage = self._carriage
+        chosen = fit(size, carriage.round_trip, carriage.server.connections)
+        self.logins += 1
+        self._copies.add(
+            Copying(
+                pieces,
+                self._direction(),
+                chosen,
+                lambda copying: self._events.put((copying, False)),
+                lambda copying: self._events.put((copying, True)),
+            )
+        )
+
+    def _direction(self) -> Direction:
+        carriage = self._carriage
+
+        def read(unit: Unit) -> bytes:
+            name = unit.items[0].entry.path if carriage.name is None else carriage.name
+            return carriage.read_at.rstrip(b"/") + b"/" + name
+
+        def written(unit: Unit) -> bytes:
+            partial = partial_path(self._seed, unit.items[0].entry.path)
+            return self._root.rstrip(b"/") + b"/" + partial
+
+        here, there = (read, written) if carriage.up else (written, read)
+        return Direction(carriage.server.url, carriage.server.paths, carriage.up, here, there, carriage.proxy)
+
+    def _hash(self, items: Sequence[Item]) -> None:
+        """Runs in its own thread: the source's agent is asked for nothing else meanwhile."""
+        try:
+            for hashed in hash_listed(
+                self._carriage.source, items, self._carriage.name, lambda: self._stopped
+            ):
+                self._events.put(hashed)
+            self._events.put(None)
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._events.put(problem)
+
+    def _take(self, event: _Event) -> list[Landed]:
+        """One thing that happened anywhere; what it says of items."""
+        if isinstance(event, BaseException):
+            raise event
+        if event is None:
+            self._hashing = False
+            return []
+        if isinstance(event, frames.Frame):
+            with self._control.understanding():
+                return self._take_frame(event)
+        if len(event) == 2:
+            self._take_passed(event[0])
+            if event[1]:
+                self._take_end(event[0])
+            return []
+        return self._take_digest(*event)
+
+    def _take_passed(self, copying: Copying) -> None:
+        """Further pieces are there."""
+        for unit in copying.take_passed():
+            number = unit.items[0].number
+            self.bytes += unit.length
+            self._carriage.told.tell_progress(unit, unit.length)
+            if number in self._waiting:
+                place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
+                self._control.send(frames.PLACED, place)
+
+    def _take_end(self, copying: Copying) -> None:
+        """One connection is through, or failed; one that got on begins again with what is left to it."""
+        self._copies.remove(copying)
+        if copying.exit_code == 0 or self.declined is not None or not self._waiting:
+            return
+        problem = explain(copying.errors, self._carriage.server.url)
+        left = copying.pieces[copying.done :]
+        if isinstance(problem, DeclinedError):
+            self.declined = str(problem)
+            self._stopped = True
+            self._kill()
+        elif isinstance(problem, TryLaterError) and copying.done and left:
+            self._start(left, sum(unit.length for unit in left))
+        else:
+            raise problem
+
+    def _take_digest(self, item: Item, digest: str | None, problem: Problem | None) -> list[Landed]:
+        if item.number not in self._waiting:
+            return []
+        if problem is not None or digest is None:
+            self._control.send(frames.PLACED, {"number": item.number, "given_up": True})
+            return [self._failed(item.number, problem or Problem("failed", "it was not hashed"))]
+        self._digests[item.number] = digest
+        self._control.send(frames.PLACED, {"number": item.number, "digest": digest})
+        return []
+
+    def _take_frame(self, frame: frames.Frame) -> list[Landed]:
+        header: dict[str, Any] = frame.header
+        if frame.kind == frames.END:
+            self.left = header.get("left") is not False
+            self.over = True
+            return []
+        if frame.kind != frames.LANDED:
+            raise self._control.broken(f"sent {frame.kind!r} while landing")
+        if header["unit"] is not None:
+            self._opening.remove(int(header["unit"]))
+        told = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
+        for number in map(int, header["done"]):
+            item = self._waiting.pop(number)
+            told.append(Landed(item, self._digests.pop(number), Proof.DIGEST))
+        return told
+
+    def _failed(self, number: int, problem: Problem) -> Landed:
+        return Landed(self._waiting.pop(number), None, Proof.NONE, problem=problem)

@@ -1,0 +1,1 @@
+"""Carry file contents: batches, windows, channels, workers and receivers."""

@@ -1,0 +1,427 @@
+"""Units and payloads as the agent's messages carry them."""
+
+from __future__ import annotations
+
+import math
+import queue
+import re
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from hibali.system_errors import words_of
+from transfers.agent import protocol as frames
+from transfers.entry import Kind, Proof
+from transfers.remote.connection import Connection
+from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item, Payload, Problem, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    size: int
+    of: int | None
+    offset: int
+
+
+class Window:
+    """Units that were sent and not answered. One thread opens, any may close.
+
+    An interrupted file loses what lies behind its first gap: no piece is sent further than the limit from there.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        """`limit` tells how many bytes may be under way by now; it is asked when a unit comes or is answered."""
+        self._limit = limit
+        self.stopped = False
+        self._held = 0
+        self._open: dict[int, _Open] = {}
+        self._changed = threading.Condition()
+
+    def look_again(self) -> None:
+        """The limit has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
+        """Wait for room for a unit, which may be a piece `of` a file at `offset`; False once stopped."""
+        with self._changed:
+            while not self.stopped and not self.has_room(size, of, offset):
+                self._changed.wait()
+            if self.stopped:
+                return False
+            self._held += size
+            self._open[number] = _Open(size, of, offset)
+            return True
+
+    def has_room(self, size: int, of: int | None, offset: int) -> bool:
+        """Whether such a unit could go now."""
+        limit = self._limit()
+        if self._held and self._held + size > limit:
+            return False
+        first = min((one.offset for one in self._open.values() if one.of == of), default=offset)
+        return of is None or offset + size - first <= limit or first == offset
+
+    def close(self, number: int) -> None:
+        """A unit was answered."""
+        with self._changed:
+            found = self._open.pop(number, None)
+            self._held -= found.size if found is not None else 0
+            self._changed.notify_all()
+
+    def wait_closed(self, number: int) -> bool:
+        """Wait for one unit's answer; False once stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopped or number not in self._open)
+            return not self.stopped
+
+    def wait_empty(self) -> bool:
+        """Wait for all answers; False once stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopped or not self._open)
+            return not self.stopped
+
+    def stop(self) -> None:
+        """Wake everybody: nothing more is to be sent."""
+        with self._changed:
+            self.stopped = True
+            self._changed.notify_all()
+
+
+_MEMORY_SECONDS = 1.0  # older answers count for less and less
+_LEAST_SECONDS = 0.05  # answers that come in one heap are counted as one
+
+
+class Flow:
+    """What one line has under way, and the rate at which it was answered while it had something."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.held = 0  # bytes
+        self.rate = 0.0  # bytes a second; 0 until it is known
+        self._clock = clock
+        self._since = 0.0
+        self._answered = 0
+
+    def take(self, size: int) -> None:
+        """So many bytes more are under way."""
+        if not self.held:
+            self._since, self._answered = self._clock(), 0
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        """So many of them were answered."""
+        self.held -= size
+        self._answered += size
+        passed = self._clock() - self._since
+        if passed < _LEAST_SECONDS or not self._answered:
+            return
+        seen = self._answered / passed
+        weight = 1.0 - math.exp(-passed / _MEMORY_SECONDS) if self.rate else 1.0
+        self.rate += weight * (seen - self.rate)
+        self._since, self._answered = self._since + passed, 0
+
+
+class Flowing(Protocol):
+    """A line."""
+
+    @property
+    def flow(self) -> Flow:
+        """How it goes."""
+
+
+_Line = TypeVar("_Line", bound=Flowing)
+
+
+def first_through(lines: Iterable[_Line], size: int) -> _Line:
+    """The line that would have carried `size` bytes more before any other; a new one is held for as fast as the fastest.
+
+    Eight connections share a link unevenly, and a file is through when the slowest of them has brought its last piece.
+    """
+    choices = list(lines)
+    fastest = max(line.flow.rate for line in choices) or 1.0
+    return min(choices, key=lambda line: (line.flow.held + size) / (line.flow.rate or fastest))
+
+
+_Answer = TypeVar("_Answer")
+
+
+class Jobs(Generic[_Answer]):
+    """One run: `feed` submits from a thread of its own, jobs `tell` answers, whoever called `run` takes them. Used once."""
+
+    def __init__(self, pool: Executor, *, at_once: int, most_bytes: int) -> None:
+        """At most so many jobs are under way, and at most `most_bytes` of what they hold, or one job's."""
+        self._pool = pool
+        self._at_once = at_once
+        self._most_bytes = most_bytes
+        self._answers: queue.SimpleQueue[_Answer | BaseException | None] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._bytes_held = 0
+        self._under_way = 0
+        self.stopped = False
+
+    def run(self, feed: Callable[[], None]) -> Generator[_Answer, None, None]:
+        """The answers; it ends once all jobs have. Closing it stops the feeding and waits for what is under way."""
+        feeder = threading.Thread(target=self._feed, args=(feed,), name="feed", daemon=True)
+        feeder.start()
+        try:
+            while (answer := self._answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            with self._room:
+                self.stopped = True
+                self._room.notify_all()
+            feeder.join()
+            self._wait()
+
+    def _feed(self, feed: Callable[[], None]) -> None:
+        try:
+            feed()
+            if not self.stopped:
+                self._wait()
+                self._answers.put(None)
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._answers.put(problem)
+
+    def tell(self, answer: _Answer) -> None:
+        """Give an answer; any thread may."""
+        self._answers.put(answer)
+
+    def submit(self, size: int, job: Callable[..., None], *words: Any) -> Future[None] | None:
+        """Start a job that holds `size` bytes once there is room for it in the window; None when all is to stop."""
+        with self._room:
+            while not self.stopped and (
+                self._under_way >= self._at_once
+                or (self._bytes_held and self._bytes_held + size > self._most_bytes)
+            ):
+                self._room.wait()
+            if self.stopped:
+                return None
+            self._under_way += 1
+            self._bytes_held += size
+        return self._pool.submit(self._guarded, size, job, *words)
+
+    def _guarded(self, size: int, job: Callable[..., None], *words: Any) -> None:
+        try:
+            if not self.stopped:
+                job(*words)
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._answers.put(problem)
+        finally:
+            with self._room:
+                self._under_way -= 1
+                self._bytes_held -= size
+                self._room.notify_all()
+
+    def _wait(self) -> None:
+        with self._room:
+            while self._under_way:
+                self._room.wait()
+
+
+def group_units(
+    items: Iterable[Item],
+    piece_bytes: Callable[[], int],
+    begun: Callable[[Item], int] | None = None,
+    *,
+    large: int = PACK_BYTES,
+    together: int = PACK_BYTES,
+) -> Iterator[Unit]:
+    """Units in the order of the items: a file larger than `large`, a pack, goes in segments, everything else packed.
+
+    A pack holds `together` bytes at most, or one file. `piece_bytes` tells how large the next segment is to be; `begun`, how much of a large file is at the target already:
+    its segments start behind that.
+    """
+    pack: list[Item] = []
+    size = 0
+    for item in items:
+        length = item.entry.size if item.carries else 0
+        if length > large:
+            yield from _segments(item, begun(item) if begun else 0, piece_bytes)
+            continue
+        length += len(item.attributes or b"")
+        if pack and (size + length > together or len(pack) >= PACK_ITEMS):
+            yield Unit(tuple(pack))
+            pack, size = [], 0
+        pack.append(item)
+        size += length
+    if pack:
+        yield Unit(tuple(pack))
+
+
+def packed_together(rate: int) -> int:
+    """How much a pack holds where `rate` bytes a second may go, 0 for no limit: a second's worth, or small files would all go at once."""
+    return min(PACK_BYTES, rate) if rate else PACK_BYTES
+
+
+def _segments(item: Item, offset: int, piece_bytes: Callable[[], int]) -> Iterator[Unit]:
+    size = item.entry.size
+    while offset < size:
+        length = min(piece_bytes(), size - offset)
+        yield Unit((item,), offset, length, segment=True)
+        offset += length
+
+
+def fill_gaps(
+    units: Iterable[Unit], is_known: Callable[[Item], bool] = lambda _: False
+) -> Iterator[tuple[Unit, bool]]:
+    """Each unit with True, and before one that continues a file the units that its digest alone needs, with False.
+
+    A source that cannot hash where its files are has to read the beginning of a file again that the target already has.
+
+    Args:
+        units: in the order in which they are read; a `piece` needs no digest.
+        is_known: whether the digest of a file needs no reading.
+    """
+    reached: dict[int, int] = {}
+    for unit in units:
+        item = unit.items[0] if unit.segment and not unit.piece else None
+        if item is not None:
+            start = reached.pop(item.number, 0)
+            step = max(unit.length, PACK_BYTES)  # the rest of a file behind the gap may be a few bytes
+            for offset in range(start, 0 if is_known(item) else unit.offset, step):
+                yield replace(unit, offset=offset, length=min(step, unit.offset - offset)), False
+            if not unit.last:
+                reached[item.number] = unit.offset + unit.length
+        yield unit, True
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+KIND_LETTERS = {Kind.FILE: "f", Kind.FOLDER: "d", Kind.LINK: "l", Kind.SPECIAL: "s"}
+
+_NAME_LETTER = "h"  # a further name of a file that has landed
+
+
+def unit_header(unit: Unit, number: int) -> dict[str, Any]:
+    """What both ends are told of a unit before its bytes: the plan, by numbers and paths."""
+    return {
+        "unit": number,
+        "segment": unit.segment,
+        "offset": unit.offset,
+        "length": unit.length,
+        "items": [item_header(item) for item in unit.items],
+    }
+
+
+def item_header(item: Item) -> dict[str, Any]:
+    """One item of the plan, as an agent is told of it."""
+    entry = item.entry
+    replaced = item.replaces
+    return {
+        "number": item.number,
+        "path": frames.text_of(entry.path),
+        "kind": _NAME_LETTER if entry.same_as else KIND_LETTERS[entry.kind],
+        "same_as": frames.text_of(entry.same_as),
+        "size": entry.size,
+        "mtime_ns": entry.mtime_ns,
+        "mode": entry.mode,
+        "link": frames.text_of(entry.link),
+        "tag": entry.etag or "",
+        "clear": item.clear,
+        "expect": _expected(item) if item.exact else None,
+        "sparse": entry.sparse,
+        "permissions": item.permissions,
+        "attributes": attributes_text(item.attributes),
+        "old_mode": replaced.mode if replaced and replaced.kind is Kind.FILE and replaced.mode >= 0 else None,
+    }
+
+
+def attributes_text(packed: bytes | None) -> str | None:
+    """Attributes as a message carries them: no byte takes more than it must, whatever they hold."""
+    return None if packed is None else b64encode(packed).decode("ascii")
+
+
+def _expected(item: Item) -> list[Any]:
+    """What has to stand there still, as the agent compares it; empty for nothing."""
+    found = item.replaces
+    if found is None:
+        return []
+    return [KIND_LETTERS[found.kind], found.size, found.mtime_ns, found.ctime_ns, found.inode]
+
+
+def problem_from(found: Any) -> Problem:
+    """The agent's [code, message, again]."""
+    try:
+        code, message, again = found
+        return Problem(str(code), words_of(str(code), str(message)), again=bool(again))
+    except (TypeError, ValueError):
+        return Problem("failed", "the agent gave no reason")
+
+
+def payload_of(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+    """A source agent's DATA as a payload, believed only where it adds up; raises `IncompleteError`."""
+    with connection.understanding():
+        return _payload(unit, frame, connection)
+
+
+def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+    told = told_of(unit, frame.header, connection)
+    if sum(told.sizes) != len(frame.body):
+        raise connection.broken("sent data that does not add up")
+    told.data = frame.body
+    return told
+
+
+def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, digested: bool = True) -> Payload:
+    """The same without the bytes, wherever those are; the digest of a large file may be told apart (not `digested`)."""
+    sizes, digests, found = (header.get(key) for key in ("sizes", "digests", "problems"))
+    count = len(unit.items)
+    if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
+        raise connection.broken("sent data without its sizes")
+    if len(sizes) != count or len(digests) != count:
+        raise connection.broken("sent data that does not add up")
+    problems = {int(position): problem_from(p) for position, p in found.items()}
+    if not all(0 <= position < count for position in problems):
+        raise connection.broken("told a problem of nothing that was asked")
+    for position, item in enumerate(unit.items):
+        expected = unit.length if unit.segment else item.entry.size
+        if not item.carries or position in problems:
+            expected = 0
+        if sizes[position] != expected:
+            raise connection.broken("sent more or less of a file than was asked")
+        needs_digest = digested and item.carries and position not in problems and unit.last
+        if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
+            raise connection.broken("sent a file without its digest")
+    return Payload(unit, b"", sizes, digests, [Proof.DIGEST] * count, problems)
+
+
+def data_header(payload: Payload, number: int) -> dict[str, Any]:
+    """What goes to a target with the bytes: numbers and digests, never a path."""
+    return {
+        "unit": number,
+        "sizes": payload.sizes,
+        "digests": payload.digests,
+        "problems": {str(position): [p.code, p.message, p.again] for position, p in payload.problems.items()},
+    }
+
+
+class Answered:
+    """A set of the small whole numbers that plans give to their items."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self._count = 0
+
+    def add(self, number: int) -> None:
+        """Take it in; at most once each."""
+        place, bit = divmod(number, 8)
+        if place >= len(self._bits):
+            self._bits.extend(bytes(place + 1 - len(self._bits)))
+        self._bits[place] |= 1 << bit
+        self._count += 1
+
+    def clear(self) -> None:
+        """Another plan, in which none is answered."""
+        self._bits.clear()
+        self._count = 0
+
+    def __contains__(self, number: int) -> bool:
+        place, bit = divmod(number, 8)
+        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+
+    def __len__(self) -> int:
+        return self._count

@@ -1,0 +1,215 @@
+"""Further lines to a site: agents beside the first one, opened in the background while that one already works."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hibali.errors import HibaliError
+from hibali.events import Connected, Listener, Noted, ignore
+from transfers.remote.connection import Connection
+from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
+
+_LINE_RATE_BYTES = (
+    2 * 1024 * 1024
+)  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
+_RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
+_LONG_SECONDS = 0.01
+_WORTH_BYTES = 8 * 1024 * 1024  # a line is worth its opening for this much
+_MOST_LOST = 8  # so many lost lines are replaced, and no more
+_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first line is lost, too
+
+
+def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
+    """How many lines fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
+
+    One, where the answer comes at once: a further one would cost more than it brings.
+    """
+    window = round_trip * (rate or _RATE)
+    needed = -(-int(window) // _LINE_RATE_BYTES)
+    return max(1, min(needed, most, -(-size // _WORTH_BYTES)))
+
+
+class Lines:
+    """Opens lines by threads of their own, and hands them to whoever has work for them."""
+
+    def __init__(
+        self,
+        open_line: Callable[[int], Connection] | None,
+        most: int,
+        *,
+        tell: Listener = ignore,
+        logins: Callable[[], int] = int,
+        most_logins: int = 1,
+        rate: int = 0,
+        early: bool = False,
+    ) -> None:
+        """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
+
+        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
+        `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
+        """
+        self._rate = rate
+        self._early = early
+        self._logins = logins
+        self._most_logins = most_logins
+        self._open_line = open_line
+        self._most = most if open_line is not None else 0
+        self._tell = tell
+        self._guard = threading.Lock()
+        self._settled = threading.Condition(self._guard)
+        self._started = 0
+        self._answered = 0
+        self._wanted = 0
+        self._watcher: Callable[[Connection], None] | None = None
+        self._all: list[Connection] = []
+        self._numbers: dict[Connection, int] = {}
+        self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
+        self._lost_bytes = 0
+        self.lost = 0  # lines that broke, while others went on
+        self.lately_lost = 0  # those of which it is not known yet whether all the others broke, too
+        self._failed = False
+        self._closed = False
+
+    @property
+    def expected(self) -> bool:
+        """Whether further lines were asked for and may come up."""
+        return self._started > 0 and not (self._failed and not self._all)
+
+    def start(self, round_trip: float, size: int) -> None:
+        """Open as many as `size` bytes are worth; returns at once."""
+        if not self._most:
+            return
+        self._wanted = count_lines(round_trip, size, size, self._rate)
+        self._open_up_to(min(self._wanted, self._most))
+
+    def start_early(self, round_trip: float) -> None:
+        """Open as many as the link can use, where that may be done before it is known what there is to carry."""
+        if self._early:
+            self._open_up_to(count_lines(round_trip, sys.maxsize, self._most, self._rate))
+
+    def _open_up_to(self, count: int) -> None:
+        while self._started < count and count > 1:
+            self._started += 1
+            name = f"line {self._started}"
+            threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True).start()
+
+    def _run(self, number: int) -> None:
+        assert self._open_line is not None
+        try:
+            connection = self._open_line(number)
+        except HibaliError as problem:
+            with self._guard:
+                first, self._failed = not self._failed, True
+                self._answered += 1
+                self._settled.notify_all()
+            if first:
+                self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
+            return
+        with self._guard:
+            kept = not self._closed
+            self._answered += 1
+            self._settled.notify_all()
+            if kept:
+                self._all.append(connection)
+                self._numbers[connection] = number
+                self.processes.append(connection.process)
+                if self._watcher is not None:
+                    self._watcher(connection)
+            lines = 1 + len(self._all)
+        if kept:
+            self._tell(Connected(connection.where, lines, self._logins()))
+        else:
+            connection.close()
+
+    def replace(self, lost: Connection) -> None:
+        """A line is lost: after a while another one is opened in its place, unless too many were; returns at once."""
+        with self._guard:
+            if self._closed or lost not in self._all:
+                return
+            self._all.remove(lost)
+            self._lost_bytes += lost.data_bytes
+            self.lost += 1
+            again = self.lost <= _MOST_LOST
+            self._started += again
+            self.lately_lost += again
+            number = self._numbers.pop(lost)  # over the same login
+        lost.close(0.1)
+        if again:
+            threading.Thread(
+                target=self._run_later, args=(number,), name=f"line {number}", daemon=True
+            ).start()
+
+    def _run_later(self, number: int) -> None:
+        with self._guard:
+            if self._settled.wait_for(lambda: self._closed, _REPLACED_AFTER_SECONDS):
+                return
+            self.lately_lost -= 1
+        self._run(number)
+
+    def wait(self, seconds: float) -> int:
+        """How many lines there are, the first one included, once all that were started are up or failed."""
+        with self._guard:
+            self._settled.wait_for(lambda: self._answered >= self._started, seconds)
+            return 1 + len(self._all)
+
+    def watch(self, take: Callable[[Connection], None]) -> None:
+        """Hand over every line that is up, and each that comes up later, from whatever thread; `take` returns at once."""
+        with self._guard:
+            self._watcher = take
+            for connection in self._all:
+                take(connection)
+
+    def unwatch(self) -> None:
+        """Hand over no more."""
+        with self._guard:
+            self._watcher = None
+
+    @property
+    def logins(self) -> int:
+        """How many logins the first line and these took."""
+        return self._logins()
+
+    def limit(self, round_trip: float) -> str | None:
+        """Which setting held the speed down, as far as can be told: `logins`, `channels` or None."""
+        if self._open_line is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
+            return None
+        if self._most_logins == 1:
+            return "logins"
+        return "channels" if self._wanted > self._most else None
+
+    @property
+    def data_bytes(self) -> int:
+        """File bytes that went over them."""
+        with self._guard:
+            return self._lost_bytes + sum(connection.data_bytes for connection in self._all)
+
+    def close(self) -> None:
+        """End them all; safe to call twice."""
+        with self._guard:
+            self._closed = True
+            ending, self._all = self._all, []
+            self._lost_bytes += sum(connection.data_bytes for connection in ending)
+            self._settled.notify_all()
+        threads = [threading.Thread(target=connection.close, args=(0.1,)) for connection in ending]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def window_bytes(ready: int, lines: Lines) -> int:
+    """How much may be under way over the first line and so many others that are up.
+
+    What the first one was given while the others come up would still be on its way when they have long been idle.
+    """
+    if not ready:
+        return FIRST_BYTES if lines.expected else WINDOW_BYTES
+    return min(MOST_BYTES, WINDOW_BYTES + ready * LINE_BYTES)
+
+
+def no_lines() -> Lines:
+    """For a place that one line serves."""
+    return Lines(None, 0)

@@ -1,0 +1,529 @@
+"""Landing a stream of payloads through agents: whoever sends keeps a window, whoever reads the answers frees it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Protocol
+
+from hibali.errors import HibaliError
+from transfers.agent import protocol as frames
+from transfers.agent.committing import aside_path
+from transfers.agent.large_files import partial_path
+from transfers.agent.reading import leave_out
+from transfers.entry import Proof
+from transfers.pipeline.batches import (
+    Flow,
+    Window,
+    data_header,
+    first_through,
+    item_header,
+    problem_from,
+    unit_header,
+)
+from transfers.pipeline.channel_pool import Lines, window_bytes
+from transfers.pipeline.shared_memory import BULK_BYTES
+from transfers.reconnect import is_lost
+from transfers.remote.connection import Connection
+from transfers.stores.base import Item, Landed, Payload, Problem
+
+
+class Landing(Protocol):
+    """Whoever keeps the window and tells what became of each item; called from the threads of the lines."""
+
+    def joined(self) -> None:
+        """A hand can take units."""
+
+    def placed(self, payload: Payload) -> None:
+        """A hand wrote a piece of a large file."""
+
+    def close(self, number: int) -> None:
+        """A unit is answered."""
+
+    def done(self, item: Item, digest: str | None) -> None:
+        """An item stands there under its name."""
+
+    def failed(self, item: Item, problem: Problem) -> None:
+        """An item does not."""
+
+    def large_done(self, number: int) -> bool:
+        """A large file has its name; False for one that was not under way."""
+
+    def large_failed(self, number: int, problem: Problem) -> bool:
+        """A large file cannot be landed, told once; False for one that never was under way."""
+
+    def give_up(self, number: int) -> None:
+        """Nothing of a large file is to stay."""
+
+    def end(self, problem: BaseException | None) -> None:
+        """The last answer came, or none will."""
+
+    def hand_lost(self, hand: Hand) -> None:
+        """The line of a hand is lost; what it had under way is still there to be taken."""
+
+
+class Sender:
+    """One line: what was sent over it and not answered yet, by unit."""
+
+    def __init__(self, stream: Landing, connection: Connection) -> None:
+        self.stream = stream
+        self.connection = connection
+        self.under_way: dict[int, Payload | None] = {}
+        self.flow = Flow()
+        self.over = False
+        self._guard = threading.Lock()
+        self._writing = threading.Lock()
+
+    def send(self, number: int, payload: Payload) -> bool:
+        """Send a unit; its answer comes to `listen`. False where the line is lost and takes no more."""
+        with self._guard:
+            if self.over:
+                return False
+            self.under_way[number] = payload
+            self.flow.take(len(payload.data))
+        self._write(number, payload)
+        return True
+
+    def _write(self, number: int, payload: Payload) -> None:
+        with self._writing:  # a unit and its data belong together
+            self._write_unit(number, payload)
+
+    def _write_unit(self, number: int, payload: Payload) -> None:
+        self.connection.send(frames.UNIT, unit_header(payload.unit, number))
+        header, memory = data_header(payload, number), self.connection.memory
+        if memory is not None and len(payload.data) >= BULK_BYTES:
+            payload.data = memory.hold(payload.data)
+            at = memory.place_of(payload.data)
+            if at is not None:
+                self.connection.send(frames.DATA, {**header, "at": at})
+                return
+        segment = payload.unit.segment
+        self.connection.send(
+            frames.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
+        )
+
+    def listen(self) -> None:
+        """Runs in its own thread until the line's END."""
+        try:
+            while True:
+                frame = self.connection.receive()
+                if frame.kind == frames.END:
+                    break
+                if frame.kind != frames.LANDED:
+                    raise self.connection.broken(f"sent {frame.kind!r} while landing")
+                self._landed(frame.header)
+        except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
+            self.lost(problem)
+        else:
+            self.ended(frame)
+
+    def lost(self, problem: BaseException) -> None:
+        """The line is gone, or is not to be believed: so is the landing."""
+        self.stream.end(problem)
+
+    def ended(self, frame: frames.Frame) -> None:
+        """The lock's holder is through: so is all."""
+        del frame
+        self.stream.end(None)
+
+    def _landed(self, header: dict[str, Any]) -> None:
+        with self.connection.understanding():
+            number = None if header["unit"] is None else int(header["unit"])
+            done = [int(one) for one in header["done"]]
+            failed = {int(one): problem_from(problem) for one, problem in header["failed"]}
+        if number is None:
+            self._large_landed(done, failed)
+            return
+        with self._guard:
+            if number not in self.under_way:
+                raise self.connection.broken("landed what was not sent")
+            payload = self.under_way.pop(number)
+            self.flow.give_back(len(payload.data) if payload is not None else 0)
+        if payload is None or payload.unit.segment:
+            self._piece_landed(payload, done, failed)
+        else:
+            self._pack_landed(payload, done, failed)
+        self.stream.close(number)
+
+    def _large_landed(self, done: list[int], failed: dict[int, Problem]) -> None:
+        known = [self.stream.large_done(one) for one in done]
+        known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
+        if not all(known):
+            raise self.connection.broken("landed what was not planned")
+
+    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+        del payload
+        if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
+            raise self.connection.broken("landed what was not planned")
+
+    def _pack_landed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
+        items = {item.number: position for position, item in enumerate(payload.unit.items)}
+        for number in [*done, *failed]:
+            position = items.pop(number, None)
+            if position is None:
+                raise self.connection.broken("landed what was not planned")
+            item = payload.unit.items[position]
+            if number in failed:
+                self.stream.failed(item, failed[number])
+            else:
+                self.stream.done(item, payload.digests[position])
+
+
+class Hand(Sender):
+    """A further line: its own thread writes, so that no line waits for another."""
+
+    def __init__(self, stream: Landing, connection: Connection, root: bytes, ticket: Any) -> None:
+        super().__init__(stream, connection)
+        self.ready = False
+        self._joined = threading.Event()  # or it failed to
+        self._ended = threading.Event()
+        self._left = True
+        self._made_room = False
+        self.taken: dict[int, Payload] = {}
+        self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
+
+    def _work(self, root: bytes, ticket: Any) -> None:
+        try:
+            there = {"path": frames.text_of(root), "make": False}
+            self.connection.ask_all([("open", there), ("join", {"ticket": ticket})])
+            self.ready = True
+            threading.Thread(target=self.listen, name="answers", daemon=True).start()
+            self._joined.set()
+            self.stream.joined()
+            while (work := self._units.get()) is not None:
+                super()._write(*work)
+            self.connection.send(frames.REQUEST, {"do": "landed"})
+        except HibaliError as problem:
+            if self.ready:  # else there is one line less
+                self.lost(problem)
+            self._ended.set()
+        finally:
+            self._joined.set()
+
+    def lost(self, problem: BaseException) -> None:
+        """A line that is lost takes no more, and others do its work; nobody is to wait for it."""
+        with self._guard:
+            first, self.over = not self.over, True
+            self.ready = False
+        # A lock that went with the first line is found missing by agents of others before we hear of either.
+        if first and (is_lost(problem) or getattr(problem, "code", "") == "lease-lost"):
+            self._units.put(None)
+            self.stream.hand_lost(self)
+        elif first:
+            super().lost(problem)
+        self._ended.set()
+
+    def take_back(self) -> list[tuple[int, Payload]]:
+        """What was sent over a line that is lost, and was not answered; once. It stays in `taken` until others have it."""
+        with self._guard:
+            self.taken = {number: one for number, one in self.under_way.items() if one is not None}
+            self.under_way.clear()
+            self.flow = Flow()
+        return list(self.taken.items())
+
+    def let_go(self) -> None:
+        """Nothing more comes."""
+        self._units.put(None)
+
+    def _write(self, number: int, payload: Payload) -> None:
+        self._made_room = self._made_room or any(item.clear for item in payload.unit.items)
+        self._units.put((number, payload))
+
+    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+        super()._piece_landed(payload, done, failed)
+        if failed:
+            self.stream.give_up(next(iter(failed)))
+        elif payload is not None:
+            self.stream.placed(payload)
+
+    def ended(self, frame: frames.Frame) -> None:
+        """The line is through; whether it left something is for the unlocking."""
+        self._left = frame.header.get("left") is not False
+        self._ended.set()
+
+    def finish(self) -> bool:
+        """Wait for its end, after `let_go`; whether it left something."""
+        self._joined.wait()
+        if self.ready:
+            self._ended.wait()
+        if self.over:  # what others landed in its place left nothing, but for what had to make room
+            return self._made_room
+        return self.ready and self._left
+
+
+class BegunFiles:
+    """What the agent tells of them when it begins to land: how far each one came, and which file it was."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[int, int, str, int]] = {}
+
+    def take(self, header: dict[str, Any]) -> None:
+        """Read the answer to `land`; raises what an answer of another shape raises."""
+        for path, size, mtime_ns, tag, there in header["begun"]:
+            self._known[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
+
+    def bytes_of(self, item: Item) -> int:
+        """How many bytes of this very file are there; 0 of one that was another then."""
+        entry = item.entry
+        size, mtime_ns, tag, there = self._known.get(entry.path, (-1, 0, "", 0))
+        same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
+        return there if same and 0 < there < size else 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return sum(there for _, _, _, there in self._known.values())
+
+
+_Answer = Landed | BaseException | None
+
+
+class LandingStream:
+    """One landing with the agent that holds the lock, and those of further lines as they come up; used once.
+
+    Packs and pieces of large files go to whichever line has least under way; the lock's holder is told of every
+    piece, hashes each large file along what is there, and gives it its name.
+    """
+
+    def __init__(self, control: Connection, lines: Lines, root: bytes) -> None:
+        self._control = control
+        self._lines = lines
+        self._root = root
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._window = Window(self._window_bytes)
+        self._large: dict[int, tuple[Item, str | None]] = {}
+        self._ended: set[int] = set()
+        self._guard = threading.Lock()
+        self._hands: list[Hand] = []
+        self._lost = 0
+        self._own = Sender(self, control)
+        self._told = threading.Event()
+        self._begun = BegunFiles()
+        self._seed: bytes | None = None
+        self._made_room: list[bytes] = []
+        self.walked = False  # the agent knows of everything that may be left there
+        self.left = False
+        self.over = False  # the lock's holder has said its last word, and can be asked other things
+
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """Yield what became of each item; an error of either side ends it after the other side has stopped."""
+        self._control.send(frames.REQUEST, {"do": "land"})
+        threads = [
+            threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
+            threading.Thread(target=self._listen, name="answers", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while (answer := self._answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            self._window.stop()
+            self._lines.unwatch()
+            threads[0].join()
+            for hand in self._hands:
+                hand.let_go()
+
+    def _listen(self) -> None:
+        """Runs in its own thread: the answers over the first line."""
+        try:
+            ticket = self._begin()
+            self._lines.watch(lambda line: self._take_line(line, ticket))
+            self._told.set()
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self.end(problem)
+        else:
+            self._own.listen()
+        finally:
+            self._told.set()
+
+    def _begin(self) -> Any:
+        """What an earlier operation left of large files, and the ticket for further lines."""
+        told = next(self._control.answers_to("land"))
+        with self._control.understanding():
+            self._begun.take(told.header)
+            ticket = told.header["ticket"]
+            self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(told.header["walked"])
+            return ticket
+
+    @property
+    def begun_bytes(self) -> int:
+        """How much of large files was there at the beginning."""
+        return self._begun.bytes
+
+    def partials(self) -> list[bytes]:
+        """What agents that were interrupted may have left, under the names of this landing; large files are in their own journal."""
+        if self._seed is None:
+            return []
+        waiting = [
+            payload for sender in (self._own, *self._hands) for payload in [*sender.under_way.values()]
+        ]
+        waiting += [payload for hand in self._hands for payload in [*hand.taken.values()]]
+        packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
+        left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
+        return left + [aside_path(self._seed, path) for path in self._made_room]
+
+    def begun(self, item: Item) -> int:
+        """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
+        self._told.wait()
+        return self._begun.bytes_of(item)
+
+    def _send(self, payloads: Iterable[Payload]) -> None:
+        """Runs in its own thread, so the source is read here too."""
+        try:
+            for number, payload in enumerate(payloads):
+                if not self._pass_on(number * 2, payload):
+                    return
+            self._window.wait_empty()
+            self._told.wait()  # else lines could be taken after all have ended
+            if not self._window.stopped:
+                self._lines.unwatch()
+                for hand in self._hands:
+                    hand.let_go()
+                # Nothing is under way: all lines end within one round trip.
+                self._control.send(frames.REQUEST, {"do": "landed"})
+                for hand in self._hands:
+                    self.left = hand.finish() or self.left
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._answers.put(problem)
+
+    def _take_line(self, connection: Connection, ticket: Any) -> None:
+        self._hands = [*self._hands, Hand(self, connection, self._root, ticket)]
+
+    def _window_bytes(self) -> int:
+        return window_bytes(sum(hand.ready for hand in self._hands), self._lines)
+
+    def _pass_on(self, number: int, payload: Payload) -> bool:
+        """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
+        unit = payload.unit
+        item = unit.items[0]
+        if not unit.segment:
+            clear = [one.entry.path for one in unit.items if one.clear]
+            self._made_room += clear
+            alone = bool(clear)
+            if alone and not self._window.wait_empty():
+                return False
+            return self._give(number, payload) and not (alone and not self._window.wait_empty())
+        if item.number in self._ended:
+            return True
+        with self._guard:
+            fresh = item.number not in self._large
+            self._large[item.number] = (item, payload.digests[0])
+        if payload.problems:
+            self.give_up(item.number)
+            self.large_failed(item.number, payload.problems[0])
+            return True
+        if fresh and not self._announce(number + 1, item, unit.offset):
+            return False
+        return item.number in self._ended or self._give(number, payload)
+
+    def _announce(self, number: int, item: Item, offset: int) -> bool:
+        """A large file is about to come; one that goes on must be ready there before its pieces are."""
+        if not self._window.open(number, 0):
+            return False
+        self._own.under_way[number] = None
+        header = {"unit": number, "item": item_header(item), "from": offset}
+        self._control.send(frames.FILE, header)
+        return not offset or self._window.wait_closed(number)
+
+    def _give(self, number: int, payload: Payload) -> bool:
+        size = len(payload.data)
+        if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
+            return False
+        self._hand_out(number, payload)
+        return True
+
+    def _hand_out(self, number: int, payload: Payload) -> None:
+        """Give a unit to the line that would be through with it first; one that is lost just now takes none."""
+        sent = False
+        while not sent:
+            senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+            sent = first_through(senders, len(payload.data)).send(number, payload)
+
+    def joined(self) -> None:
+        """A hand can take units, so that more may be under way."""
+        self._window.look_again()
+
+    def hand_lost(self, hand: Hand) -> None:
+        """Its agent is ended before others get what it had under way: it must not write when they do."""
+        self._lines.replace(hand.connection)
+        with self._guard:
+            self._lost += 1
+            number = -self._lost
+        if not self._window.open(number, 0):  # from here on the landing does not end without us
+            return
+        if hand.under_way:
+            threading.Thread(
+                target=self._take_over, args=(hand, number), name="take over", daemon=True
+            ).start()
+        else:
+            self._window.close(number)
+
+    def _take_over(self, hand: Hand, ending: int) -> None:
+        """`ending` is the unit whose answer says that the agent is gone."""
+        try:
+            self._own.under_way[ending] = None
+            told = {"do": "end_formers", "unit": ending, "formers": [hand.connection.process]}
+            self._control.send(frames.REQUEST, told)
+            if self._window.wait_closed(ending):
+                for number, payload in hand.take_back():
+                    self._hand_out(number, payload)
+                    del hand.taken[number]
+        except HibaliError as problem:
+            self.end(problem)
+
+    def placed(self, payload: Payload) -> None:
+        """A hand wrote a piece."""
+        unit = payload.unit
+        header = {"number": unit.items[0].number, "offset": unit.offset, "length": unit.length}
+        self._control.send(frames.PLACED, {**header, "digest": payload.digests[0]})
+
+    def close(self, number: int) -> None:
+        """A unit is answered."""
+        self._window.close(number)
+
+    def done(self, item: Item, digest: str | None) -> None:
+        """An item stands there under its name."""
+        self._answers.put(Landed(item, digest, Proof.DIGEST))
+
+    def failed(self, item: Item, problem: Problem) -> None:
+        """An item does not."""
+        self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
+
+    def large_done(self, number: int) -> bool:
+        """A large file has its name; False for one that is not under way."""
+        with self._guard:
+            found = self._large.pop(number, None)
+            if found is None:
+                return number in self._ended
+            self._ended.add(number)
+        self.done(*found)
+        return True
+
+    def large_failed(self, number: int, problem: Problem) -> bool:
+        """A large file cannot be landed, told once; False for one that never was under way."""
+        with self._guard:
+            found = self._large.pop(number, None)
+            if found is None:
+                return number in self._ended
+            self._ended.add(number)
+        self.failed(found[0], problem)
+        return True
+
+    def give_up(self, number: int) -> None:
+        """Nothing of a large file is to stay."""
+        self._control.send(frames.PLACED, {"number": number, "given_up": True})
+
+    def end(self, problem: BaseException | None) -> None:
+        """The last answer came, or none will."""
+        self.over = self.over or problem is None
+        self._answers.put(problem)
+        self._window.stop()
+
+
+def _file_of(payload: Payload) -> int | None:
+    return payload.unit.items[0].number if payload.unit.segment else None

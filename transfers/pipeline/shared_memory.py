@@ -1,0 +1,114 @@
+"""Shared memory for bulk bytes under way: what one process puts there, the agent of this machine takes without a copy."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import threading
+import weakref
+from bisect import insort
+from collections import deque
+from typing import Any
+
+from transfers.agent.protocol import BULK_BYTES
+
+_ARENA_BYTES = 512 * 1024 * 1024  # of addresses: memory is only what was used at a time
+_ROUND_BYTES = 64 * 1024
+
+
+class Arena:
+    """Gives out rooms; one is free again when the last view of it is gone. Threads may share it."""
+
+    def __init__(self, size: int = _ARENA_BYTES) -> None:
+        """`size` is a multiple of 64 KiB. Raises OSError, AttributeError where the system has no such memory."""
+        self.size = size
+        self.descriptor = os.memfd_create("hibali", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, size)
+        self._memory = mmap.mmap(self.descriptor, size)
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._guard = threading.Lock()
+        self._free = [(0, size)]  # offset and length, in order, no two of them adjacent
+        self._taken: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._ended: deque[weakref.ref[Any]] = deque()
+
+    def take(self, length: int) -> memoryview | None:
+        """Room for so many bytes, whatever it holds; None while all is taken."""
+        rounded = -(-length // _ROUND_BYTES) * _ROUND_BYTES
+        with self._guard:
+            self._take_back()
+            offset = self._find(rounded)
+            if offset is None:
+                return None
+            # One type for each multiple: ctypes keeps every type of array for ever.
+            room = (ctypes.c_char * rounded).from_buffer(self._memory, offset)
+            # Called wherever the last view is given up, also in the middle of `take`, so it is only noted; and by no code
+            # of Python's, in which an interruption would be lost.
+            reference = weakref.ref(room, self._ended.append)
+            self._taken[id(reference)] = (reference, offset, rounded)
+        return memoryview(room).cast("B")[:length]
+
+    def place_of(self, data: bytes | bytearray | memoryview) -> int | None:
+        """Where in the shared memory these bytes lie; None where they are somewhere else."""
+        room = data.obj if isinstance(data, memoryview) else None
+        if not isinstance(room, ctypes.Array) or not data.contiguous:  # type: ignore[union-attr]  # then it is a memoryview
+            return None
+        offset = ctypes.addressof(ctypes.c_char.from_buffer(data)) - self._start
+        return offset if 0 <= offset < self.size else None
+
+    def hold(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """The same bytes where `place_of` finds them; as they were while there is no room."""
+        if self.place_of(data) is not None:
+            return data
+        room = self.take(len(data))
+        if room is None:
+            return data
+        room[:] = data
+        return room
+
+    def _find(self, rounded: int) -> int | None:
+        """The lowest that is large enough: pages that were used before are used again."""
+        for position, (offset, length) in enumerate(self._free):
+            if length == rounded:
+                del self._free[position]
+                return offset
+            if length > rounded:
+                self._free[position] = (offset + rounded, length - rounded)
+                return offset
+        return None
+
+    def _take_back(self) -> None:
+        while self._ended:
+            _, offset, length = self._taken.pop(id(self._ended.popleft()))
+            insort(self._free, (offset, length))
+            self._free = _joined(self._free)
+
+
+def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for offset, length in free:
+        if joined and sum(joined[-1]) == offset:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
+        else:
+            joined.append((offset, length))
+    return joined
+
+
+@functools.cache
+def arena() -> Arena | None:
+    """The one of this process; None where the system has no such memory."""
+    try:
+        return Arena()
+    except (OSError, AttributeError):
+        return None
+
+
+def take_room(length: int) -> bytearray | memoryview:
+    """Where so many bytes can be put that come in."""
+    found = arena() if length >= BULK_BYTES else None
+    room = found.take(length) if found is not None else None
+    return bytearray(length) if room is None else room
+
+
+__all__ = ["BULK_BYTES", "Arena", "arena", "take_room"]

@@ -1,0 +1,307 @@
+"""Landing what one site sends straight to another: both agents are asked over one line, and only words come back."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.errors import HibaliError, UsageError
+from transfers.agent import protocol as frames
+from transfers.entry import Proof
+from transfers.pipeline.batches import Window, item_header, problem_from, told_of, unit_header
+from transfers.pipeline.receiving import BegunFiles
+from transfers.remote.connection import Connection
+from transfers.stores.base import MOST_BYTES, Item, Landed, Payload, Problem, Unit
+
+_LEAST_BYTES = 512 * 1024  # what a unit counts for at least: the words about it are held, too
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ELSEWHERE = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
+
+_Answer = Landed | BaseException | None
+
+
+@dataclass(slots=True)
+class _Large:
+    """A large file under way: its digest as the source has it, and whether that is told by itself."""
+
+    item: Item
+    apart: bool
+    digest: str | None = None
+
+
+class DirectLanding:
+    """One landing; used once. Each unit has three numbers: its own, and for a large file's begin and digest."""
+
+    def __init__(
+        self,
+        line: Connection,
+        root: bytes,
+        token: str,
+        *,
+        read_as: bytes | None,
+        passed: Callable[[Unit], None],
+    ) -> None:
+        """`line` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
+
+        `read_as` is what the source calls a single file; `passed` hears of each unit that arrived.
+        """
+        self._line = line
+        self._root = root
+        self._token = token
+        self._read_as = read_as
+        self._passed = passed
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._window = Window(lambda: MOST_BYTES)
+        self._guard = threading.Lock()
+        self._units: dict[int, Unit] = {}
+        self._read: dict[int, Payload] = {}
+        self._large: dict[int, _Large] = {}
+        self._ended: set[int] = set()
+        self._told = threading.Event()
+        self._begun = BegunFiles()
+        self.left = True
+        self.fresh = False  # nothing of an earlier operation was there
+        self.over = False
+
+    def run(self, units: Iterable[Unit]) -> Generator[Landed, None, None]:
+        """Yield what became of each item. `units` is consumed in another thread."""
+        sending = threading.Thread(target=self._send, args=(units,), name="ask", daemon=True)
+        listening = threading.Thread(target=self._listen, name="answers", daemon=True)
+        for thread in (listening, sending):
+            thread.start()
+        try:
+            while (answer := self._answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            self._window.stop()
+            sending.join()
+
+    def begun(self, item: Item) -> int:
+        """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
+        self._told.wait()
+        return self._begun.bytes_of(item)
+
+    def _send(self, units: Iterable[Unit]) -> None:
+        """Runs in its own thread."""
+        try:
+            self._told.wait()  # the source's agent would answer before the other one is ready
+            for number, unit in enumerate(units):
+                if not self._ask(number * 3, unit):
+                    return
+            if self._window.wait_empty():
+                self._pass_on({"do": "landed"})
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._answers.put(problem)
+
+    def _pass_on(self, request: dict[str, Any]) -> None:
+        self._line.send(frames.REQUEST, {"do": "pass", "request": request})
+
+    def _ask(self, number: int, unit: Unit) -> bool:
+        """Have a unit read and sent; False when all is to stop."""
+        if unit.segment:
+            return self._ask_piece(number, unit)
+        alone = any(one.clear for one in unit.items)
+        if alone and not self._window.wait_empty():
+            return False
+        return self._ask_unit(number, unit, {}) and not (alone and not self._window.wait_empty())
+
+    def _ask_piece(self, number: int, unit: Unit) -> bool:
+        item = unit.items[0]
+        with self._guard:
+            if item.number in self._ended:
+                return True
+            fresh = item.number not in self._large
+            large = self._large.setdefault(item.number, _Large(item, unit.offset > 0))
+        if fresh and not self._begin_large(number, unit, apart=large.apart):
+            return False
+        return item.number in self._ended or self._ask_unit(number, unit, {"piece": large.apart})
+
+    def _begin_large(self, number: int, unit: Unit, *, apart: bool) -> bool:
+        """One that goes on must be ready before its pieces come, and its source is hashed in whole meanwhile."""
+        if not self._window.open(number + 1, 0):
+            return False
+        item = unit.items[0]
+        header = {"unit": number + 1, "item": item_header(item), "from": unit.offset}
+        self._line.send(frames.FILE, header)
+        if not apart:
+            return True
+        if not self._window.wait_closed(number + 1):
+            return False
+        return item.number in self._ended or self._ask_unit(number + 2, unit, {"digest": True}, size=0)
+
+    def _ask_unit(self, number: int, unit: Unit, more: dict[str, Any], *, size: int | None = None) -> bool:
+        weight = max(unit_bytes(unit), _LEAST_BYTES) if size is None else size
+        piece_of = unit.items[0].number if unit.segment and size is None else None
+        if not self._window.open(number, weight, of=piece_of, offset=unit.offset):
+            return False
+        with self._guard:
+            self._units[number] = unit
+        header = {**unit_header(unit, number), **more}
+        if self._read_as is not None:
+            for item in header["items"]:
+                item["read"] = frames.text_of(self._read_as)
+        self._line.send(frames.UNIT, header)
+        return True
+
+    def _listen(self) -> None:
+        """Runs in its own thread until the END of all."""
+        try:
+            self._begin()
+            self._told.set()
+            while (frame := self._line.receive()).kind != frames.END:
+                with self._line.understanding():
+                    self._take(frame)
+            self.left = frame.header.get("left") is not False
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._answers.put(problem)
+        else:
+            self.over = True
+            self._answers.put(None)
+        finally:
+            self._told.set()
+            self._window.stop()
+
+    def _begin(self) -> None:
+        """The agent there works under the lock that we hold; where it does not find that, it is another place."""
+        try:
+            root = frames.text_of(self._root)
+            self._line.ask("pass", request={"do": "open", "path": root, "make": False})
+            self._pass_on({"do": "land", "token": self._token, "digests": True})
+            told = next(self._line.answers_to("land"))
+        except HibaliError as problem:
+            if problem.code not in _ELSEWHERE:
+                raise
+            raise UsageError(
+                "another-place",
+                f"what is reached there is not the target: our lock is not found ({problem.message})",
+                about=problem.about,
+                hint="Correct `reached_from` of the target's site, or leave out --direct.",
+            ) from None
+        with self._line.understanding():
+            self._begun.take(told.header)
+            self.fresh = bool(told.header["walked"])
+
+    def _take(self, frame: frames.Frame) -> None:
+        if frame.kind == frames.DATA:
+            number = int(frame.header["unit"])
+            if number % 3 == 2:  # a digest's number
+                self._take_digest(number, frame.header)
+            else:
+                self._take_read(number, frame.header)
+        elif frame.kind == frames.LANDED:
+            self._take_landed(frame.header)
+        else:
+            raise self._line.broken(f"sent {frame.kind!r} while landing")
+
+    def _take_digest(self, number: int, header: dict[str, Any]) -> None:
+        """The source hashed a whole file by itself."""
+        with self._guard:
+            file = self._units.pop(number).items[0].number
+            large = self._large.get(file)
+        problem = header["problems"].get("0")
+        if large is not None and problem is not None:
+            self._give_up(file, problem_from(problem))
+        elif large is not None:
+            digest = header["digests"][0]
+            if not _DIGEST.fullmatch(digest):
+                raise self._line.broken("sent a file without its digest")
+            large.digest = digest
+            self._line.send(frames.PLACED, {"number": file, "digest": digest})
+        self._window.close(number)
+
+    def _take_read(self, number: int, header: dict[str, Any]) -> None:
+        """The source read a unit, and sends it unless that is a piece that failed."""
+        with self._guard:
+            unit = self._units[number]
+            large = self._large.get(unit.items[0].number) if unit.segment else None
+        told = told_of(unit, header, self._line, digested=large is None or not large.apart)
+        if not unit.segment:
+            self._read[number] = told
+            return
+        if told.problems:
+            self._give_up(unit.items[0].number, told.problems[0])
+            self._close(number)
+        elif large is not None and unit.last and not large.apart:
+            large.digest = told.digests[0]
+
+    def _take_landed(self, header: dict[str, Any]) -> None:
+        failed = {int(one): problem_from(found) for one, found in header["failed"]}
+        done = {int(one): found for one, found in zip(header["done"], header["digests"], strict=True)}
+        if header["unit"] is None:
+            self._large_landed(done, failed)
+            return
+        number = int(header["unit"])
+        if number % 3 == 1:
+            if done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
+                raise self._line.broken("landed what was not planned")
+            self._window.close(number)
+            return
+        unit = self._units[number]
+        if not unit.segment:
+            self._pack_landed(self._read.pop(number), done, failed)
+        elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
+            raise self._line.broken("landed what was not planned")
+        self._passed(unit)
+        self._close(number)
+
+    def _close(self, number: int) -> None:
+        with self._guard:
+            del self._units[number]
+        self._window.close(number)
+
+    def _pack_landed(self, told: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
+        items = {item.number: position for position, item in enumerate(told.unit.items)}
+        if items.keys() != done.keys() | failed.keys():
+            raise self._line.broken("landed what was not planned")
+        for number, position in items.items():
+            item = told.unit.items[position]
+            if number in failed:
+                self._answers.put(Landed(item, None, Proof.NONE, problem=failed[number]))
+            else:
+                self._done(item, told.digests[position], done[number])
+
+    def _done(self, item: Item, read: str | None, landed: object) -> None:
+        """Both ends have hashed it; it is for us to compare."""
+        if read != landed:
+            raise self._line.broken("landed another content than was read")
+        self._answers.put(Landed(item, read, Proof.DIGEST))
+
+    def _large_landed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
+        known = [self._large_failed(number, problem) for number, problem in failed.items()]
+        for number, digest in done.items():
+            with self._guard:
+                large = self._large.pop(number, None)
+                known.append(large is not None or number in self._ended)
+                self._ended.add(number)
+            if large is not None:
+                if large.digest is None:
+                    raise self._line.broken("landed a file that was not read to its end")
+                self._done(large.item, large.digest, digest)
+        if not all(known):
+            raise self._line.broken("landed what was not planned")
+
+    def _give_up(self, number: int, problem: Problem) -> None:
+        """Nothing of a large file is to stay."""
+        self._line.send(frames.PLACED, {"number": number, "given_up": True})
+        self._large_failed(number, problem)
+
+    def _large_failed(self, number: int, problem: Problem) -> bool:
+        """A large file cannot be landed, told once; False for one that never was under way."""
+        with self._guard:
+            large = self._large.pop(number, None)
+            if large is None:
+                return number in self._ended
+            self._ended.add(number)
+        self._answers.put(Landed(large.item, None, Proof.NONE, problem=problem))
+        return True
+
+
+def unit_bytes(unit: Unit) -> int:
+    """How many bytes of files a unit carries."""
+    return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)

@@ -1,0 +1,177 @@
+"""Places that are never removed, whatever name they are given."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from hibali.config.model import Site
+from hibali.errors import RefusedError, UsageError
+from hibali.events import Listener, ignore
+from hibali.files import state_folder
+from hibali.locations import Location, work_path
+from hibali.ssh.sessions import address_of
+from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
+from transfers.overlap import (
+    AMAZON,
+    Identifies,
+    host_name,
+    identities_of,
+    identity_of_bucket,
+    identity_of_url,
+)
+from transfers.remote.host import Far
+from transfers.stores.base import Store
+from transfers.stores.open_store import open_far
+
+_SECONDS = 20.0
+
+
+def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> None:
+    """Raise `RefusedError` where `where`, an absolute path there, and a read-only root are one inside the other.
+
+    What is typed is known to differ from what is meant: `$NAME`, `~` and symlinks are followed at the site.
+    """
+    site = target.site
+    roots = [site.roots[name] for name in site.read_only]
+    if not roots:
+        return
+    try:
+        with closing(open_far(site, tell=tell)) as far:
+            real = _real_paths(far, [where, *(far.expand(root) for root in roots)])
+    except UsageError:
+        real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
+    for name, root in zip(site.read_only, real[1:], strict=True):
+        relation = lies(real[0], root)
+        if relation is not None:
+            raise RefusedError(
+                "read-only-root",
+                f"this lies {relation} the root @{name}, which the configuration calls read-only",
+                about=target.text,
+                hint=f"Write elsewhere, or take the root out of sites.{site.name}.read_only.",
+            )
+
+
+def lies(path: bytes, root: bytes) -> str | None:
+    """How a path lies to a root: "in", "above", or neither."""
+    path, root = path.rstrip(b"/") + b"/", root.rstrip(b"/") + b"/"
+    if path.startswith(root):
+        return "in"
+    return "above" if root.startswith(path) else None
+
+
+def _real_paths(far: Far, paths: list[bytes]) -> list[bytes]:
+    """Without symlinks, as far as anything stands there; as they are where the site has no realpath(1)."""
+    found = far.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
+    real = found.stdout.split(b"\0")[:-1]
+    return real if found.exit_code == 0 and len(real) == len(paths) else paths
+
+
+def check_named(location: Location) -> None:
+    """Raise `RefusedError` for what is never removed by its very name: a whole site, and what hibali keeps beside data."""
+    if _is_whole(location):
+        raise _refused(location, "this is a site's root")
+    if b".hibali" in location.raw.split(b"/"):
+        raise RefusedError(
+            "own-name",
+            "hibali keeps its locks and journals under this name",
+            about=location.text,
+            hint="They go with the folder around them.",
+        )
+
+
+def _is_whole(location: Location) -> bool:
+    if location.bucket is not None:
+        own_prefix = location.site.s3.prefix.strip("/") if location.site.s3 else ""
+        return location.path in {"", own_prefix}
+    return location.path == "/" or "/" not in location.path  # `~` or `$NAME`
+
+
+def check_unprotected(
+    location: Location, above: Store, sites: Iterable[Site], *, link: bool = False
+) -> Identity | None:
+    """Raise `RefusedError` where a place that must stay is here or below: a root, a work folder, the home folder, our own state.
+
+    `above` is the folder that holds the place, which is a `link` or anything else. Places are compared by device and inode, mounts
+    and services (transfers.agent.identity), so other names of a root make no difference. Returns the place's identity at a machine.
+    """
+    if not isinstance(above, Identifies):
+        for place in (child(one, location.name) for one in identities_of(above)):
+            for service, words in _service_roots(sites):
+                if relation(service, place) in {SAME, INSIDE}:
+                    raise _refused(location, f"{words} is here or below")
+        return None
+    (folder,) = identities_of(above)
+    kept = list(_kept(location.site, sites, here=folder["machine"] == this_machine()))
+    asked = [above.where.rstrip(b"/") + b"/" + location.name]
+    for path, _ in kept:
+        raw = path.encode("utf-8", "surrogateescape")
+        # a root that is a symlink has a name of its own, which stays, too
+        asked += [raw, raw.rpartition(b"/")[0] or b"/" if b"/" in raw else raw]
+    here, *found = above.identify(asked)
+    for position, (path, words) in enumerate(kept):
+        root, holds = found[position * 2 : position * 2 + 2]
+        named = path.encode("utf-8", "surrogateescape").rpartition(b"/")[2] == location.name
+        if link:
+            stays = named and _is(holds, folder, {SAME})
+        else:
+            stays = _is(root, here, {SAME, INSIDE}) or _is(holds, here, {SAME, INSIDE})
+        if stays:
+            raise _refused(location, f"{words} is here or below")
+    return here
+
+
+def _is(one: Identity | None, other: Identity | None, relations: set[str]) -> bool:
+    return one is not None and other is not None and relation(one, other) in relations
+
+
+def _service_roots(sites: Iterable[Site]) -> Iterator[tuple[Identity, str]]:
+    for site in sites:
+        words = f"the root of {site.name}"
+        if site.s3 is not None and site.s3.bucket:
+            url = AMAZON if site.s3.endpoint == "aws" else site.s3.endpoint
+            yield identity_of_bucket(url, site.s3.bucket, site.s3.prefix.encode()), words
+        elif site.kind == "url" and site.url:
+            yield identity_of_url(site.url, b""), words
+
+
+def _kept(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[str, str]]:
+    """Paths as in config.toml, and what they are; `here` tells that `site` is this machine."""
+    yield "~", "the home folder"
+    if here:
+        yield str(state_folder()), "hibali's own state"
+    # a site of the same name may have been left out of `site`, which stands for local paths then
+    for other in [site, *sites]:
+        if other.kind not in {"local", "ssh"}:
+            continue
+        same = _is_same_machine(other, site) or (here and _is_here(other))
+        for name, path in other.roots.items():
+            # Two hosts may share a filesystem; then a root has the same path at both.
+            if same or (path.startswith("/") and other.kind == site.kind):
+                yield path, f"the root @{name} of {other.name}"
+        if same:
+            yield work_path(other), f"the work folder of {other.name}"
+
+
+def _is_same_machine(one: Site, other: Site) -> bool:
+    if one.ssh is None or other.ssh is None:
+        return one.kind == other.kind
+    return one.ssh.host == other.ssh.host or address_of(one.ssh) == address_of(other.ssh)
+
+
+def _is_here(site: Site) -> bool:
+    """Whether a site is this machine, as far as its host's name tells."""
+    if site.ssh is None:
+        return site.kind == "local"
+    name = host_name(address_of(site.ssh)[0])
+    return name in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def _refused(location: Location, words: str) -> RefusedError:
+    return RefusedError(
+        "protected-place",
+        f"{words}, and is not removed",
+        about=location.text,
+        hint="Name what lies in it.",
+    )

@@ -1,0 +1,1 @@
+"""Run commands and handle files at a site that has a machine."""

@@ -1,0 +1,422 @@
+"""A conversation with one agent, here or at a site: questions, answers, and errors in hibali's words."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import secrets
+import select
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.ssh.sessions import Login
+from hibali.subprocesses import Process
+from hibali.system_errors import EXPLANATIONS, hint_of, words_of
+from hibali.text import printable
+from transfers.agent import protocol as frames
+from transfers.agent.lease import seconds_of
+from transfers.agent.protocol import FAILED, SILENCE_SECONDS
+from transfers.pipeline.shared_memory import arena, take_room
+
+# Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing behind them is swallowed.
+# No newline, quote, `!` or `$`: it stands between single quotes in sh, bash, tcsh and fish alike.
+BOOTSTRAP = (
+    "import os,zlib;"
+    'r=lambda n,d=b"":r(n,d+(os.read(0,n-len(d))or os._exit(9)))if len(d)<n else d;'
+    "exec(zlib.decompress(r(int(r(8)))))"
+)
+
+# Finds the modules that were sent, and compiles each when it is first imported; the class of a specification (PEP 451)
+# is taken from one that is there, because importing it costs more than what it is for.
+_FINDER = """
+import sys
+class Sent:
+    def __init__(self, texts):
+        self.texts = texts
+    def find_spec(self, name, path=None, target=None):
+        text = self.texts.get(name)
+        return None if text is None else type(sys.__spec__)(name, self, is_package=not text)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(self.texts[module.__name__], "hibali:" + module.__name__, "exec"), module.__dict__)
+"""
+
+# Behind the standard library, which is not to be hidden by what stands beside us.
+_HERE = "import sys\nsys.path.append({!a})\n"
+_ROOT = Path(__file__).resolve().parents[2]
+
+# Nobody reads them over there, and they are a quarter of what is sent.
+_DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|"(?!"")|\\.)*"""$', re.MULTILINE)
+_COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
+
+
+def remote_command(python: str) -> str:
+    """The command line for a login shell at a site."""
+    return f"exec {python} -I -S -c '{BOOTSTRAP}'"
+
+
+def local_command(python: str) -> list[str]:
+    """The same for this machine, in words."""
+    return [python, "-I", "-S", "-c", BOOTSTRAP]
+
+
+def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> bytes:
+    """What is written to the agent's standard input before the first frame; `here` it loads the modules we run from.
+
+    `roots` are the site's, as `transfers.agent.serve.main` has them.
+    """
+    call = f"transfers.agent.serve.main({nonce!r}, {tuple(roots)!a})"
+    source = _HERE.format(str(_ROOT)).encode("ascii") if here else _source()
+    packed = zlib.compress(source + f"import transfers.agent.serve\n{call}\n".encode("ascii"), 9)
+    return b"%08d" % len(packed) + packed
+
+
+@functools.cache
+def _source() -> bytes:
+    texts = {"transfers": "", "transfers.agent": ""}
+    for file in sorted((Path(__file__).parents[1] / "agent").glob("[a-z]*.py")):
+        texts[f"transfers.agent.{file.stem}"] = _without_comments(file.read_text("utf-8"))
+    return f"{_FINDER}\nsys.meta_path.insert(0, Sent({texts!a}))\n".encode("ascii")
+
+
+def _without_comments(text: str) -> str:
+    """The same statements on the same lines, so that what fails there is found here."""
+    return _COMMENT.sub("", _DOCSTRING.sub(_empty_string, text))
+
+
+def _empty_string(found: re.Match[str]) -> str:
+    return found.group(1) + '""' + "\n" * found.group(0).count("\n")
+
+
+_CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
+_START_SECONDS = 90.0
+_SIGNALLED = 128  # a shell adds the number of the signal that ended a program to this
+
+
+class Connection:
+    """One agent process. One thread asks; `send` may be used by a second one while answers are read."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        where: str,
+        login: Login | None = None,
+        *,
+        here: bool = False,
+        look_at: bytes | None = None,
+        roots: Sequence[str] = (),
+    ) -> None:
+        """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
+
+        Below the site's `roots` it follows no symlink of another account. It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked
+        at once: the first of `answers` tells it.
+        """
+        self.where = where
+        self.memory = memory = arena() if here else None
+        self._here = here
+        self._login = login
+        self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self.lost = False  # it ended without a goodbye
+        self._greeted = False
+        self.data_bytes = 0
+        self.round_trip = 60.0  # seconds; the shortest that was seen
+        self._posted: list[str] = []
+        try:
+            self.greeting = self._start(look_at, roots)
+            self._greeted = True
+            if memory is not None:
+                self.post("share", descriptor=memory.descriptor, size=memory.size)
+        except BaseException:
+            self._process.kill()
+            self._process.end()
+            raise
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def _start(self, look_at: bytes | None, roots: Sequence[str]) -> dict[str, Any]:
+        nonce = secrets.token_hex(16)
+        try:
+            self._write_all(opening(nonce, roots, here=self._here))
+        except OSError:
+            raise self._gone() from None
+        if look_at is not None:
+            self.post("look", path=frames.text_of(look_at))
+        self._skip_chatter(nonce.encode("ascii"))
+        greeting = self._receive().header
+        if greeting.get("protocol") != frames.PROTOCOL:
+            raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
+        return greeting
+
+    @property
+    def process(self) -> dict[str, Any]:
+        """The agent as it named itself, for another one that is to end it."""
+        return {name: self.greeting.get(name) for name in ("host", "boot", "namespace", "pid", "start")}
+
+    def _write_all(self, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _skip_chatter(self, nonce: bytes) -> None:
+        """Pass over what the far start-up files print, byte by byte at the end so that no frame is swallowed."""
+        seen = bytearray()
+        deadline = time.monotonic() + _START_SECONDS
+        while not seen.endswith(nonce):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TryLaterError("no-answer", "the agent did not start in time", about=self.where)
+            chunk = self._process.stdout.read(1)
+            if not chunk:
+                raise self._gone()
+            seen += chunk
+            if len(seen) > _CHATTER:
+                raise IncompleteError("chatter", "the far start-up files print without end", about=self.where)
+
+    def send(self, kind: bytes, header: dict[str, Any], body: frames.Body = b"") -> None:
+        """One frame to the agent; raises the error that tells why it is gone."""
+        try:
+            with self._lock:
+                frames.write_frame(self._process.stdin, kind, header, body)
+                self.data_bytes += len(body) if kind == frames.DATA else 0
+        except (OSError, ValueError):
+            raise self._gone() from None
+
+    def receive(self) -> frames.Frame:
+        """The next frame; an ERROR frame is raised as the error it tells."""
+        frame = self._receive()
+        if frame.kind == frames.ERROR:
+            raise self._translate(frame.header)
+        return frame
+
+    def _receive(self) -> frames.Frame:
+        try:
+            frame = frames.read_frame(self._process.stdout, take_room)
+        except frames.FrameError as problem:
+            if "ended" in str(problem):
+                raise self._gone() from None
+            raise IncompleteError(
+                "protocol",
+                f"the agent broke the protocol: {problem}",
+                about=self.where,
+                hint="Nothing it said was believed.",
+            ) from None
+        except (OSError, ValueError):
+            raise self._gone() from None
+        if frame is None:
+            raise self._gone()
+        self.data_bytes += len(frame.body) if frame.kind == frames.DATA else 0
+        return frame
+
+    def post(self, word: str, **details: Any) -> None:
+        """A request whose one answer is taken before that of the next."""
+        self.send(frames.REQUEST, {"do": word, **details})
+        self._posted.append(word)
+
+    def answers(self, asked_at: float | None = None) -> list[frames.Frame]:
+        """The answers to all that was posted, the first of it `asked_at` on the monotonic clock; raises the error of any."""
+        posted, self._posted = self._posted, []
+        found = []
+        refused: HibaliError | None = None
+        for word in posted:
+            frame = self._receive()
+            found.append(frame)
+            if asked_at is not None and len(found) == 1:
+                self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
+            if frame.kind == frames.ERROR:  # the others are answered all the same
+                refused = refused or self._translate(frame.header)
+            elif frame.kind != frames.END:
+                raise self.broken(f"answered {word} with {frame.kind!r}")
+        if refused is not None:
+            raise refused
+        return found
+
+    def ask(self, word: str, **details: Any) -> frames.Frame:
+        """One request with one answer."""
+        return self.ask_all([(word, details)])[0]
+
+    def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[frames.Frame]:
+        """Several requests sent at once, with one answer each; raises the error of the first that has one."""
+        began = time.monotonic()
+        before = len(self._posted)
+        for word, details in questions:
+            self.post(word, **details)
+        return self.answers(None if before else began)[before:]
+
+    def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
+        """One request with several answers; the last one is END."""
+        self.send(frames.REQUEST, {"do": word, **details})
+        yield from self.answers_to(word)
+
+    def answers_to(self, word: str) -> Iterator[frames.Frame]:
+        """The answers to such a request that was sent before."""
+        self.answers()
+        while True:
+            frame = self.receive()
+            if frame.kind not in {frames.REPLY, frames.END}:
+                raise self.broken(f"answered {word} with {frame.kind!r}")
+            yield frame
+            if frame.kind == frames.END:
+                return
+
+    def broken(self, what: str) -> IncompleteError:
+        """The error for an agent that does not keep to the protocol."""
+        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", about=self.where)
+
+    @contextlib.contextmanager
+    def understanding(self) -> Iterator[None]:
+        """Where an answer is taken apart: one of another shape than agreed is a broken protocol, not our bug."""
+        try:
+            yield
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+            raise self.broken("gave an answer of another shape than agreed") from None
+
+    def expand(self, path: bytes) -> bytes:
+        """The absolute path that `~`, `~/x`, `$NAME` or `$NAME/x` mean there."""
+        return self.path_in(self.ask("expand", path=frames.text_of(path)))
+
+    def path_in(self, answer: frames.Frame) -> bytes:
+        """The absolute path that the agent found."""
+        with self.understanding():
+            found = frames.bytes_of(answer.header["path"])
+            if not found.startswith(b"/") or b"\0" in found:
+                raise ValueError
+            return found
+
+    def _translate(self, header: dict[str, Any]) -> HibaliError:
+        code = str(header.get("code", "failed"))
+        about = self._about(header)
+        if code == "locked":
+            return _locked(header, self.where)
+        message = printable(words_of(code, str(header.get("message", ""))))
+        if code == FAILED:
+            return agent_failed(message, about)
+        if code == "overtaken":
+            hint = "The same line again looks at what is there now, and goes on."
+            return TryLaterError(code, message, about=about, hint=hint, transient=False)
+        return error_from(code, message, about)
+
+    def _about(self, header: dict[str, Any]) -> str:
+        with contextlib.suppress(UnicodeEncodeError, AttributeError):
+            path = frames.bytes_of(header.get("about", ""))
+            if path:
+                return f"{self.where}:{printable(path)}"
+        return self.where
+
+    def _gone(self) -> HibaliError:
+        """Why the agent is no longer there: ssh's own words, or python's."""
+        self.lost = self.lost or not self._closed.is_set()
+        code = self._process.end(patience=2.0)
+        errors = self._process.errors
+        if self._login is not None and code == 255:
+            return self._login.explain(errors)
+        said = errors.decode("utf-8", "replace").strip()
+        text = printable(said)[-300:]
+        if code == 127 or ("not found" in text and "python" in text):
+            return NotFoundError(
+                "no-python",
+                "python3 cannot be started there",
+                about=self.where,
+                hint="Set `python` of the site to a Python 3.6 or later.",
+            )
+        if 0 < code < _SIGNALLED:
+            return self._failed(said, code)
+        return TryLaterError(
+            "connection-lost", f"the agent ended: {text or f'status {code}'}", about=self.where
+        )
+
+    def _failed(self, said: str, status: int) -> HibaliError:
+        """The error for an agent that ended by itself with a status: logging in again would only repeat it."""
+        reason = printable(said.splitlines()[-1])[-300:] if said else f"status {status}"
+        if self._greeted:
+            return agent_failed(reason, self.where)
+        return TryLaterError(
+            "agent-not-started",
+            f"hibali's agent cannot start: {reason}",
+            about=self.where,
+            hint="Log in there and run `python3 -V`; set `python` of the site to a Python 3.6 or later that works.",
+            transient=False,
+        )
+
+    def _beat(self) -> None:
+        """Tell the agent that we live; one that hears nothing ends by itself."""
+        while not self._closed.wait(SILENCE_SECONDS / 4):
+            try:
+                self.send(frames.HEARTBEAT, {})
+            except HibaliError:
+                return
+
+    def close(self, patience: float = 5.0) -> None:
+        """Say goodbye and wait so many seconds for the agent's end; safe to call twice."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with contextlib.suppress(HibaliError):
+            self.send(frames.REQUEST, {"do": "goodbye"})
+        self._process.end(patience)
+
+
+_HINTS = {
+    "foreign-symlink": "If you trust where it leads, name that path instead.",
+    "leaves-root": "To delete there, name that path instead, or configure it as a root of the site.",
+}
+
+
+def agent_failed(reason: str, where: str) -> HibaliError:
+    """The error for an exception in the agent, which is a bug of hibali: never tried again, the same would happen."""
+    return HibaliError(
+        "agent-failed",  # problems.FAILED
+        f"hibali's agent stopped because of a bug: {reason}",
+        about=where,
+        hint="Please report this line, with the version: hibali --version",
+    )
+
+
+def _locked(header: dict[str, Any], where: str) -> TryLaterError:
+    told = header.get("holder")
+    holder = told if isinstance(told, dict) else {}
+    words = f"{printable(str(holder.get('operation') or 'an operation'))} from {printable(str(holder.get('client') or 'somewhere'))}"
+    words += f" (agent {printable(str(holder.get('pid')))} on {printable(str(holder.get('host')))})"
+    return TryLaterError(
+        "locked",
+        f"the target is held by {words}",
+        about=where,
+        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
+        transient=False,
+    )
+
+
+def error_from(code: str, message: str, about: str) -> HibaliError:
+    """The error for a code and a message that an agent tells."""
+    return _error_of(code)(code, message, about=about, hint=_HINTS.get(code) or hint_of(code))
+
+
+def _error_of(code: str) -> type[HibaliError]:
+    known = EXPLANATIONS.get(code)
+    if known is not None:
+        return known.error
+    if code in {
+        "unsafe-name",
+        "reserved-name",
+        "not-private",
+        "backup-overlaps",
+        "other-filesystem",
+        "foreign-symlink",
+        "leaves-root",
+    }:
+        return RefusedError
+    if code in {
+        "lease-lost",
+        "former-holds",
+        "peer-lost",
+        "errno-econnreset",
+    }:
+        return TryLaterError
+    return IncompleteError

@@ -1,0 +1,494 @@
+"""Small files of a place by themselves: what lies there, their contents, and new ones where nothing stands yet."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar, runtime_checkable
+
+from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.events import Listener, Noted, ignore
+from hibali.locations import Location, check_writable
+from hibali.system_errors import reason_of
+from hibali.text import printable
+from transfers.entry import Entry, Kind, Proof
+from transfers.packs.place import HashesRanges
+from transfers.pipeline.batches import group_units
+from transfers.protected_roots import check_guarded
+from transfers.stores.base import (
+    PACK_BYTES,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Store,
+    Unit,
+    is_own_name,
+    is_partial_name,
+)
+from transfers.stores.open_store import open_store
+from transfers.stores.single_file import SingleSource
+
+
+@runtime_checkable
+class Resolves(Protocol):
+    """A store whose site has symlinks above and at what was named."""
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> list[bytes]:
+        """Where the root and these paths are without symlinks, as far as anything stands there.
+
+        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
+        """
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A store whose site has symlinks that other accounts may have made."""
+
+    def check_trusted(self) -> None:
+        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
+
+
+def contents(
+    location: Location, *, recall: bool = False, tell: Listener = ignore
+) -> Generator[bytes | bytearray | memoryview, None, None]:
+    """The bytes of a regular file, streaming. A symlink is followed.
+
+    Raises `NotFoundError`, `UsageError` for what is no file, and `IncompleteError` where the file changed meanwhile, is on tape
+    (unless it is to be recalled), or the bytes that came are not those that the store vouches for. Bytes given out before are
+    then of no use.
+    """
+    with ExitStack() as stack:
+
+        def opened(at: Location) -> Store:
+            store = open_store(at, tell=tell)
+            stack.callback(store.close)
+            return store
+
+        real = _real_place(location, opened(location))
+        source = SingleSource(opened(real.parent), real.name, real.name)
+        entry = source.entry()
+        if entry.offline and not recall:
+            raise IncompleteError(
+                "offline",
+                "its bytes are on tape, or it is a single hole",
+                about=location.text,
+                hint="To have them read all the same: --recall",
+            )
+        if entry.kind is not Kind.FILE:
+            raise UsageError("not-a-file", "this is no regular file", about=location.text)
+        yield from _bytes_of(source, entry, location.text)
+
+
+def _real_place(location: Location, store: Store) -> Location:
+    """The place of the file itself, where a symlink was named."""
+    found = store.stat()
+    if found is None:
+        raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+    if found.kind is Kind.FOLDER:
+        raise UsageError(
+            "is-a-folder",
+            "this is a folder",
+            about=location.text,
+            hint=f"Look with: hibali ls {location.text}",
+        )
+    if location.slash:
+        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=location.text)
+    if not isinstance(store, Resolves):
+        return location
+    if isinstance(store, Guarded):
+        store.check_trusted()
+    return replace(location, path=store.resolved()[0].decode("utf-8", "surrogateescape"))
+
+
+def _bytes_of(source: SingleSource, entry: Entry, about: str) -> Iterator[bytes | bytearray | memoryview]:
+    summed = hashlib.sha256()
+    size = 0
+    for payload in source.read(group_units([Item(0, entry)], lambda: source.facts.segment_bytes)):
+        if 0 in payload.problems:
+            problem = payload.problems[0]
+            raise IncompleteError(problem.code, problem.message, about=about)
+        summed.update(payload.data)
+        size += len(payload.data)
+        yield payload.data
+        if payload.unit.last:
+            _check(payload, size, summed.hexdigest(), about)
+
+
+def _check(payload: Payload, size: int, digest: str, about: str) -> None:
+    vouched = payload.digests[0]
+    if size != payload.unit.items[0].entry.size or (vouched is not None and vouched != digest):
+        raise IncompleteError(
+            "differs",
+            "the bytes that came are not those that the file is known to have",
+            about=about,
+            hint="Do not use what was written.",
+        )
+
+
+_numbers = itertools.count()  # a store may keep files open by the number of their item
+_ALIGNED = 1024 * 1024
+_NAME_BYTES = 255
+
+
+def take_file(
+    store: Store,
+    entry: Entry,
+    file: Path,
+    progress: Callable[[int], None],
+    *,
+    digest: str | None = None,
+    about: str = "",
+) -> None:
+    """Make `file` hold what `entry` of the store does; `progress` is told how many bytes of it are there.
+
+    What is in `file`, or was left beside it by a call that was cut off, is taken for its beginning. Where the whole then has not
+    the sha256 `digest`, or that which the store vouches for, all is read again. It appears under its name when it is whole: whoever
+    reads it while it grows may read a piece that is not there yet. Raises `IncompleteError` where nothing helps, where the
+    source changed, or `file` cannot be written.
+    """
+    known = entry._replace(digest=digest or entry.digest)
+    part = _part_of(file)
+    try:
+        if not part.exists():
+            with suppress(FileNotFoundError):
+                file.rename(part)
+        with part.open("r+b" if part.exists() else "w+b") as stream:
+            there = min(os.fstat(stream.fileno()).st_size, entry.size - 1) // _ALIGNED * _ALIGNED
+            there = there if entry.size > PACK_BYTES else 0  # a pack comes whole
+            whole = _take(store, known, stream, there, progress, about)
+            if not whole and not (there and _take(store, known, stream, 0, progress, about)):
+                raise _differs(about)
+        part.replace(file)
+    except OSError as problem:
+        raise _unwritable(problem, file) from None
+
+
+def put_content(
+    content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, about: str
+) -> None:
+    """Make `file` hold a content that came whole; raises as `take_file` does."""
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise _differs(about)
+    part = _part_of(file)
+    try:
+        part.write_bytes(content)
+        part.replace(file)
+    except OSError as problem:
+        raise _unwritable(problem, file) from None
+    progress(len(content))
+
+
+def _differs(about: str) -> IncompleteError:
+    message = "the bytes that came are not those that the content is known to have"
+    return IncompleteError("differs", message, about=about)
+
+
+def _unwritable(problem: OSError, file: Path) -> IncompleteError:
+    return IncompleteError("cannot-write", reason_of(problem), about=printable(os.fsencode(file)))
+
+
+def _part_of(file: Path) -> Path:
+    """Where it grows: beside it, under a name that git-annex takes for an unused content, and itself where that would be too long."""
+    name = f"{file.name}.part"
+    return file.with_name(name) if len(os.fsencode(name)) <= _NAME_BYTES else file
+
+
+def _take(
+    store: Store, entry: Entry, stream: IO[bytes], there: int, progress: Callable[[int], None], about: str
+) -> bool:
+    """Whether what came, behind so many bytes that were there, is what it is known to be."""
+    summed = _hash_beginning(stream, there)
+    stream.truncate(there)
+    vouched = entry.digest
+    units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
+    if there and vouched and not isinstance(store, HashesRanges):
+        # else it would read what is there once more, to tell the digest of the whole
+        units = (replace(unit, piece=True) for unit in units)
+    for payload in store.read(units):
+        if 0 in payload.problems:
+            raise IncompleteError(payload.problems[0].code, payload.problems[0].message, about=about)
+        stream.write(payload.data)
+        summed.update(payload.data)
+        vouched = vouched or payload.digests[0]
+        progress(stream.tell())
+    stream.flush()
+    return stream.tell() == entry.size and vouched in {None, summed.hexdigest()}
+
+
+def _hash_beginning(stream: IO[bytes], size: int) -> Any:
+    summed = hashlib.sha256()
+    stream.seek(0)
+    left = size
+    while left:
+        chunk = stream.read(min(left, _ALIGNED))
+        summed.update(chunk)
+        left -= len(chunk)
+    return summed
+
+
+_IN_THE_WAY = frozenset({"in-the-way", "not-a-folder"})
+
+
+def make_place(location: Location, tell: Listener = ignore) -> bool:
+    """Make the folder and those above it; whether it was not there before. Where there are no folders, that is told.
+
+    Raises `RefusedError` where something else stands in the way, or nothing may be written there.
+    """
+    check_writable(location)
+    with closing(open_store(location, tell=tell)) as store:
+        if not store.facts.writable:
+            raise RefusedError("read-only-site", "this site can only be read", about=location.text)
+        found = store.stat()
+        if not store.facts.folders:
+            tell(Noted(f"{location.text}: an object store has no folders, so there is nothing to make"))
+            return False
+        if found is not None and found.kind is Kind.FOLDER:
+            return False
+        if found is not None:
+            raise _in_the_way(location)
+        check_guarded(location, store.where, tell)
+        try:
+            store.make_root()
+        except (IncompleteError, RefusedError) as problem:
+            if problem.code not in _IN_THE_WAY:
+                raise
+            raise _in_the_way(location) from None
+        return True
+
+
+def _in_the_way(location: Location) -> RefusedError:
+    return RefusedError(
+        "in-the-way",
+        "something that is no folder stands there, or above it",
+        about=location.text,
+        hint="Give it another name.",
+    )
+
+
+_MODE = 0o644
+_STANDING = "target-changed"  # how every store calls it where something stands that nobody expected
+
+
+class SmallFiles(Protocol):
+    """The files of one place, each at most `PACK_BYTES`; they are never replaced and never removed."""
+
+    def list(self) -> Iterator[Entry]:
+        """Every regular file, in no order. Raises `NotFoundError` where the place itself is missing, and the errors of reaching it."""
+
+    def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+        """Their contents in the order asked, several asked for at once; raises `IncompleteError` where one changed since it was listed."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Nobody else of hibali's writes there meanwhile, where the place can hold a lock; raises `TryLaterError("locked")`."""
+
+    def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Make each of them where nothing stands, durable, inside `writing`.
+
+        Returns what stands instead, by path, where that is something else. Raises `IncompleteError`, `AccessError`, `RefusedError`.
+        """
+
+    def close(self) -> None:
+        """Let go of what was opened; safe to call twice."""
+
+
+@runtime_checkable
+class KeepsSmallFiles(Protocol):
+    """A store that has a better way to them than the one for whole trees."""
+
+    def small_files(self) -> SmallFiles:
+        """Those below its root; closing them closes the store."""
+
+
+def open_small_files(location: Location, *, tell: Listener = ignore) -> SmallFiles:
+    """The files at a location, connected; close them. Raises the errors of reaching a site."""
+    store = open_store(location, tell=tell)
+    if isinstance(store, KeepsSmallFiles):
+        return store.small_files()
+    return StoreFiles(store, location, tell)
+
+
+def content_mark(entry: Entry) -> str:
+    """What is another one when the content is: ETag, size, times and inode, as far as the store tells them."""
+    told = (entry.etag or "", entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
+    return "-".join(str(part) for part in told)
+
+
+class StoreFiles:
+    """The SmallFiles protocol over any store (transfers.stores.base.Store): what is made is guarded by the store's own lock."""
+
+    def __init__(self, store: Store, location: Location, tell: Listener = ignore) -> None:
+        self._store = store
+        self._location = location
+        self._tell = tell
+
+    def list(self) -> Iterator[Entry]:
+        """See SmallFiles. What cannot be looked into is passed over."""
+        root = self._store.stat()
+        if root is None:
+            raise NotFoundError(
+                "no-such-place",
+                "there is nothing there",
+                about=self._location.text,
+                hint=f"Make it once: hibali mkdir {self._location.text}",
+            )
+        if root.kind is not Kind.FOLDER:
+            raise UsageError("not-a-folder", "this is no folder", about=self._location.text)
+        try:
+            for entry in self._store.list():
+                if entry.kind is Kind.FILE and not (is_own_name(entry.path) or is_partial_name(entry.path)):
+                    yield entry
+        except ListingIncompleteError:
+            return
+
+    def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+        """See SmallFiles."""
+        items = [Item(number, entry) for number, entry in enumerate(entries)]
+        for payload in self._store.read(group_units(items, lambda: PACK_BYTES)):
+            at = 0
+            for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
+                problem = payload.problems.get(position)
+                if problem is not None:
+                    raise IncompleteError(problem.code, problem.message, about=self._about(item.entry.path))
+                yield bytes(payload.data[at : at + size])
+                at += size
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """See SmallFiles."""
+        if not self._store.facts.writable:
+            raise RefusedError("read-only-site", "this site can only be read", about=self._location.text)
+        check_guarded(self._location, self._store.where, self._tell)
+        if not self._store.facts.locks:
+            yield
+            return
+        try:
+            lock = self._store.lock("publish")
+        except RefusedError as refused:
+            if refused.code != "not-private":
+                raise
+            raise TryLaterError(
+                "locked",
+                "another account is writing there, or was interrupted when it did",
+                about=self._location.text,
+                hint="Try again later. If it stays so, whoever was interrupted types their line again.",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """See SmallFiles."""
+        if not contents:
+            return {}
+        changed = time.time_ns()
+        items = [
+            Item(number, Entry(path, Kind.FILE, len(content), changed, _MODE), exact=True)
+            for number, (path, content) in enumerate(contents.items())
+        ]
+        with closing(self._store.write(_payloads(items, contents))) as answers:
+            standing = [self._path_that_stands(answer) for answer in answers if answer.problem is not None]
+        found = dict(zip(standing, self.read(self._entry_at(path) for path in standing), strict=True))
+        return {path: content for path, content in found.items() if content != contents[path]}
+
+    def _path_that_stands(self, answer: Landed) -> bytes:
+        path, problem = answer.item.entry.path, answer.problem
+        if problem is not None and problem.code != _STANDING:
+            raise IncompleteError(problem.code, problem.message, about=self._about(path))
+        return path
+
+    def _entry_at(self, path: bytes) -> Entry:
+        found = self._store.stat(path)
+        if found is None or found.kind is not Kind.FILE or found.size > PACK_BYTES:
+            raise IncompleteError(
+                "in-the-way", "something that is no small file stands there", about=self._about(path)
+            )
+        return found
+
+    def _about(self, path: bytes) -> str:
+        return self._location.child(path).text
+
+    def close(self) -> None:
+        """See SmallFiles."""
+        self._store.close()
+
+
+def _payloads(items: Iterable[Item], contents: Mapping[bytes, bytes]) -> Iterator[Payload]:
+    for unit in group_units(items, lambda: PACK_BYTES):
+        yield _payload(unit, [contents[item.entry.path] for item in unit.items])
+
+
+def _payload(unit: Unit, contents: list[bytes]) -> Payload:
+    digests: list[str | None] = [hashlib.sha256(content).hexdigest() for content in contents]
+    sizes = [len(content) for content in contents]
+    return Payload(unit, b"".join(contents), sizes, digests, [Proof.DIGEST] * len(contents))
+
+
+_SHARE = re.compile(r"([0-9]{1,18})(%?)")
+
+_Value = TypeVar("_Value")
+_Value_co = TypeVar("_Value_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many files, or so many of a hundred, at least one."""
+
+    number: int
+    percent: bool = False
+
+    def of(self, count: int) -> int:
+        """How many of `count` are meant; a percentage is rounded up."""
+        return min(count, -(-count * self.number // 100) if self.percent else self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.percent else str(self.number)
+
+
+def read_share(text: str) -> Share:
+    """`N` or `N%` of the command line; raises `UsageError`."""
+    found = _SHARE.fullmatch(text)
+    if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
+        raise UsageError(
+            "bad-sample", "a sample is a number of files from 1, or a percentage from 1% to 100%", about=text
+        )
+    return Share(int(found.group(1)), percent=bool(found.group(2)))
+
+
+def new_seed() -> int:
+    """A seed that nobody chose, short enough to be typed."""
+    return secrets.randbelow(1_000_000_000)
+
+
+class Values(Protocol[_Value_co]):
+    """What can be counted, and looked at more than once."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __iter__(self) -> Iterator[_Value_co]:
+        """The same ones each time."""
+
+
+def choose(values: Values[_Value], name: Callable[[_Value], bytes], share: Share, seed: int) -> list[_Value]:
+    """The chosen ones in the order they came.
+
+    Each name draws its lot from the seed by itself, so what else is there changes nothing about it.
+    """
+    key = str(seed).encode("ascii")
+    lots = (
+        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
+        for position, value in enumerate(values)
+    )
+    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
+    return [value for position, value in enumerate(values) if position in chosen]

@@ -1,0 +1,214 @@
+"""The listing of an agent: entries in canonical order, of which whole pages can be passed over that are the same at both sides."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.errors import IncompleteError
+from hibali.text import printable
+from transfers.agent import protocol as frames
+from transfers.agent.protocol import Record, RecordError, unpack_records
+from transfers.entry import Entry, Kind
+from transfers.pipeline.batches import problem_from
+from transfers.remote.connection import Connection
+from transfers.stores.base import ListingIncompleteError, unsafe_component
+
+_KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Names of one folder that follow each other; `files` counts links, too, and `size` is their bytes.
+
+    `digest` tells whether anything in it changed by which files are compared (path, kind, size, mtime, execute bit, link); it is
+    empty where that cannot be told.
+    """
+
+    names: int
+    files: int
+    size: int
+    digest: str
+    packed: memoryview
+
+
+class PagedListing:
+    """Iterate it for entries; `page` and `pass_over` between two of them. It is over only when its closing count is right.
+
+    Raises `IncompleteError` for a listing that cannot be trusted, `ListingIncompleteError` at its end where names could not be listed.
+    """
+
+    def __init__(
+        self,
+        answers: Iterator[frames.Frame],
+        connection: Connection,
+        tell_orphans: Callable[[list[bytes]], None],
+    ) -> None:
+        self._answers = answers
+        self._connection = connection
+        self._tell_orphans = tell_orphans
+        self._pages: deque[Page] = deque()
+        self._entries: Iterator[Entry] = iter(())
+        self._left = 0  # entries of the page that was begun
+        self._before = b""
+        self._count = 0
+        self._over = False
+        self._closing: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        while not self._left:
+            page = self.page
+            if page is None:
+                self._close()
+                raise StopIteration
+            self._pages.popleft()
+            self._entries, self._left = self._unpacked(page), page.names
+        self._left -= 1
+        return next(self._entries)
+
+    @property
+    def page(self) -> Page | None:
+        """The page whose first entry comes next; None inside of one, and at the end."""
+        if self._left:
+            return None
+        while not self._pages and not self._over:
+            frame = next(self._answers, None)
+            if frame is None:
+                self._over = True
+            else:
+                self._pages.extend(self._pages_of(frame))
+                self._closing = frame.header
+        return self._pages[0] if self._pages else None
+
+    def pass_over(self) -> None:
+        """Leave out the page that comes next; its order is still looked at."""
+        page = self._pages.popleft()
+        first = next(entries_of(page.packed, self._connection.where))
+        self._check(first)
+        self._before = first.order  # what is behind it in the page has its order from the digest
+        self._count += page.names
+
+    def _pages_of(self, frame: frames.Frame) -> list[Page]:
+        found, at, body = [], 0, memoryview(bytes(frame.body))
+        with self._connection.understanding():
+            for names, files, size, length, digest in frame.header["pages"]:
+                if int(names) < 1 or not 0 < int(length) <= len(body) - at:
+                    raise ValueError("a page without names or bytes")
+                found.append(Page(int(names), int(files), int(size), str(digest), body[at : at + length]))
+                at += int(length)
+            if at != len(body):
+                raise ValueError("bytes that are on no page")
+        return found
+
+    def _unpacked(self, page: Page) -> Iterator[Entry]:
+        where, count = self._connection.where, 0
+        for entry in entries_of(page.packed, where):
+            count += 1
+            if count > page.names:
+                break
+            self._check(entry)
+            self._before = entry.order
+            # The bare `.hibali/` folder is left out over there, with its count.
+            self._count += 1
+            yield entry
+        if count != page.names:
+            raise violation(where, f"a page of {page.names} names held another number", b"")
+
+    def _check(self, entry: Entry) -> None:
+        reason = unsafe_component(entry.path)
+        if reason or not self._before < entry.order:
+            raise violation(self._connection.where, reason or "the order is wrong", entry.path)
+
+    def _close(self) -> None:
+        where, closing = self._connection.where, self._closing
+        if closing.get("count") != self._count:
+            raise violation(where, f"{self._count} names came, {closing.get('count')} were announced", b"")
+        with self._connection.understanding():
+            self._tell_orphans([frames.bytes_of(text) for text in closing["orphans"]])
+            problems = [(frames.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
+        if problems:
+            raise ListingIncompleteError(where, problems)
+
+
+class BothSides:
+    """Two listings that are merged: pages that are the same at both are passed over as soon as both have come to one.
+
+    Each side is iterated by itself, as the merge asks for it. Passing over what both have decides nothing for the names
+    before and behind it.
+    """
+
+    def __init__(self, source: PagedListing, target: PagedListing, take: Callable[[Page], None]) -> None:
+        """`take` is told of every page that is passed over."""
+        self._source = source
+        self._target = target
+        self._take = take
+
+    def source(self) -> Iterator[Entry]:
+        """What is left of the source's."""
+        return self._what_is_left(self._source)
+
+    def target(self) -> Iterator[Entry]:
+        """What is left of the target's."""
+        return self._what_is_left(self._target)
+
+    def _what_is_left(self, side: PagedListing) -> Iterator[Entry]:
+        while True:
+            self._pass_over()
+            try:
+                entry = next(side)
+            except StopIteration:
+                return
+            yield entry
+
+    def _pass_over(self) -> None:
+        while (ours := self._source.page) is not None and ours.digest:
+            theirs = self._target.page
+            if theirs is None or theirs.digest != ours.digest:
+                return
+            self._take(ours)
+            self._source.pass_over()
+            self._target.pass_over()
+
+
+def entries_of(packed: frames.Body, where: str) -> Iterator[Entry]:
+    """The entries of packed records; raises `IncompleteError` where they are malformed."""
+    try:
+        for record in unpack_records(bytes(packed)):
+            yield entry_of(record)
+    except RecordError as problem:
+        raise violation(where, str(problem), b"") from None
+
+
+def violation(where: str, reason: str, path: bytes) -> IncompleteError:
+    """The error for a listing that is not what a listing is; nothing may be deleted by it."""
+    named = f"{where}:{printable(path)}" if path else where
+    return IncompleteError(
+        "listing-violation",
+        f"the listing cannot be trusted: {reason}",
+        about=named,
+        hint="Nothing was deleted. Report it to the site if it happens again.",
+    )
+
+
+def entry_of(record: Record) -> Entry:
+    """What lstat(2) told, as an entry."""
+    return Entry(
+        path=record.path,
+        kind=_KINDS[record.kind],
+        size=record.size,
+        mtime_ns=record.mtime_ns,
+        mode=record.mode,
+        device=record.device,
+        inode=record.inode,
+        links=record.links,
+        ctime_ns=record.ctime_ns,
+        link=record.link,
+        offline=bool(record.offline),
+        allocated=record.allocated,
+        attributes=record.attributes,
+    )

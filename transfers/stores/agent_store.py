@@ -1,0 +1,747 @@
+"""A folder, here or at a site, as a store: everything is asked of an agent."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.locations import Location
+from hibali.text import printable
+from transfers.agent import protocol as frames
+from transfers.agent.identity import Identity, check_identity
+from transfers.agent.lease import LEASE_SECONDS, THERE
+from transfers.entry import Entry, Proof
+from transfers.follow.appending import Growing
+from transfers.movers.gridftp.receiving import Carriage, GridftpLanding
+from transfers.overlap import RootIdentity
+from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
+from transfers.pipeline.channel_pool import Lines, no_lines
+from transfers.pipeline.reading import ReadingStream
+from transfers.pipeline.receiving import LandingStream
+from transfers.pipeline.third_party import DirectLanding
+from transfers.remote.connection import Connection
+from transfers.stores.agent_listing import PagedListing, entries_of
+from transfers.stores.base import (
+    PACK_BYTES,
+    Adjustment,
+    Facts,
+    Item,
+    Landed,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    Written,
+    space_in,
+    within_quotas,
+)
+from transfers.stores.server_lease import this_client
+
+
+class Holding:
+    """One call at one target. `call` is its mark in the lock and in the journal, the same over all its lines."""
+
+    def __init__(self, lease: int) -> None:
+        """`lease` is how many seconds the lock of a holder lasts that says nothing any more."""
+        self.lease = lease
+        self._call = secrets.token_hex(16)
+        self._operation: str | None = None
+        self._formers: list[dict[str, Any]] = []
+        self.walked = False  # all of it was listed, so that nothing unknown can be left there
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock was taken and not given back."""
+        return self._operation is not None
+
+    def question(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
+        """What takes the lock for the first time."""
+        self._operation = operation
+        told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
+        return "lock", {**told, **more}
+
+    def given_back(self) -> None:
+        """The lock is no longer held."""
+        self._operation = None
+
+    def leave(self, *formers: dict[str, Any]) -> None:
+        """The lines of these agents are let go of, and nobody knows whether they have ended."""
+        self._formers += formers
+
+    def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
+        """End the agents of former lines, and take the lock again. Raises where somebody else has it, or has landed there.
+
+        With `anew` all is looked at after this, and whoever landed there meanwhile does no harm.
+        """
+        assert self._operation is not None
+        answer = connection.ask("end_formers", formers=self._formers)
+        with connection.understanding():
+            if THERE in answer.header["found"]:
+                message = "the agent of a lost line cannot be ended"
+                raise TryLaterError("former-agent", message, about=connection.where)
+        # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
+        self._formers = []
+        connection.ask_all(
+            [("open", opening), self.question(self._operation, back=not anew, walked=self.walked)]
+        )
+
+
+Reopen = Callable[[bytes], tuple[Connection, Lines]]
+
+_Value = TypeVar("_Value")
+Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
+_Paths = list[bytes]  # inside the class `list` is a method
+_Identities = list[Identity]
+_Found = list[Identity | None]
+
+_Troubles = list[tuple[bytes, Problem]]
+_SEEN_SECONDS = 10.0
+_NOT_A_FOLDER = "not-a-folder"
+_BATCH = 256
+_BATCHES_AHEAD = 3
+
+
+class PosixStore:
+    """The Store protocol over one agent connection (transfers.stores.base.Store)."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        facts: Facts,
+        lines: Lines | None = None,
+        *,
+        lease: int = LEASE_SECONDS,
+        reopen: Reopen | None = None,
+        patience: float = 0.0,
+        confined: bool = False,
+    ) -> None:
+        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
+
+        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
+        """
+        self.facts = facts
+        self._confined = confined
+        self._lines = lines or no_lines()
+        self._reopen = reopen
+        self.patience = patience
+        self._holding = Holding(lease)
+        self._away = self._was_lost = self._landed = self._left = False
+        self._returns = self._lines_lost = self._former_bytes = 0
+        self._landing: LandingStream | None = None
+        self._direct: DirectLanding | None = None
+        self._by_gridftp: GridftpLanding | None = None
+        self._beside_bytes = self._beside_logins = 0
+        self._token = ""
+        self._growing: Growing | None = None
+        self._connection = connection
+        self._opened = False
+        self._quotas = False
+        self._file_above = False
+        self._attributes = False
+        self._orphans: list[bytes] = []
+        self._listing_ahead = False
+        self.packed_at: bytes | None = None  # see TellsPacks
+        looked = connection.answers()[0]
+        self.where = connection.path_in(looked)
+        self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
+
+    @property
+    def wire_bytes(self) -> int:
+        """File bytes that crossed a network; none where the agent runs here."""
+        if self.facts.kind == "local":
+            return 0
+        if self._away:
+            return self._former_bytes + self._beside_bytes
+        return self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._lines.data_bytes
+
+    @property
+    def limited_by(self) -> str | None:
+        """See Store."""
+        return self._lines.limit(self._connection.round_trip)
+
+    @property
+    def reconnects(self) -> int:
+        """See Survivor."""
+        return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self._lines.logins + self._beside_logins
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store; the root itself may be a symlink that the user named."""
+        if not path:
+            return self._look()[0]
+        try:
+            self._open()
+        except NotFoundError:
+            return None
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
+                raise
+            return None
+        asked = {"path": frames.text_of(path), "attributes": self._attributes}
+        return one_entry(self._connection.ask("lstat", **asked), self._connection)
+
+    def identity(self) -> RootIdentity | None:
+        """See KnowsRoot."""
+        try:
+            self._open()
+        except NotFoundError:
+            return None
+        answer = self._connection.ask("identity")
+        with self._connection.understanding():
+            device, inode = int(answer.header["device"]), int(answer.header["inode"])
+        return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
+
+    def check_trusted(self) -> None:
+        """See Guarded."""
+        self._connection.ask("check_path", path=frames.text_of(self.where))
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        asked = [frames.text_of(path) for path in (self.where, *paths)]
+        answer = self._connection.ask("resolve", paths=asked)
+        with self._connection.understanding():
+            found = [frames.bytes_of(path) for path in answer.header["paths"]]
+        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
+            raise self._connection.broken("resolved other paths than those that were asked about")
+        return found
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [self._identity]
+
+    def identify(self, paths: Sequence[bytes]) -> _Found:
+        """See Identifies."""
+        asked = [frames.text_of(path) for path in paths]
+        answer = self._connection.ask("identify", paths=asked)
+        with self._connection.understanding():
+            found = answer.header["identities"]
+            if len(found) != len(asked):
+                raise ValueError
+            return [None if one is None else check_identity(one) for one in found]
+
+    def _look(self) -> tuple[Entry | None, Space]:
+        """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
+            self._seen = self._look_in(self._ask_look())
+        return self._seen[1], self._seen[2]
+
+    def _ask_look(self) -> frames.Frame:
+        return self._connection.ask("look", path=frames.text_of(self.where))
+
+    def _look_in(self, answer: frames.Frame) -> tuple[float, Entry | None, Space]:
+        with self._connection.understanding():
+            room = answer.header["room"]
+            self._quotas = bool(room["quotas"])
+            name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
+            self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            packed = answer.header["packed"]
+            self.packed_at = None if packed is None else frames.bytes_of(packed)
+            self._identity = check_identity(answer.header["identity"])
+            self._file_above = bool(answer.header["file_above"])
+            return time.monotonic(), one_entry(answer, self._connection), space_in(room)
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        self._look()
+        return self._file_above
+
+    def _open(self, *, make: bool = False) -> None:
+        if not self._opened:
+            self._connection.ask("open", **self._opening(make=make))
+            self._opened = True
+            self._lines.start_early(self._connection.round_trip)
+
+    def _opening(self, *, make: bool = False) -> dict[str, Any]:
+        return {"path": frames.text_of(self.where), "make": make, "confined": self._confined}
+
+    def _open_folder(self) -> bool:
+        """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
+        try:
+            self._open()
+        except RefusedError as problem:
+            if problem.code != _NOT_A_FOLDER:
+                raise
+            if self.stat() is not None:
+                return False
+            raise NotFoundError("vanished", "there is nothing of that name", about=problem.about) from None
+        return True
+
+    def make_root(self) -> None:
+        """See Store."""
+        self._seen = None
+        self._open(make=True)
+
+    def list_ahead(self) -> None:
+        """Let the agent list while we do something else; nothing else may be asked before `list`."""
+        if self._open_folder():
+            self._connection.send(frames.REQUEST, self._list_request(shallow=False))
+            self._listing_ahead = True
+
+    def take_attributes(self) -> bool:
+        """See Store."""
+        answer = self._connection.ask("attributes", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            self._attributes = bool(answer.header["kept"])
+        return self._attributes
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store."""
+        listing = self.pages(shallow=shallow)
+        if listing is not None:
+            yield from listing
+
+    def pages(self, *, shallow: bool = False) -> PagedListing | None:
+        """The same, in pages that can be passed over; None where there is no folder."""
+        if not self._open_folder():
+            return None
+        return PagedListing(self._ask_list(shallow=shallow), self._connection, self._listed)
+
+    def _listed(self, orphans: _Paths) -> None:
+        self._orphans = orphans
+
+    def _list_request(self, *, shallow: bool) -> dict[str, Any]:
+        return {"do": "list", "shallow": shallow, "attributes": self._attributes}
+
+    def _ask_list(self, *, shallow: bool) -> Iterator[frames.Frame]:
+        if not self._listing_ahead:
+            self._connection.send(frames.REQUEST, self._list_request(shallow=shallow))
+        self._listing_ahead = False
+        return self._connection.answers_to("list")
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        self._open()
+        return ReadingStream(self._connection, self._lines, self.where).run(units)
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store; the target must be locked."""
+        self._open()
+        self._purge()
+        self._landing, self._landed = LandingStream(self._connection, self._lines, self.where), True
+        return self._landing.run(payloads)
+
+    @property
+    def account(self) -> Any:
+        """The numeric id of the account that the agent runs as."""
+        return self._connection.greeting.get("user")
+
+    def shelf(self, folder: bytes) -> tuple[PosixStore, bytes]:
+        """See Shelving."""
+        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        self._opened = False  # the agent has one root open at a time
+        self._connection.post("look", path=frames.text_of(path))
+        lease, confined = self._holding.lease, self._confined
+        return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
+
+    def store_whole(self, entry: Entry, content: bytes) -> bool:
+        """See StoresWhole."""
+        self._open()
+        header = {
+            "do": "store_whole",
+            "path": frames.text_of(entry.path),
+            "mtime_ns": entry.mtime_ns,
+            "executable": is_executable(entry),
+            "digest": hashlib.sha256(content).hexdigest(),
+        }
+        self._connection.answers()
+        self._connection.send(frames.REQUEST, header, content)
+        answer = self._connection.receive()
+        with self._connection.understanding():
+            return bool(answer.header["stored"])
+
+    def find_whole(self, path: bytes) -> Entry | None:
+        """See StoresWhole."""
+        return self.stat(path) if path else self._look_in(self._ask_look())[1]
+
+    def fetch_whole(self, entry: Entry) -> bytes:
+        """See StoresWhole."""
+        self._open()
+        path = frames.text_of(entry.path)
+        answer = self._connection.ask("fetch_whole", path=path, maximum=PACK_BYTES)
+        content = bytes(answer.body)
+        with self._connection.understanding():
+            if answer.header["digest"] != hashlib.sha256(content).hexdigest():
+                raise IncompleteError(
+                    "corrupt", "the content was damaged on the way", about=printable(entry.path)
+                )
+        check_size(entry, content)
+        return content
+
+    def remove_whole(self, entry: Entry) -> Problem | None:
+        """See StoresWhole."""
+        self._open()
+        answer = self._connection.ask("remove_whole", **listed(entry))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
+
+    def write_direct(
+        self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
+    ) -> Generator[Landed, None, None]:
+        """As `write`, of what an agent at the source's site reads and sends here by itself; see DirectLanding."""
+        self._purge()
+        self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
+        return self._direct.run(units)
+
+    def write_by_gridftp(self, carriage: Carriage) -> GridftpLanding:
+        """As `write`, of what a GridFTP server takes or gives; see GridftpLanding."""
+        self._open()
+        self._purge()
+        self._by_gridftp = GridftpLanding(self._connection, self.where, carriage)
+        return self._by_gridftp
+
+    @property
+    def line(self) -> Connection:
+        """The first line, for somebody who asks something of its own; with the root open."""
+        self._open()
+        return self._connection
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds from a question to its answer, the shortest so far."""
+        return self._connection.round_trip
+
+    def count_beside(self, size: int, logins: int) -> None:
+        """So many file bytes went to or from here beside the agent's lines, with so many logins."""
+        self._beside_bytes += size
+        self._beside_logins += logins
+
+    def expect(self, size: int) -> None:
+        """See Store."""
+        self._lines.start(self._connection.round_trip, size)
+
+    @property
+    def several_lines(self) -> bool:
+        """See OverLines."""
+        return self._lines.expected
+
+    def lines_up(self, seconds: float) -> int:
+        """How many lines there are, once all that `expect` asked for are up or failed, or so many seconds have passed."""
+        return self._lines.wait(seconds)
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        landing = self._direct or self._landing
+        return landing.begun(item) if landing is not None else 0
+
+    def _purge(self) -> None:
+        """Remove what an interrupted operation left under partial names."""
+        for some in _batches(self._orphans):
+            self._connection.ask("purge", paths=[frames.text_of(path) for path in some])
+        self._orphans = []
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store; the hashing happens at the site, some batches are asked ahead."""
+        return self._digested(entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]})
+
+    def digest_ranges(
+        self, ranges: Iterable[Stretch]
+    ) -> Iterator[tuple[Stretch, str | None, Problem | None]]:
+        """See HashesRanges."""
+        return self._digested(
+            ranges,
+            lambda some: {
+                "paths": [frames.text_of(entry.path) for entry, _, _ in some],
+                "ranges": [[offset, length] for _, offset, length in some],
+            },
+        )
+
+    def _digested(
+        self, asked: Iterable[_Value], told: Callable[[tuple[_Value, ...]], dict[str, Any]]
+    ) -> Iterator[tuple[_Value, str | None, Problem | None]]:
+        self._open()
+        for batch in self._ahead("digest", _batches(asked), told):
+            for one in batch:
+                frame = self._connection.receive()
+                if frame.kind != frames.REPLY:
+                    raise self._connection.broken("ended a list of digests early")
+                found = frame.header.get("problem")
+                yield one, frame.header.get("digest"), problem_from(found) if found else None
+            if self._connection.receive().kind != frames.END:
+                raise self._connection.broken("gave more digests than asked")
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        return self._answered("remove", entries, listed)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        self._connection.ask("vacant", where=frames.text_of(self.where), itself=itself)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        answer = self._connection.ask("sweep")
+        self._orphans = []
+        with self._connection.understanding():
+            return [(frames.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]]
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        answer = self._connection.ask("vacate", where=frames.text_of(self.where))
+        with self._connection.understanding():
+            found = answer.header["problem"]
+        return None if found is None else problem_from(found)
+
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """See Store; the target must be locked."""
+        return self._answered(
+            "adjust",
+            adjustments,
+            lambda one: {
+                **listed(one.entry),
+                "permissions": one.permissions,
+                "attributes": attributes_text(one.attributes),
+            },
+            weight=lambda one: len(one.attributes or b""),
+        )
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        into = frames.text_of(self._connection.expand(place.raw))
+        more = {"into": into, "root": frames.text_of(self.where)}
+        return self._answered("keep", entries, listed, more)
+
+    def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+        """See Adopter."""
+        self._purge()
+        for item, answer, problem in self._told("invite", items, item_header):
+            with self._connection.understanding():
+                partial = frames.bytes_of(answer)
+            yield item, partial, problem
+
+    def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+        """See Adopter."""
+        for one, _, problem in self._told(
+            "adopt",
+            written,
+            lambda one: {
+                **item_header(one.item),
+                "partial": frames.text_of(one.partial),
+                "digest": one.digest,
+            },
+        ):
+            landed = None if problem is not None else one.digest
+            proof = Proof.NONE if problem is not None else Proof.DIGEST
+            yield Landed(one.item, landed, proof, problem=problem)
+
+    def growing(self) -> Growing:
+        """See Growable; what is to become longer must be locked."""
+        self._open()
+        self._growing = Growing(self._connection)
+        return self._growing
+
+    def _answered(
+        self,
+        word: str,
+        asked: Iterable[_Value],
+        told: Callable[[_Value], dict[str, Any]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+        weight: Callable[[_Value], int] = lambda _: 0,
+    ) -> Iterator[tuple[_Value, Problem | None]]:
+        """What an agent does with each of them: a problem or none."""
+        for one, _, problem in self._told(word, asked, told, more, weight):
+            yield one, problem
+
+    def _told(
+        self,
+        word: str,
+        asked: Iterable[_Value],
+        told: Callable[[_Value], dict[str, Any]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+        weight: Callable[[_Value], int] = lambda _: 0,
+    ) -> Iterator[tuple[_Value, str, Problem | None]]:
+        """The same with where it is to be written, where that is told."""
+        self._open()
+        for batch in self._ahead(
+            word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
+        ):
+            answer = self._connection.receive()
+            with self._connection.understanding():
+                found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
+                places = answer.header.get("partials", [""] * len(batch))
+            for one, place, problem in zip(batch, places, found, strict=True):
+                yield one, place, None if problem is None else problem_from(problem)
+
+    def _ahead(
+        self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
+    ) -> Iterator[tuple[_Value, ...]]:
+        """Ask in batches, a few of them before the first is answered: a long line must not wait for each."""
+        asked: deque[tuple[_Value, ...]] = deque()
+        while True:
+            for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
+                self._connection.send(frames.REQUEST, {"do": word, **details(batch)})
+                asked.append(batch)
+            if not asked:
+                return
+            yield asked.popleft()
+
+    def lock(self, operation: str, *, make: bool = False) -> PosixLock:
+        """See Store."""
+        asked = [self._holding.question(operation)]
+        root = frames.text_of(self.where)
+        if not self._opened:
+            asked.insert(0, ("open", self._opening(make=make)))
+        answers = self._connection.ask_all([*asked, ("look", {"path": root})])
+        self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
+        self._opened = True
+        self._lines.start_early(self._connection.round_trip)
+        return PosixLock(self)
+
+    def unlock(self) -> None:
+        """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
+        if self._under_way:
+            return
+        self._holding.given_back()
+        self._purge()
+        left = self._left or (self._landing is not None and self._landing.left)
+        left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
+        fresh = self._direct is not None and self._direct.fresh
+        self._connection.ask("unlock", clean=not left, fresh=fresh)
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether something was interrupted, so that the agent cannot be asked anything else."""
+        landings, growing = (self._landing, self._direct, self._by_gridftp), self._growing
+        lands = any(landing is not None and not landing.over for landing in landings)
+        return lands or (growing is not None and growing.unanswered > 0)
+
+    def space(self) -> Space:
+        """See Store."""
+        space = self._look()[1]
+        if not self._quotas:
+            return space
+        answer = self._connection.ask("quotas", path=frames.text_of(self.where))
+        with self._connection.understanding():
+            return within_quotas(space, answer.header["rooms"])
+
+    def close(self) -> None:
+        """See Store."""
+        patience = 5.0 if self._under_way else 0.1
+        lines = threading.Thread(target=self._lines.close, name="close")
+        lines.start()
+        self._connection.close(patience)
+        lines.join()
+
+    @property
+    def lost(self) -> bool:
+        """See Survivor."""
+        return self._connection.lost
+
+    @property
+    def landed_before(self) -> int:
+        """See Survivor."""
+        return self._landing.begun_bytes if self._landing is not None else 0
+
+    def can_come_back(self, *, anew: bool) -> bool:
+        """See Survivor. Where this call never landed, nothing there would tell whether another one did since."""
+        return self._reopen is not None and (anew or not self._holding.held or self._landed)
+
+    def leave(self) -> None:
+        """See Survivor."""
+        if self._away:
+            return
+        self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
+        self._was_lost = self._was_lost or self.lost
+        self.close()
+        self._holding.leave(self._connection.process, *self._lines.processes)
+        landing, self._landing, self._growing = self._landing, None, None
+        self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
+        self._by_gridftp = None
+        if landing is not None:
+            self._left = self._left or landing.left
+            self._orphans += landing.partials()
+            self._holding.walked = landing.walked
+        self._lines_lost += self._lines.lost - self._lines.lately_lost
+
+    def come_back(self, *, anew: bool) -> None:
+        """See Survivor."""
+        assert self._reopen is not None
+        connection, lines = self._reopen(self.where)
+        self._away, self._connection, self._lines = False, connection, lines
+        self._opened = self._listing_ahead = False
+        looked = connection.answers()[0]
+        if connection.path_in(looked) != self.where:
+            raise connection.broken("looked elsewhere")
+        self._seen = self._look_in(looked)
+        if self._holding.held:
+            self._holding.take_back(connection, self._opening(), anew=anew)
+            self._opened = True
+        self._returns += self._was_lost
+        self._was_lost = False
+
+
+class PosixLock:
+    """The lease, held by the agent."""
+
+    def __init__(self, store: PosixStore) -> None:
+        self._store = store
+        self._held = True
+
+    def release(self) -> None:
+        """See Lock; an agent that is gone has released it or its lease runs out."""
+        if self._held:
+            self._held = False
+            try:
+                self._store.unlock()
+            except HibaliError:
+                return
+
+
+def _batches(
+    values: Iterable[_Value], weight: Callable[[_Value], int] = lambda _: 0
+) -> Iterator[tuple[_Value, ...]]:
+    """Tuples of up to `_BATCH` values; one ends sooner where they together weigh `PACK_BYTES`."""
+    batch: list[_Value] = []
+    weighed = 0
+    for value in values:
+        if batch and (len(batch) >= _BATCH or weighed + weight(value) > PACK_BYTES):
+            yield tuple(batch)
+            batch, weighed = [], 0
+        batch.append(value)
+        weighed += weight(value)
+    if batch:
+        yield tuple(batch)
+
+
+def check_size(entry: Entry, content: bytes) -> None:
+    """Raise `IncompleteError` for a file that is not of the size that was listed."""
+    if len(content) != entry.size:
+        raise IncompleteError(
+            "source-changed", "the file changed while it was read", about=printable(entry.path)
+        )
+
+
+def is_executable(entry: Entry) -> bool:
+    """Whether its owner may execute the file, where that is known."""
+    return entry.mode >= 0 and bool(entry.mode & 0o100)
+
+
+def listed(entry: Entry) -> dict[str, Any]:
+    """What an agent compares, before it touches a name, with what it finds."""
+    return {
+        "path": frames.text_of(entry.path),
+        "kind": KIND_LETTERS[entry.kind],
+        "size": entry.size,
+        "mtime_ns": entry.mtime_ns,
+    }
+
+
+def one_entry(answer: frames.Frame, connection: Connection) -> Entry | None:
+    """The answer to `stat` and `lstat`: what was found, or None."""
+    with connection.understanding():
+        found = bool(answer.header["found"])
+    return next(entries_of(answer.body, connection.where), None) if found else None

@@ -1,0 +1,441 @@
+"""Clients of Globus that are logged in, for many threads: tokens are renewed by one at a time, and by nobody else.
+
+This is the one place that knows that: the app object of the SDK, its authorizers and its token storage are not made for
+threads. No app object is used; one authorizer for each service is held behind one lock here, and every thread has a
+`TransferClient` of its own around it (`GlobusAccess.transfer`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urlsplit
+
+import globus_sdk
+import requests
+from globus_sdk.authorizers import (
+    ClientCredentialsAuthorizer,
+    GlobusAuthorizer,
+    RefreshTokenAuthorizer,
+    RenewingAuthorizer,
+)
+from globus_sdk.gare import to_gare
+from globus_sdk.scopes import GCSCollectionScopes, Scope, ScopeParser, TransferScopes
+from globus_sdk.token_storage import SQLiteTokenStorage, TokenStorageData
+from globus_sdk.transport import (
+    RetryCheckResult,
+    RetryConfig,
+    RetryContext,
+)
+from requests.adapters import HTTPAdapter
+
+from hibali.config.model import GlobusClient, Site
+from hibali.config.schema import endpoint_problem
+from hibali.errors import AccessError, RefusedError, UsageError
+from hibali.files import private_folder, state_folder
+from hibali.http import ANSWER_SECONDS, MOST_ANSWER, Deadline, too_long, watched
+from hibali.subprocesses import credentials_from, hidden_variable
+from transfers.stores.globus.errors import answered, login_needed
+
+if TYPE_CHECKING:
+    import requests
+
+
+_ABOUT = "Globus"
+_ANSWER_SECONDS = ANSWER_SECONDS
+_MOST = MOST_ANSWER
+_PIECE = 64 * 1024
+
+
+def bound_answers(client: globus_sdk.BaseClient) -> None:
+    """Let a client of the SDK ask its own service alone, and read no answer without end."""
+    adapter = _Adapter(client.base_url)
+    for scheme in ("https://", "http://"):
+        client.transport.session.mount(scheme, adapter)
+
+
+class _Adapter(HTTPAdapter):
+    """The one of requests, which sends each request by itself, those of redirects too."""
+
+    def __init__(self, base: str) -> None:
+        parts = urlsplit(base)
+        self._origin = (parts.scheme, parts.netloc)
+        super().__init__()
+
+    def init_poolmanager(self, *words: Any, **more: Any) -> None:
+        super().init_poolmanager(*words, **more)
+        _watch(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+        known = proxy in self.proxy_manager
+        manager = super().proxy_manager_for(proxy, **more)
+        if not known:
+            _watch(manager)
+        return manager
+
+    def send(self, request: requests.PreparedRequest, *words: Any, **more: Any) -> requests.Response:
+        parts = urlsplit(str(request.url))
+        if (parts.scheme, parts.netloc) != self._origin:
+            raise UsageError(
+                "wrong-endpoint",
+                "the service leads to another host, which is not followed",
+                about=_ABOUT,
+                hint="Unset the variables GLOBUS_SDK_SERVICE_URL_*, which say where Globus is.",
+            )
+        more["stream"] = True
+        with Deadline(_ANSWER_SECONDS, _ABOUT):
+            response = super().send(request, *words, **more)
+            pieces: list[bytes] = []
+            size = 0
+            for piece in response.iter_content(_PIECE):
+                size += len(piece)
+                if size > _MOST:
+                    response.close()
+                    raise too_long(_ABOUT, _MOST)
+                pieces.append(piece)
+        response._content = b"".join(pieces)  # noqa: SLF001  # as its property `content` does
+        return response
+
+
+def _watch(manager: Any) -> None:
+    manager.pool_classes_by_scheme = {
+        scheme: watched(kind) for scheme, kind in manager.pool_classes_by_scheme.items()
+    }
+
+
+def secret_of(client: GlobusClient, about: str) -> str:
+    """The secret; `about` names the site. Raises `AccessError` with what to type, at once and without a question."""
+    if client.secret_variable is not None:
+        found = hidden_variable(client.secret_variable)
+        if found:
+            return os.fsdecode(found)
+        raise AccessError(
+            "no-secret",
+            f"the secret of the Globus client is not in the environment: {client.secret_variable} is not set",
+            about=about,
+            hint=f"In the crontab or the script, from a file of mode 0600: export {client.secret_variable}=$(cat ~/.globus-secret)",
+        )
+    if client.secret_keyring is not None:
+        return _from_keyring(client.secret_keyring, client.client_id, about)
+    return credentials_from(
+        client.secret_command,
+        read_secret,
+        key="secret_command",
+        what="secret",
+        about=about,
+        hint="Run it by hand: it has to print the secret of the Globus client as its first line.",
+    )
+
+
+def read_secret(text: bytes) -> str:
+    """The first line; raises ValueError that repeats nothing of the text."""
+    line = text.partition(b"\n")[0].strip()
+    if not line:
+        raise ValueError("its first line is empty")
+    if not line.isascii() or not line.decode("ascii").isprintable():
+        raise ValueError("its first line is not plain text")
+    return line.decode("ascii")
+
+
+def _from_keyring(service: str, client_id: str, about: str) -> str:
+    hint = f"keyring set {service} {client_id}"
+    try:
+        import keyring
+
+        found = keyring.get_password(service, client_id)
+    except Exception as problem:  # noqa: BLE001  # each of its backends, which others write, has errors of its own
+        raise AccessError(
+            "no-secret",
+            f"the keyring cannot be read ({type(problem).__name__})",
+            about=about,
+            hint=f"Without a desktop, name a secret_variable or a secret_command. See what `{hint.replace(' set ', ' get ')}` says.",
+        ) from None
+    if not found:
+        raise AccessError(
+            "no-secret",
+            f"the keyring has no entry {service!r} for the Globus client",
+            about=about,
+            hint=hint,
+        )
+    return found
+
+
+_CONNECT = {"check_same_thread": False, "timeout": 30.0}
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def open_tokens(client_id: str) -> SQLiteTokenStorage:
+    """The tokens of one client; close it. Threads have to take turns, processes do by SQLite's own lock.
+
+    Raises `RefusedError` where somebody else could read or write the file, `AccessError` where it cannot be read.
+    """
+    path = private_folder(state_folder() / "globus") / "tokens.db"
+    if not os.path.lexists(path):
+        _create(path)
+    _check(path)
+    found = SQLiteTokenStorage(path, namespace=client_id, connect_params=_CONNECT)
+    try:
+        found.get_token_data_by_resource_server()
+    except (sqlite3.Error, ValueError, KeyError) as problem:
+        found.close()
+        raise AccessError(
+            "tokens-unreadable",
+            f"the stored logins to Globus cannot be read ({type(problem).__name__})",
+            about=str(path),
+            hint=f"Remove the file, then log in again with `hibali sites login SITE`: rm {path}",
+        ) from None
+    return found
+
+
+def _create(path: Path) -> None:
+    """Make it whole or not at all: the SDK takes a file that a killed process left without tables as it is."""
+    partial = path.with_name(f".{secrets.token_hex(16)}.db")
+    try:
+        SQLiteTokenStorage(partial, connect_params=_CONNECT).close()
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _check(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise RefusedError(
+            "not-private",
+            "the tokens of Globus must be in a real file that is yours and that nobody else can read",
+            about=str(path),
+            hint=f"chmod 600 {path}",
+        )
+
+
+APP_NAME = "hibali"
+TRANSFER = TransferScopes.resource_server
+
+Renewing = (
+    RenewingAuthorizer[globus_sdk.OAuthRefreshTokenResponse]
+    | RenewingAuthorizer[globus_sdk.OAuthClientCredentialsResponse]
+)
+
+
+class _InTurn(GlobusAuthorizer):
+    """An authorizer for many threads."""
+
+    def __init__(self, inner: Renewing, lock: threading.RLock) -> None:
+        self.inner = inner
+        self._lock = lock
+
+    def get_authorization_header(self) -> str:
+        with self._lock:
+            return self.inner.get_authorization_header()
+
+    def handle_missing_authorization(self) -> bool:
+        with self._lock:
+            return self.inner.handle_missing_authorization()
+
+
+class GlobusAccess:
+    """What one client may do at Globus, for the sites it was opened for; close it, or use `with`."""
+
+    def __init__(self, client: GlobusClient, site: Site) -> None:
+        self._client = client
+        self._site = site
+        self._lock = threading.RLock()
+        self._tokens = open_tokens(client.client_id)
+        self._authorizers: dict[str, _InTurn] = {}
+        self._opened: list[globus_sdk.TransferClient] = []
+        self._login: globus_sdk.AuthLoginClient | None = None
+        self._consented: set[str] = set()
+
+    def transfer(self) -> globus_sdk.TransferClient:
+        """A client of the Transfer API that is logged in, for one thread; it is closed with this object.
+
+        Its methods raise errors of the SDK: call them inside `answers.answered`. Raises `AccessError`.
+        """
+        authorizer = self._authorizer(TRANSFER, TransferScopes.all)
+        retries = RetryConfig()
+        if self._client.confidential:
+            retries.checks.register_check(self._give_consent)
+        made = globus_sdk.TransferClient(authorizer=authorizer, app_name=APP_NAME, retry_config=retries)
+        check_url(made.base_url)
+        bound_answers(made)
+        with self._lock:
+            self._opened.append(made)
+        return made
+
+    def https_header(self, collection: str) -> str:
+        """The value of `Authorization` for reading a collection over HTTPS, good for a minute at least. Raises `AccessError`."""
+        authorizer = self._authorizer(collection, GCSCollectionScopes(collection).https)
+        with answered(self._site):
+            return authorizer.get_authorization_header()
+
+    def close(self) -> None:
+        """Let go of connections and of the file of tokens."""
+        with self._lock:
+            for each in self._opened:
+                each.close()
+            if self._login is not None:
+                self._login.close()
+            self._tokens.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _authorizer(self, server: str, scope: Scope) -> _InTurn:
+        with self._lock:
+            if server not in self._authorizers:
+                known = self._tokens.get_token_data(server)
+                self._authorizers[server] = _InTurn(self._renewing(known, scope), self._lock)
+            return self._authorizers[server]
+
+    def _renewing(self, known: TokenStorageData | None, scope: Scope) -> Renewing:
+        if self._login is None:
+            self._login = login_client(self._client, self._site)
+        if self._client.confidential:
+            confidential = cast("globus_sdk.ConfidentialAppAuthClient", self._login)
+            with answered(self._site):
+                return ClientCredentialsAuthorizer(
+                    confidential,
+                    scope,
+                    access_token=known.access_token if known else None,
+                    expires_at=known.expires_at_seconds if known else None,
+                    on_refresh=self._tokens.store_token_response,
+                )
+        if known is None or known.refresh_token is None:
+            raise login_needed(self._site)
+        made = RefreshTokenAuthorizer(
+            known.refresh_token,
+            self._login,
+            access_token=known.access_token,
+            expires_at=known.expires_at_seconds,
+        )
+        made.on_refresh = self._keep_refreshed(made, known.refresh_token)
+        return made
+
+    def _keep_refreshed(
+        self, authorizer: RefreshTokenAuthorizer, before: str
+    ) -> Callable[[globus_sdk.OAuthTokenResponse], None]:
+        """How new tokens are kept: an answer without a refresh token leaves the old one good (RFC 6749, section 6).
+
+        The SDK's own storage and authorizer would forget it.
+        """
+
+        def keep(answer: globus_sdk.OAuthTokenResponse) -> None:
+            authorizer.refresh_token = authorizer.refresh_token or before
+            self._tokens.store_token_response(answer)
+            for server in answer.by_resource_server:
+                stored = self._tokens.get_token_data(server)
+                if stored is not None and stored.refresh_token is None:
+                    stored.refresh_token = authorizer.refresh_token
+                    self._tokens.store_token_data_by_resource_server({server: stored})
+
+        return keep
+
+    def _give_consent(self, context: RetryContext) -> RetryCheckResult:
+        """A client that acts as itself consents by asking for a token with that scope; people are asked at login."""
+        if context.response is None or context.response.status_code != 403:
+            return RetryCheckResult.no_decision
+        wanted = _required_scopes(context.response)
+        with self._lock:
+            if not wanted or set(wanted) <= self._consented:
+                return RetryCheckResult.no_decision
+            self._consented.update(wanted)
+            inner = self._authorizers[TRANSFER].inner
+            assert isinstance(inner, ClientCredentialsAuthorizer)
+            inner.scopes = " ".join(merged_scopes([inner.scopes], wanted))
+            inner.handle_missing_authorization()  # the next header is that of a new token
+        return RetryCheckResult.do_retry
+
+
+def open_access(sites: Sequence[Site]) -> GlobusAccess:
+    """What may be done at Globus for these sites, with stored tokens or the client's own secret; never asks anybody.
+
+    Raises `UsageError` where a site has no collection or no client, or two sites name two clients; `AccessError` with the
+    line to type where a login, a consent or a secret is missing. Nothing is asked of Globus before the first request.
+    """
+    clients = {client_of(site) for site in sites}
+    if len(clients) > 1:
+        raise UsageError(
+            "two-clients",
+            "these sites name two clients of Globus, and one of them has to reach both collections",
+            about=", ".join(site.name for site in sites),
+            hint="Give both sites the same client_id, or name one in [globus] for all.",
+        )
+    return GlobusAccess(clients.pop(), sites[0])
+
+
+def client_of(site: Site) -> GlobusClient:
+    """The client that asks for the site's collection. Raises `UsageError`."""
+    if site.globus is None:
+        raise UsageError(
+            "no-collection",
+            "this site has no Globus collection",
+            about=site.name,
+            hint=f'Add a table [sites.{site.name}.globus] with collection = "UUID".',
+        )
+    if site.globus.client is None:
+        raise UsageError(
+            "no-globus-client",
+            "config.toml names no client_id for Globus",
+            about=site.name,
+            hint='Register an application with Globus and write [globus] client_id = "UUID": docs/globus.md says how.',
+        )
+    return site.globus.client
+
+
+def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient:
+    """The client of Globus Auth; raises `AccessError` where a secret is missing."""
+    if not client.confidential:
+        return native_client(client)
+    secret = secret_of(client, site.name)
+    made = globus_sdk.ConfidentialAppAuthClient(client.client_id, secret, app_name=APP_NAME)
+    check_url(made.base_url)
+    bound_answers(made)
+    return made
+
+
+def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
+    """The client of Globus Auth that people log in with."""
+    made = globus_sdk.NativeAppAuthClient(client.client_id, app_name=APP_NAME)
+    check_url(made.base_url)
+    bound_answers(made)
+    return made
+
+
+def check_url(url: str) -> None:
+    """Raise `UsageError` where tokens would travel in clear (S15); the SDK takes its addresses from the environment, too."""
+    problem = endpoint_problem(url)
+    if problem is not None:
+        raise UsageError(
+            "insecure-endpoint",
+            f"the address of Globus {problem}",
+            about="GLOBUS_SDK_SERVICE_URL_*",
+            hint="Unset the variables of the SDK that say where Globus is.",
+        )
+
+
+def merged_scopes(*lists: Sequence[str]) -> list[str]:
+    """The scopes of all of them, each once, with the dependencies that any of them has."""
+    parsed = [scope for each in lists for text in each for scope in ScopeParser.parse(text)]
+    return [str(scope) for scope in ScopeParser.merge_scopes(parsed, [])]
+
+
+def _required_scopes(response: requests.Response) -> list[str]:
+    try:
+        found = to_gare(response.json())
+    except ValueError:
+        return []
+    return list(found.authorization_parameters.required_scopes or ()) if found is not None else []

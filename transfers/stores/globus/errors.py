@@ -1,0 +1,267 @@
+"""What Globus answers instead of doing it, as one of our own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from globus_sdk import AuthAPIError, GlobusAPIError, NetworkError
+from globus_sdk.gare import to_gare
+
+from hibali.config.model import GlobusClient, Site
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+)
+from hibali.text import printable
+
+CONFLICT = "globus-conflict"  # the code of an error: the very same is under way already
+_LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token"})
+
+
+@contextmanager
+def answered(site: Site, about: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
+    """Errors of the SDK raised inside become ours; `about` is what was asked for, else the site.
+
+    `others` are sites that the same request is about: a missing consent is told of the one that lacks it.
+
+    The SDK's own carry whole answers with them, so nothing of those is kept but the code and the sentence for people.
+    """
+    try:
+        yield
+    except (GlobusAPIError, NetworkError) as problem:
+        raise explain(problem, _lacking(problem, (site, *others)), about or site.name) from None
+
+
+def explain(problem: GlobusAPIError | NetworkError, site: Site, about: str) -> HibaliError:
+    """What a failed request means; pure."""
+    client = site.globus.client if site.globus is not None else None
+    assert client is not None
+    if isinstance(problem, NetworkError):
+        return TryLaterError("unreachable", f"Globus is not reached ({type(problem).__name__})", about=about)
+    if isinstance(problem, AuthAPIError):
+        return _of_auth(problem, site, client, about)
+    return _of_transfer(problem, site, client, about)
+
+
+def _lacking(problem: GlobusAPIError | NetworkError, sites: Sequence[Site]) -> Site:
+    """The site whose collection a missing consent names; the first one otherwise."""
+    requirements = to_gare(problem) if isinstance(problem, GlobusAPIError) else None
+    wanted = " ".join(requirements.authorization_parameters.required_scopes or ()) if requirements else ""
+    return next(
+        (site for site in sites if site.globus is not None and site.globus.collection in wanted), sites[0]
+    )
+
+
+def login_needed(site: Site) -> AccessError:
+    """Nobody logged in, or they logged out."""
+    return AccessError(
+        "login-needed",
+        "nobody is logged in to Globus for this site",
+        about=site.name,
+        hint=f"hibali sites login {site.name}",
+    )
+
+
+def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, about: str) -> HibaliError:
+    """An answer of Globus Auth: of the token endpoint, an error of RFC 6749, section 5.2."""
+    word = _oauth_word(problem)
+    if _passes(problem):
+        return _later(problem, about)
+    if client.confidential:
+        return AccessError(
+            "client-refused",
+            f"Globus does not take the client's id or secret ({word or problem.http_status})",
+            about=about,
+            hint=f"Make a new secret at https://app.globus.org/settings/developers, put it where the old one is, then: hibali sites login {site.name}",
+        )
+    if word in _LOGIN_ENDED or problem.http_status == 401:
+        return AccessError(
+            "login-expired",
+            "the login to Globus has ended: it expired or was revoked",
+            about=about,
+            hint=f"hibali sites login {site.name}",
+        )
+    return AccessError(
+        "login-refused",
+        f"Globus refuses the login ({word or problem.http_status})",
+        about=about,
+        hint="Is client_id in config.toml that of a native app? See docs/globus.md.",
+    )
+
+
+def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, about: str) -> HibaliError:
+    code, status = problem.code or "", problem.http_status
+    requirements = to_gare(problem)
+    line = f"hibali sites login {site.name}"
+    if requirements is not None:
+        consent = requirements.code == "ConsentRequired"
+        return AccessError(
+            "consent-needed" if consent else "session-needed",
+            "Globus asks for a consent to reach the data of this collection"
+            if consent
+            else "this collection asks for a fresh or another login",
+            about=about,
+            hint=f"Nobody can consent for a client that acts as itself: a guest collection shared with it serves. Then: {line}"
+            if client.confidential
+            else line,
+        )
+    if status == 401:
+        return AccessError("login-expired", "Globus does not take the login any more", about=about, hint=line)
+    if "GCDisconnected" in code or "GCPaused" in code:
+        return TryLaterError(
+            "collection-offline",
+            "the collection is not connected",
+            about=about,
+            hint="Start Globus Connect Personal there.",
+        )
+    if code.endswith((".SizeLimit", ".Exists", ".NotDirectory")):
+        return _of_folder(problem, about)
+    if status == 409:
+        return TryLaterError(CONFLICT, _sentence(problem), about=about, transient=False)
+    if _passes(problem):
+        return _later(problem, about)
+    if status == 404:
+        hint = (
+            f"Correct `collection` in config.toml: hibali sites show {site.name}"
+            if "Endpoint" in code
+            else ""
+        )
+        return NotFoundError("not-found", _sentence(problem), about=about, hint=hint)
+    if status == 403:
+        return AccessError("denied", _sentence(problem), about=about)
+    return RefusedError("globus-refused", _sentence(problem), about=about)
+
+
+def _of_folder(problem: GlobusAPIError, about: str) -> IncompleteError:
+    """What an operation met in a collection."""
+    if not (problem.code or "").endswith(".SizeLimit"):
+        return IncompleteError("in-the-way", _sentence(problem), about=about)
+    return IncompleteError(
+        "folder-too-large",
+        _sentence(problem),
+        about=about,
+        hint="Where the site has ssh, name it as an ssh site with a globus table: its own listing has no such limit.",
+    )
+
+
+def _passes(problem: GlobusAPIError) -> bool:
+    """Whether it may pass by itself: throttled, or a fault at their side (Transfer API: EndpointError, ExternalError)."""
+    return problem.http_status == 429 or problem.http_status >= 500
+
+
+def _later(problem: GlobusAPIError, about: str) -> TryLaterError:
+    word = "throttled" if problem.http_status == 429 else "globus-unavailable"
+    return TryLaterError(word, _sentence(problem), about=about)
+
+
+def _sentence(problem: GlobusAPIError) -> str:
+    said = printable((problem.message or problem.http_reason or "").partition("\n")[0])[:300]
+    return f"Globus answers {problem.code or problem.http_status}: {said}"
+
+
+def _oauth_word(problem: AuthAPIError) -> str:
+    found = problem.raw_json or {}
+    word = found.get("error")
+    return word if isinstance(word, str) and word.replace("_", "").isalpha() else ""
+
+
+_DETAILS = 300  # characters of what an endpoint says
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One word of Globus: our code and words for it.
+
+    `hopeless` says that trying again does not help while nobody does anything about it, `of_item` that it is about a name and
+    not about the whole task.
+    """
+
+    code: str
+    words: str
+    hopeless: bool = False
+    of_item: bool = False
+    hint: str = ""
+
+
+_ITEM = {
+    "PERMISSION_DENIED": ("denied", "Globus is not allowed to read or write it (PERMISSION_DENIED)"),
+    "FILE_ACCESS": ("denied", "Globus cannot open it (FILE_ACCESS)"),
+    "FILE_NOT_FOUND": ("vanished", "Globus does not find it (FILE_NOT_FOUND)"),
+    "QUOTA_EXCEEDED": ("no-quota", "the quota at the target is used up (QUOTA_EXCEEDED)"),
+    "NO_SPACE_LEFT": ("no-space", "the target is full (NO_SPACE_LEFT)"),
+    "VERIFY_CHECKSUM": ("corrupt", "what arrived has another checksum than what was read (VERIFY_CHECKSUM)"),
+    "EXTERNAL_CHECKSUM_MISMATCH": (
+        "source-changed",
+        "it is not what is on record of it (EXTERNAL_CHECKSUM_MISMATCH)",
+    ),
+    "FILE_SIZE_CHANGED": ("source-changed", "it changed while Globus read it (FILE_SIZE_CHANGED)"),
+    "INVALID_PATH_NAME": ("name-not-allowed", "the collection does not take this name (INVALID_PATH_NAME)"),
+    "INVALID_SYMLINK": ("invalid-symlink", "it is a symlink that leads nowhere (INVALID_SYMLINK)"),
+    "IS_A_DIRECTORY": ("folder-in-the-way", "a folder has its name (IS_A_DIRECTORY)"),
+    "NOT_A_DIRECTORY": ("not-a-folder", "a file stands where its folder should be (NOT_A_DIRECTORY)"),
+    "NOT_A_FILE": ("special-file", "it is no file (NOT_A_FILE)"),
+}
+_WHOLE = {
+    "GC_NOT_CONNECTED": Fault(
+        "collection-offline",
+        "a collection is not connected (GC_NOT_CONNECTED)",
+        hint="Start Globus Connect Personal there.",
+    ),
+    "GC_PAUSED": Fault(
+        "collection-paused",
+        "a collection is paused (GC_PAUSED)",
+        hint="Resume Globus Connect Personal there.",
+    ),
+    "PAUSED": Fault("task-paused", "the task is paused by who runs a collection (PAUSED)"),
+    "CONNECT_FAILED": Fault("collection-offline", "a collection is not reached (CONNECT_FAILED)"),
+    "CONNECTION_BROKEN": Fault("connection-lost", "a connection broke (CONNECTION_BROKEN)"),
+    "CONNECTION_RESET": Fault("connection-lost", "a connection was reset (CONNECTION_RESET)"),
+    "TIMEOUT": Fault("timed-out", "a collection does not answer in time (TIMEOUT)"),
+    "ENDPOINT_ERROR": Fault("collection-error", "a collection reports an error (ENDPOINT_ERROR)"),
+    "ENDPOINT_TOO_BUSY": Fault("throttled", "a collection is too busy (ENDPOINT_TOO_BUSY)"),
+    "EXPIRED": Fault("task-expired", "the task's time has run out (EXPIRED)"),
+    "CANCELED": Fault("task-cancelled", "somebody cancelled the task (CANCELED)"),
+    "AUTH": Fault("denied", "a collection does not accept the login (AUTH)", hopeless=True),
+    "NO_CREDENTIALS": Fault("login-expired", "a login has expired (NO_CREDENTIALS)", hopeless=True),
+    "ACL_CHANGED": Fault(
+        "denied", "the right to use a collection was taken away (ACL_CHANGED)", hopeless=True
+    ),
+}
+_DENIED = frozenset({"AUTH", "NO_CREDENTIALS", "ACL_CHANGED"})
+_NO_FAULTS = frozenset({"", "OK", "Queued", "STARTED", "PROGRESS", "SUCCEEDED", "UNPAUSED"})
+
+
+def is_fault(code: str) -> bool:
+    """Whether a task's `nice_status` says that something is wrong."""
+    return code not in _NO_FAULTS
+
+
+def fault_of(code: str) -> Fault:
+    """What a word means; one that nobody listed here is told as it is, and tried again as Globus does."""
+    if code in _ITEM:
+        return Fault(*_ITEM[code], hopeless=True, of_item=True)
+    return _WHOLE.get(code) or Fault("globus-fault", f"Globus reports {printable(code)[:60] or 'a failure'}")
+
+
+def error_of(code: str, about: str, details: str = "", *, hint: str = "") -> HibaliError:
+    """What stops a call whose task came to this end."""
+    fault = fault_of(code)
+    message = with_details(fault.words, details)
+    hint = fault.hint or hint or "The same line again goes on from here."
+    if code in _DENIED:
+        return AccessError(fault.code, message, about=about, hint=hint)
+    if fault.of_item:
+        return IncompleteError(fault.code, message, about=about, hint=hint)
+    return TryLaterError(fault.code, message, about=about, hint=hint, transient=False)
+
+
+def with_details(words: str, details: str) -> str:
+    """The same with what the endpoint itself said, on one line and not too long."""
+    said = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
+    return f"{words}: {said}" if said else words

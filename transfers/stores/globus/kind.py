@@ -1,0 +1,20 @@
+"""Sites that Globus alone reaches: a collection, and nothing else."""
+
+from __future__ import annotations
+
+from hibali.config.model import Site
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from transfers.stores.globus.requests import look_at
+from transfers.stores.globus.store import GlobusStore
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> GlobusStore:
+    """The folder of a collection. Raises `UsageError`, `AccessError` where nobody is logged in."""
+    return GlobusStore(location.site, location.path, tell=tell)
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+    """Ask for the collection; fills `facts`. Raises the errors of reaching it."""
+    del tell
+    look_at(site, facts)

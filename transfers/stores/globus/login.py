@@ -1,0 +1,194 @@
+"""Logging a person in to Globus as a native app, without a browser on this machine, and out again."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import globus_sdk
+from globus_sdk.gare import GlobusAuthorizationParameters, to_gare
+from globus_sdk.scopes import GCSCollectionScopes, TransferScopes
+
+from hibali.config.model import Site
+from hibali.errors import AccessError
+from hibali.files import private_folder, state_folder
+from transfers.stores.globus.clients import (
+    TRANSFER,
+    client_of,
+    login_client,
+    merged_scopes,
+    native_client,
+    open_access,
+    open_tokens,
+)
+from transfers.stores.globus.errors import answered
+from transfers.stores.globus.requests import list_a_little
+
+_ROUNDS = 3  # the login, the consent that the collection asks for, and what an institute asks for beside it
+Ask = Callable[[str, str], str]
+
+
+@dataclass(slots=True)
+class Login:
+    """How it ended; `change` is what this call did, `facts` what the collection then said of itself."""
+
+    change: Literal["logged in", "same", "client", "logged out"]
+    facts: dict[str, str | int | bool] = field(default_factory=dict)
+
+
+def log_in(site: Site, ask: Ask) -> Login:
+    """Log in where that is needed, with the consents that the site's collection asks for, and look whether it answers.
+
+    `ask` is given a URL and why it has to be opened, and returns the code that is shown there. A client that acts as itself
+    needs no login: it is looked whether it is taken. Raises `AccessError`, and what reaching the collection raises.
+    """
+    found = Login("client" if client_of(site).confidential else "same")
+    nothing = GlobusAuthorizationParameters()
+    if found.change == "same" and not _has_token(site, TRANSFER):
+        _run_flow(site, nothing, "Log in to Globus", ask)
+        found.change = "logged in"
+    for left in reversed(range(_ROUNDS)):
+        asked = _look(site, found, last=left == 0)
+        if asked is None:
+            break
+        _run_flow(site, *asked, ask)
+        found.change = "logged in"
+    collection = site.globus.collection if site.globus is not None and site.globus.https else None
+    if collection is not None and found.change == "same" and not _has_token(site, collection):
+        _run_flow(site, nothing, "Allow hibali to read what lies in this collection over HTTPS", ask)
+        found.change = "logged in"
+    return found
+
+
+def log_out(site: Site) -> Login:
+    """Revoke the tokens of the site's client, then forget them; they are kept where Globus cannot be told.
+
+    Other sites of the same client are logged out, too. Raises `TryLaterError`.
+    """
+    client = client_of(site)
+    tokens = open_tokens(client.client_id)
+    try:
+        known = tokens.get_token_data_by_resource_server()
+        if not known:
+            return Login("same")
+        login = login_client(client, site)
+        try:
+            with answered(site):
+                for server, each in known.items():
+                    for token in (each.access_token, each.refresh_token):
+                        if token is not None:
+                            login.oauth2_revoke_token(token)
+                    tokens.remove_token_data(server)
+        finally:
+            login.close()
+    finally:
+        tokens.close()
+    return Login("logged out")
+
+
+def _has_token(site: Site, server: str) -> bool:
+    tokens = open_tokens(client_of(site).client_id)
+    try:
+        known = tokens.get_token_data(server)
+        return known is not None and known.refresh_token is not None
+    finally:
+        tokens.close()
+
+
+def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationParameters, str] | None:
+    """None where the collection answers; else what a login has to have, and why. With `last` that is an error."""
+    with open_access([site]) as access, answered(site):
+        try:
+            list_a_little(access.transfer(), site, found.facts)
+        except globus_sdk.AuthAPIError:
+            if client_of(site).confidential or last:
+                raise
+            return GlobusAuthorizationParameters(), "The login has ended. Log in to Globus again"
+        except globus_sdk.GlobusAPIError as problem:
+            requirements = to_gare(problem)
+            if requirements is None or client_of(site).confidential or last:
+                raise
+            wanted = requirements.authorization_parameters
+            consent = requirements.code == "ConsentRequired"
+            if consent:
+                _remember_data_access(site)
+            return wanted, (
+                "Allow hibali to reach the data of this collection"
+                if consent
+                else "This collection asks for another login"
+            )
+    return None
+
+
+def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask: Ask) -> None:
+    """One turn at Globus's page: a URL, a code, and tokens kept. Raises `AccessError` for a code that is not taken."""
+    client = client_of(site)
+    native = native_client(client)
+    try:
+        scopes = merged_scopes(_scopes_of(site), wanted.required_scopes or [])
+        label = f"hibali on {socket.gethostname()}"
+        native.oauth2_start_flow(scopes, refresh_tokens=True, prefill_named_grant=label)
+        url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
+        code = ask(url, why).strip()
+        if not code:
+            raise _no_code(site, "no code was typed")
+        with answered(site):
+            try:
+                answer = native.oauth2_exchange_code_for_tokens(code)
+            except globus_sdk.AuthAPIError as problem:
+                if problem.http_status in {400, 401}:
+                    raise _no_code(site, "Globus does not take this code") from None
+                raise
+        tokens = open_tokens(client.client_id)
+        try:
+            tokens.store_token_response(answer)
+        finally:
+            tokens.close()
+    finally:
+        native.close()
+
+
+def _scopes_of(site: Site) -> list[str]:
+    assert site.globus is not None
+    of_collection = GCSCollectionScopes(site.globus.collection)
+    transfer = TransferScopes.all
+    if site.globus.data_access or _note_of_data_access(site).exists():
+        transfer = transfer.with_dependency(of_collection.data_access.with_optional(True))
+    return [str(transfer), *([str(of_collection.https)] if site.globus.https else [])]
+
+
+def _remember_data_access(site: Site) -> None:
+    """Note that the collection asks for a consent to its data, so that the next login asks for it at once."""
+    note = _note_of_data_access(site)
+    private_folder(note.parent)
+    note.touch(mode=0o600)
+
+
+def _note_of_data_access(site: Site) -> Path:
+    assert site.globus is not None
+    return private_folder(state_folder() / "globus") / "data-access" / site.globus.collection
+
+
+def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]:
+    names = (
+        "session_message",
+        "session_required_identities",
+        "session_required_mfa",
+        "session_required_policies",
+        "session_required_single_domain",
+        "prompt",  # "none" is for pages without a person
+    )
+    given = {name: getattr(wanted, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None and value != "none"}
+
+
+def _no_code(site: Site, message: str) -> AccessError:
+    return AccessError(
+        "login-failed",
+        message,
+        about=site.name,
+        hint=f"A code is good once, and not for long: hibali sites login {site.name}",
+    )

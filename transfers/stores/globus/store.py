@@ -1,0 +1,538 @@
+"""A collection that Globus alone reaches, as a store: listed and adjusted by operations, read over HTTPS, filled by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NoReturn, cast
+from urllib.parse import quote, urlsplit
+
+from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.events import Listener, ignore
+from hibali.http import MOST_ANSWER
+from hibali.locations import Location
+from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.entry import Entry, Kind, Proof
+from transfers.stores.base import (
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    is_own_name,
+    is_partial_name,
+    unsafe_component,
+)
+from transfers.stores.globus.errors import error_of, fault_of, with_details
+from transfers.stores.globus.paths import (
+    LINE_ENDS,
+    below,
+    deadline_after,
+    delete_body,
+    identity_of_collection,
+    label_of,
+    path_in_collection,
+)
+from transfers.stores.globus.requests import Globus
+from transfers.stores.globus.tasks import Following
+from transfers.stores.s3.credentials import check_endpoint
+from transfers.stores.s3.reading import Got, Reading
+from transfers.stores.url import Web
+from transfers.stores.webdav.requests import Login
+
+MOST_NAMES = 100_000  # Globus lists no folder with more
+_PAGE = 10_000
+
+Page = Callable[[bytes, int, int], dict[str, Any]]
+_TOO_MANY = "folder-too-large"  # also what Globus's own answer is translated to
+_NAMED = frozenset({"denied", "not-found", _TOO_MANY})
+_Stack = list[Iterator[Entry]]
+_Troubles = list[tuple[bytes, Problem]]
+
+
+def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entry]:
+    """All entries below the root; `ask` gives a page of a folder, from an offset, of at most so many names.
+
+    Raises `ListingIncompleteError` at its end for folders that could not be listed whole, and what asking raises for the root.
+    """
+    problems: _Troubles = []
+    stack: _Stack = [iter(_children(ask, b""))]
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+            continue
+        if not (entry.kind is Kind.FOLDER and entry.path.rpartition(b"/")[2] == b".hibali"):
+            yield entry
+        if entry.kind is Kind.FOLDER and not shallow:
+            try:
+                stack.append(iter(_children(ask, entry.path)))
+            except HibaliError as problem:
+                if problem.code not in _NAMED:
+                    raise
+                problems.append((entry.path, Problem(problem.code, problem.message)))
+    if problems:
+        raise ListingIncompleteError(about, problems)
+
+
+def _children(ask: Page, folder: bytes) -> list[Entry]:
+    found: list[Entry] = []
+    offset = 0
+    while True:
+        page = ask(folder, offset, _PAGE)
+        found += [entry for document in page["DATA"] if (entry := _child(folder, document)) is not None]
+        offset += len(page["DATA"])
+        total = int(page.get("total") or offset)
+        if total > MOST_NAMES:
+            raise IncompleteError(
+                _TOO_MANY,
+                f"Globus lists no folder with more than {MOST_NAMES} names",
+                about=printable(folder),
+            )
+        if offset >= total or not page["DATA"]:
+            return sorted(found, key=lambda entry: entry.order)
+
+
+def _child(folder: bytes, document: dict[str, Any]) -> Entry | None:
+    name = str(document["name"]).encode("utf-8", "surrogateescape")
+    path = folder + b"/" + name if folder else name
+    return None if is_own_name(path) and not is_partial_name(path) else entry_of(path, document)
+
+
+def entry_of(path: bytes, document: dict[str, Any]) -> Entry:
+    """One name as Globus describes it; times are whole seconds, and what its links lead to is not followed."""
+    when = _time_of(str(document.get("last_modified") or ""))
+    link = document.get("link_target")
+    if link is not None:
+        return Entry(path, Kind.LINK, link=str(link).encode("utf-8", "surrogateescape"))
+    kind = {"dir": Kind.FOLDER, "file": Kind.FILE}.get(str(document["type"]), Kind.SPECIAL)
+    size = int(document.get("size") or 0) if kind is Kind.FILE else 0
+    return Entry(path, kind, size, when)
+
+
+def _time_of(text: str) -> int:
+    """Nanoseconds since 1970 for `2026-11-23 01:00:00+00:00`; 0 for what is none."""
+    try:
+        when = datetime.fromisoformat(text)
+        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return int(aware.timestamp()) * 1_000_000_000
+    except (ValueError, OverflowError):  # the first and last day of the calendar in another time zone
+        return 0
+
+
+TASK_NAMES = 5_000
+_STANDSTILL = 600.0  # seconds; what cannot be deleted now is left, and planned again
+_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+_NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, and was left alone")
+
+Listed = Callable[[bytes], dict[bytes, Entry]]
+
+
+class Removing:
+    """Deletions below one folder of one collection. Everything is looked at again right before it goes."""
+
+    def __init__(
+        self,
+        globus: Globus,
+        collection: str,
+        root: str,
+        label: str,
+        listed: Listed,
+        tell: Listener,
+        *,
+        deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
+    ) -> None:
+        """`listed` gives what a folder holds now, by path; raises `NotFoundError` for one that is gone."""
+        self._globus = globus
+        self._collection = collection
+        self._root = root
+        self._label = label
+        self._listed = listed
+        self._tell = tell
+        self._deadline_seconds = deadline_seconds
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store: files first, then the folders that are empty by then, as the deepest come first."""
+        coming = iter(entries)
+        while some := list(islice(coming, TASK_NAMES)):
+            files = [entry for entry in some if entry.kind is not Kind.FOLDER]
+            folders = [entry for entry in some if entry.kind is Kind.FOLDER]
+            gone = {entry.path: problem for entry, problem in self._files(files)}
+            gone |= {entry.path: problem for entry, problem in self._folders(folders)}
+            for entry in some:
+                yield entry, gone[entry.path]
+
+    def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        standing = self._standing(entries)
+        ready: list[Entry] = []
+        for entry in entries:
+            found = standing.get(entry.path)
+            if found is None:
+                yield entry, None
+            elif _is_same(found, entry):
+                ready.append(entry)
+            else:
+                yield entry, _CHANGED
+        problem = self._delete(ready, recursive=False)
+        left = self._standing(ready) if problem is not None else {}
+        for entry in ready:
+            yield entry, problem if entry.path in left else None
+
+    def _folders(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """Globus deletes a folder with all in it, so each is looked into, the deepest first."""
+        ready: list[Entry] = []
+        going: set[bytes] = set()
+        for entry in entries:
+            try:
+                inside = set(self._listed(entry.path))
+            except NotFoundError:
+                yield entry, None
+                continue
+            if inside <= going:
+                going.add(entry.path)
+                ready.append(entry)
+            else:
+                yield entry, _NOT_EMPTY
+        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in going]
+        problem = self._delete(tops, recursive=True)
+        for entry in ready:
+            yield entry, problem
+
+    def _standing(self, entries: Iterable[Entry]) -> dict[bytes, Entry]:
+        found: dict[bytes, Entry] = {}
+        for folder in {entry.path.rpartition(b"/")[0] for entry in entries}:
+            try:
+                found |= self._listed(folder)
+            except NotFoundError:
+                continue
+        return found
+
+    def _delete(self, entries: Sequence[Entry], *, recursive: bool) -> Problem | None:
+        """What went wrong, for all of them; a task that stands still is given up."""
+        if not entries:
+            return None
+        paths = [below(self._root, entry.path) for entry in entries]
+        body = delete_body(
+            self._collection,
+            paths,
+            submission=self._globus.submission(),
+            label=self._label,
+            deadline=deadline_after(self._deadline_seconds),
+        )
+        task = self._globus.submit({**body, "recursive": recursive})
+        following = Following(self._globus, task, self._tell, give_up_after=_STANDSTILL)
+        end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
+        if not end.code:
+            return None
+        fault = fault_of(end.code)
+        if not fault.of_item:
+            raise error_of(end.code, f"{self._collection}:{self._root}", end.details)
+        return Problem(fault.code, with_details(fault.words, end.details))
+
+
+def _is_same(found: Entry, listed: Entry) -> bool:
+    """Whether a name still is what was listed; a time that was not known then says nothing."""
+    same = (found.kind, found.size) == (listed.kind, listed.size)
+    return same and (not listed.mtime_ns or found.mtime_ns == listed.mtime_ns)
+
+
+_AT_ONCE = 8
+_Identities = list[Identity]  # inside the class `list` is a method
+_PIECE = 8 * 1024 * 1024
+_FACTS = Facts(
+    kind="globus",
+    proof_read=Proof.CLAIMED,
+    proof_write=Proof.CLAIMED,
+    links=False,
+    modes=False,
+    mtime_unit_ns=1_000_000_000,
+    locks=False,
+    swaps=False,
+    utf8_names=True,
+    refuses=LINE_ENDS,
+    segment_bytes=_PIECE,
+    least_segment_bytes=_PIECE,
+)
+_BY_TASKS = Problem(
+    "only-by-globus", "content gets into a collection by Globus alone, and the source has no collection"
+)
+
+
+class GlobusStore:
+    """The Store protocol over the operations of Globus Transfer (transfers.stores.base.Store)."""
+
+    logins = 0
+    limited_by = None
+
+    def __init__(self, site: Site, where: str, *, tell: Listener = ignore) -> None:
+        """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
+        from transfers.stores.globus.clients import open_access
+
+        assert site.globus is not None
+        root = path_in_collection(site, where)
+        assert root is not None
+        self.site = site
+        self.root = root
+        self.where = where.encode("utf-8", "surrogateescape")
+        self.facts = _facts(https=site.globus.https)
+        self.hashes = site.globus.https
+        self._collection = site.globus.collection
+        self._tell = tell
+        self._access = open_access([site])
+        self._globus = Globus(self._access.transfer(), site, tell=tell)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="globus")
+        self._web: Web | None = None
+        self._read: list[Reading] = []
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return sum(reading.bytes for reading in self._read)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_collection(self._collection, self.root)]
+
+    def _path(self, path: bytes) -> str:
+        """In the collection; raises `RefusedError` for one that could climb, or that Globus cannot be told (S1)."""
+        reason = unsafe_component(path) if path else None
+        try:
+            found = below(self.root, path)
+        except UnicodeDecodeError:
+            found, reason = "", "it is not UTF-8"
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self.site.name
+            )
+        return found
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        try:
+            return entry_of(path, self._globus.stat(self._collection, self._path(path)))
+        except NotFoundError:
+            return None
+        except IncompleteError as problem:
+            if problem.code == "in-the-way":  # a file stands above it
+                return None
+            raise
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store."""
+        root = self.stat()
+        if root is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=self.site.name)
+        if root.kind is Kind.FOLDER:
+            yield from list_below(self._page, self.site.name, shallow=shallow)
+
+    def _page(self, folder: bytes, offset: int, limit: int) -> dict[str, Any]:
+        return self._globus.page(self._collection, self._path(folder), offset=offset, limit=limit)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store: over HTTPS; folders and links are known without it."""
+        asked: list[Unit] = []
+
+        def tagged() -> Iterator[Unit]:
+            for unit in units:
+                asked.append(unit)
+                items = [
+                    replace(item, entry=item.entry._replace(etag=_tag(item.entry))) for item in unit.items
+                ]
+                yield replace(unit, items=tuple(items))
+
+        for payload in self._reading().read(tagged()):
+            payload.unit = asked.pop(0)
+            yield payload
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store: every file is read whole over HTTPS, where the site's settings allow that."""
+        if not self.hashes:
+            why = Problem(
+                "cannot-hash", "without `https` in the site's globus table nothing can be read there"
+            )
+            return ((entry, None, why) for entry in entries)
+        return self._reading().digest(entries, self._size_now, _PIECE)
+
+    def _size_now(self, entry: Entry) -> int | None:
+        found = self.stat(entry.path)
+        return None if found is None else found.size
+
+    def _reading(self) -> Reading:
+        reading = Reading(cast("Any", self), self._pool, lambda path: path)
+        self._read.append(reading)
+        return reading
+
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = MOST_ANSWER,
+    ) -> Got:
+        """Bytes of a file, as `Reading` asks for them; whoever names a tag is told whether the file still is what was listed."""
+        self._path(path)
+        got = self._https().get(path, offset=offset, length=length, most=most)
+        if etag is None:
+            return got
+        found = self.stat(path)
+        if found is None:
+            raise NotFoundError("vanished", "there is nothing of that name", about=self.site.name)
+        return Got(got.content, _tag(found), found.size)
+
+    def _https(self) -> Web:
+        """The collection's own server, asked with a token of its own. Raises `UsageError` where it has none."""
+        if self._web is None:
+            if not self.hashes:
+                raise UsageError(
+                    "globus-needs-both",
+                    "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
+                    about=self.site.name,
+                    hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
+                )
+            server = str(self._globus.endpoint(self._collection).get("https_server") or "")
+            if not server:
+                raise UsageError(
+                    "no-https",
+                    "this collection has no HTTPS access",
+                    about=self.site.name,
+                    hint=f"Take `https` out of [sites.{self.site.name}.globus].",
+                )
+            parts = urlsplit(server)
+            check_endpoint(f"{parts.scheme}://{parts.netloc}", self.site.name)
+            root = self.root
+            if root.startswith("/~"):
+                page = self._globus.page(self._collection, root, offset=0, limit=1)
+                root = str(page["absolute_path"])
+            base = server.rstrip("/") + quote(root.rstrip("/"), safe="/-_.~") + "/"
+            token = self._access.https_header(self._collection).removeprefix("Bearer ")
+            self._web = Web(base, self.site.name, Login(token=token))
+        return self._web
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store: folders are made; files come by tasks of Globus, and not this way."""
+        for payload in payloads:
+            for position, item in enumerate(payload.unit.items):
+                if payload.unit.last:
+                    problem = payload.problems.get(position) or self._put(item)
+                    yield Landed(
+                        item, None, Proof.NONE if problem else self.facts.proof_write, problem=problem
+                    )
+
+    def _put(self, item: Item) -> Problem | None:
+        if item.entry.kind is not Kind.FOLDER:
+            return _BY_TASKS
+        try:
+            self._make(item.entry.path)
+        except HibaliError as problem:
+            return Problem(problem.code, problem.message)
+        return None
+
+    def _make(self, path: bytes) -> None:
+        """One folder, which may stand there already."""
+        try:
+            self._globus.make_folder(self._collection, self._path(path))
+        except HibaliError as problem:
+            found = self.stat(path) if problem.code == "in-the-way" else None
+            if found is None or found.kind is not Kind.FOLDER:
+                raise
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store."""
+        label = label_of("delete", self._collection)
+        assert self.site.globus is not None
+        removing = Removing(
+            self._globus,
+            self._collection,
+            self.root,
+            label,
+            self._listed,
+            self._tell,
+            deadline_seconds=self.site.globus.deadline_seconds,
+        )
+        return removing.remove(entries)
+
+    def _listed(self, folder: bytes) -> dict[bytes, Entry]:
+        below_it = list_below(
+            lambda path, offset, limit: self._page(_joined(folder, path), offset, limit),
+            self.site.name,
+            shallow=True,
+        )
+        return {_joined(folder, entry.path): entry for entry in below_it}
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store."""
+        del place, entries
+        self._refuse("nothing can be kept aside in a collection")
+
+    def make_root(self) -> None:
+        """See Store; those above it are made, too."""
+        missing: list[str] = []
+        path = self.root.rstrip("/")
+        while path not in {"", "/~"} and not self._stands(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        for folder in reversed(missing):
+            self._globus.make_folder(self._collection, folder)
+
+    def _stands(self, path: str) -> bool:
+        try:
+            self._globus.stat(self._collection, path)
+        except NotFoundError:
+            return False
+        return True
+
+    def lock(self, operation: str, *, make: bool = False) -> Any:
+        """See Store: there is nothing to hold."""
+        del operation, make
+        self._refuse("a collection cannot be locked")
+
+    def _refuse(self, words: str) -> NoReturn:
+        raise RefusedError(
+            "not-by-globus",
+            words,
+            about=self.site.name,
+            hint="Where the site has ssh, name it as an ssh site with a globus table.",
+        )
+
+    def expect(self, size: int) -> None:
+        """See Store: connections are opened as they are needed."""
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        del item
+        return 0
+
+    def space(self) -> Space:
+        """See Store: Globus does not tell."""
+        return Space(None, None)
+
+    def close(self) -> None:
+        """See Store."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._web is not None:
+            self._web.close()
+        self._access.close()
+
+
+def _facts(*, https: bool) -> Facts:
+    """What is written is read back where that is allowed; what is only read is hashed here as it comes."""
+    return replace(_FACTS, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
+
+
+def _tag(entry: Entry) -> str:
+    """What tells one content of a file from another, as far as Globus does."""
+    return f"{entry.size}-{entry.mtime_ns}"
+
+
+def _joined(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder and name else folder or name

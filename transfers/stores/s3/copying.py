@@ -1,0 +1,274 @@
+"""Copies that one server makes from a bucket of its own into another, or into the same one, without the bytes passing us."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from urllib.parse import quote_from_bytes
+
+from hibali.errors import HibaliError, IncompleteError
+from transfers.entry import Entry, Proof
+from transfers.stores.base import NOT_COPIED, Item, Landed, Problem
+from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3.manifest import Known, Lines, line_of, to_metadata
+from transfers.stores.s3.multipart import MOST_PARTS, Begun, Upload, abort, begin, copied
+from transfers.stores.s3.requests import CONNECTIONS, Answer, Requests, checksum_of, problem_of
+from transfers.stores.s3.writing import Expected, Place, find_begun, is_exact, known_from
+
+_BATCH = 256
+MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
+_TOO_LARGE = Problem("too-large", "the server copies no more than 5 GiB in one piece, so it stays as it is")
+_IN_THE_WAY = Problem("in-the-way", "another file of this name is kept there already")
+_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+
+
+def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
+    """The headers that name what is to be copied, while its ETag is that one."""
+    headers = {"x-amz-copy-source": f"/{bucket}/{quote_from_bytes(key, safe='/-_.~')}"}
+    if etag:
+        headers["x-amz-copy-source-if-match"] = f'"{etag}"'
+    return headers
+
+
+class Keeping:
+    """Copies below another prefix of the same bucket."""
+
+    def __init__(
+        self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes], prefix: bytes
+    ) -> None:
+        """`key_of` gives the whole key of a path below the root; `prefix` is where copies go, without a slash behind it."""
+        self._requests = requests
+        self._pool = pool
+        self._key_of = key_of
+        self._prefix = prefix
+
+    def keep(
+        self, entries: Iterable[Entry], check: Callable[[], None]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
+        """One answer an entry; `check` raises where the target is no longer ours."""
+        coming = iter(entries)
+        while batch := list(islice(coming, _BATCH)):
+            check()
+            yield from zip(batch, self._pool.map(self._copy, batch), strict=True)
+
+    def _copy(self, entry: Entry) -> Problem | None:
+        if entry.size > MOST_BYTES:
+            return _TOO_LARGE
+        headers = copy_source(self._requests.bucket, self._key_of(entry.path), entry.etag)
+        key = self._prefix + b"/" + entry.path
+        try:
+            kept = self._requests.ask("HEAD", key, accept=(404,))
+            if kept.status != 404:
+                return None if self._is_copy(kept, entry) else _IN_THE_WAY
+            answer = self._requests.ask("PUT", key, headers=headers, accept=(404, 412))
+            if answer.status == 404:
+                return None
+            if answer.status == 412:
+                return _CHANGED
+            made = s3_xml.name_of(s3_xml.parse(answer.body, self._requests.about))
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+        # An answer of status 200 may say that it failed.
+        return (
+            None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
+        )
+
+    def _is_copy(self, kept: Answer, entry: Entry) -> bool:
+        """Whether an earlier call copied this very object; a copy of one that came in parts has another ETag."""
+        if kept.etag == entry.etag:
+            return True
+        head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+        names = ("content-length", "x-amz-meta-sha256")
+        return all(head.headers.get(name) == kept.headers.get(name) is not None for name in names)
+
+
+PATIENCE_SECONDS = 900  # a server may copy gigabytes before it answers
+_PART_BYTES = 512 * 1024 * 1024  # where the source's own parts are not known
+_GONE_ON = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
+_ENDS_ALL = frozenset({"unreachable", "bad-certificate"})
+_CONTENT_HEADERS = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-type",
+)
+_NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so nothing tells whether it changed")
+_CORRUPT = Problem(NOT_COPIED, "the copy's checksum is not the one on record for the source")
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """The source: requests about its bucket with its own credentials, and the whole key of an item there."""
+
+    requests: Requests
+    key_of: Callable[[Item], bytes]
+
+
+@dataclass(slots=True)
+class Copying:
+    """One `copy`: used once; `landed` has what stands now. Requests to the `place` have to wait for long answers."""
+
+    place: Place
+    source: From
+    expected: Expected
+    landed: Lines = field(default_factory=Lines)
+
+    def run(self, items: Iterable[Item]) -> Generator[Landed, None, None]:
+        """See Copier.copy. What is larger than one request may copy is copied in parts, one object after the other."""
+        under_way: deque[Future[Landed]] = deque()
+        holder, pool = self.place.holder, self.place.pool
+        try:
+            holder.check(now=True)
+            for item in items:
+                holder.check()
+                if item.entry.size > MOST_BYTES:
+                    yield self._guarded(item, self._in_parts)
+                else:
+                    under_way.append(pool.submit(self._guarded, item, self._whole))
+                if len(under_way) >= CONNECTIONS:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for one in under_way:
+                one.cancel()
+            wait(under_way)
+
+    def _guarded(self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]) -> Landed:
+        """Whatever the server would not do is one item's problem; what ends all is raised."""
+        try:
+            done = self._checked(item, copy)
+        except HibaliError as error:
+            if error.code in _ENDS_ALL:
+                raise
+            done = problem_of(error) if error.code in _GONE_ON else Problem(NOT_COPIED, error.message)
+        if isinstance(done, Problem):
+            return Landed(item, None, Proof.NONE, problem=done)
+        known, proof = done
+        return Landed(item, known.sha256, proof, known.etag)
+
+    def _checked(
+        self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]
+    ) -> tuple[Known, Proof] | Problem:
+        if not item.entry.etag:
+            return _NO_ETAG
+        key = self.place.key_of(item.entry.path)
+        problem = self.expected.look(item) if is_exact(item) else None
+        if problem is not None:
+            return problem
+        if not self.place.honours.file_and_folder:
+            self.place.make_room(item)
+        done = copy(item, key)
+        if not isinstance(done, Problem):
+            self.landed.add(item.entry.path, line_of(item.entry.path, done[0]))
+            self.place.make_room(item)
+        return done
+
+    def _whole(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
+        """CopyObject; metadata goes along. A server that can is asked for the copy's own sha256."""
+        headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
+        requests = self.place.requests
+        told = copied(requests.ask("PUT", key, headers=headers), requests.about)
+        return self._judged(item.entry, key, told["ETag"].strip('"'), told.get("ChecksumSHA256", ""))
+
+    def _judged(
+        self, entry: Entry, key: bytes, etag: str, checksum: str = ""
+    ) -> tuple[Known, Proof] | Problem:
+        """What the server's word for the copy is worth. An ETag other than the source's may not be the object's (rclone)."""
+        if etag != entry.etag:
+            head = self.place.requests.ask("HEAD", key)
+            if head.headers.get("content-length") != str(entry.size):
+                return Problem(NOT_COPIED, "the copy is not as large as the source")
+            etag = head.etag
+        summed = checksum if "-" not in checksum else ""  # that of the parts' sums tells nothing of the whole
+        if entry.digest and summed and summed != checksum_of(entry.digest):
+            return _CORRUPT
+        same = etag == entry.etag or bool(summed and entry.digest)
+        named = Proof.RECORDED if entry.digest else Proof.CLAIMED
+        known = known_from(entry, entry.digest)._replace(etag=etag)
+        return known, named if same else Proof.CLAIMED if entry.digest else Proof.SIZE
+
+    def _from(self, item: Item) -> dict[str, str]:
+        return copy_source(self.source.requests.bucket, self.source.key_of(item), item.entry.etag)
+
+    def _in_parts(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
+        """UploadPartCopy in the source's own parts, so that the ETag comes out the same; gone on with by a later call."""
+        entry, place = item.entry, self.place
+        size = self._part_bytes(item)
+        source = {"copy": self._from(item), "size": entry.size, "etag": entry.etag, "part": size}
+        begun, standing = find_begun(place, key, source) or (self._begin(item, key, source), {})
+        upload = Upload(place.requests, key, begun.identifier, checksum=False, proves=True, standing=standing)
+        copy = partial(self._part, item, upload, begun, size)
+        parts = [place.pool.submit(copy, number) for number in range(1, -(-entry.size // size) + 1)]
+        try:
+            for part in parts:
+                part.result()
+            etag = upload.complete()
+        except BaseException as error:
+            for part in parts:
+                part.cancel()
+            wait(parts)
+            self._let_go(begun, error)
+            raise
+        place.uploads.end(begun)
+        return self._judged(entry, key, etag)
+
+    def _begin(self, item: Item, key: bytes, source: dict[str, object]) -> Begun:
+        head = self.source.requests.ask("HEAD", self.source.key_of(item))
+        if head.etag != item.entry.etag:
+            raise IncompleteError(
+                "source-changed", "it changed after it was listed", about=self.source.requests.about
+            )
+        before = "x-amz-meta-"
+        metadata = {
+            name[len(before) :]: told for name, told in head.headers.items() if name.startswith(before)
+        }
+        metadata |= to_metadata(known_from(item.entry, item.entry.digest))
+        more = {name: head.headers[name] for name in _CONTENT_HEADERS if name in head.headers}
+        place = self.place
+        begun = Begun(place.requests.bucket, key, begin(place.requests, key, metadata, more), source)
+        place.uploads.begin(begun)
+        return begun
+
+    def _part_bytes(self, item: Item) -> int:
+        """How large the source's parts are, where it was made of parts and the server tells; else a size of ours."""
+        size, etag = item.entry.size, item.entry.etag or ""
+        count = etag.rpartition("-")[2] if "-" in etag else ""
+        head = self.source.requests.ask(
+            "HEAD", self.source.key_of(item), query={"partNumber": "1"}, accept=(400, 404, 416, 501)
+        )
+        first = head.headers.get("content-length", "") if head.status < 300 else ""
+        if first.isdigit() and int(first) and count == str(-(-size // int(first))):
+            return int(first)
+        return max(_PART_BYTES, -(-size // MOST_PARTS))
+
+    def _part(self, item: Item, upload: Upload, begun: Begun, size: int, number: int) -> None:
+        first = (number - 1) * size
+        length = min(size, item.entry.size - first)
+        self.place.holder.check()
+        wanted = {**self._from(item), "x-amz-copy-source-range": f"bytes={first}-{first + length - 1}"}
+        part = upload.copy(number, length, wanted)
+        if part is not None:
+            self.place.uploads.add(begun, number, part)
+
+    def _let_go(self, begun: Begun, error: BaseException) -> None:
+        """Kept for whoever goes on with it where the call was stopped; else ended, as the bytes go another way."""
+        if not isinstance(error, HibaliError) or error.code in _ENDS_ALL:
+            self.place.uploads.leave(begun)
+            return
+        try:
+            abort(self.place.requests, begun.key, begun.identifier)
+        except HibaliError:
+            self.place.uploads.leave(begun)
+        else:
+            self.place.uploads.end(begun)
+
+
+def patient(place: Place) -> Place:
+    """The same place with requests that wait for long answers; close them."""
+    return replace(place, requests=place.requests.patient(PATIENCE_SECONDS))

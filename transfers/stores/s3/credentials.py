@@ -1,0 +1,240 @@
+"""Where the keys of an object store come from: one path for all that signs requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from hibali.config.model import S3Settings
+from hibali.errors import AccessError, HibaliError, UsageError
+from hibali.subprocesses import credentials_from
+
+_EARLY = timedelta(minutes=5)  # new credentials are fetched this long before the old ones end
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Keys that sign requests; never shown."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+    expires: datetime | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+class CredentialSource:
+    """The keys of one site, fetched when first needed and again before they expire. May be asked by many threads."""
+
+    def __init__(self, settings: S3Settings, about: str) -> None:
+        """`about` names the site in errors."""
+        self._settings = settings
+        self._about = about
+        self._lock = threading.Lock()
+        self._known: Credentials | None = None
+        self._chain: Any = None
+
+    def current(self) -> Credentials | None:
+        """Keys that are good for some minutes; None for anonymous access. Raises `AccessError`."""
+        if self._settings.anonymous:
+            return None
+        with self._lock:
+            if self._chain is not None:
+                return self._from_chain()
+            if self._known is None or _ends_soon(self._known):
+                if self._settings.credentials_command:
+                    self._known = self._from_command()
+                    return self._known
+                self._known = self._from_environment()
+                if self._known is None:
+                    self._chain = self._find_chain()
+                    return self._from_chain()
+            return self._known
+
+    def _from_command(self) -> Credentials:
+        """AWS process credentials (AWS SDKs reference, "Process credential provider")."""
+        return credentials_from(
+            self._settings.credentials_command,
+            parse_process_credentials,
+            key="credentials_command",
+            what="credentials",
+            about=self._about,
+            hint="Run it by hand: it has to print AWS process credentials as JSON.",
+        )
+
+    def _from_environment(self) -> Credentials | None:
+        """Botocore's first place, for when there is no other to look at: its session takes as long to load as all the rest."""
+        access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+        ends = os.environ.get("AWS_CREDENTIAL_EXPIRATION")
+        if not (access and secret and is_environment_alone(self._settings)) or ends:
+            return None
+        token = os.environ.get("AWS_SECURITY_TOKEN") or os.environ.get("AWS_SESSION_TOKEN")
+        return Credentials(access, secret, token or None)
+
+    def _find_chain(self) -> Any:
+        session = profile_session(self._settings, self._about)
+        resolver = session.get_component("credential_provider")
+        for name in ("container-role", "iam-role"):  # metadata services, which nobody asked for (S15)
+            resolver.remove(name)
+        found = _guarded(session.get_credentials, self._about)
+        if found is None:
+            raise AccessError(
+                "no-credentials",
+                "there are no credentials for this object store",
+                about=self._about,
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the site's profile, credentials_command or anonymous.",
+            )
+        return found
+
+    def _from_chain(self) -> Credentials:
+        frozen = _guarded(self._chain.get_frozen_credentials, self._about)
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def parse_process_credentials(text: bytes) -> Credentials:
+    """Version 1 of the format; raises ValueError that repeats nothing of the text."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("what it printed is not JSON") from None
+    if not isinstance(record, dict) or record.get("Version") != 1:
+        raise ValueError("what it printed is not Version 1 of that format")
+    access, secret = record.get("AccessKeyId"), record.get("SecretAccessKey")
+    token, end = record.get("SessionToken"), record.get("Expiration")
+    if not (isinstance(access, str) and isinstance(secret, str) and access and secret):
+        raise ValueError("AccessKeyId or SecretAccessKey is missing")
+    if token is not None and not isinstance(token, str):
+        raise ValueError("SessionToken is not a string")
+    expires = None
+    if end is not None:
+        try:
+            expires = datetime.fromisoformat(end)
+        except (TypeError, ValueError):
+            raise ValueError("Expiration is no ISO 8601 time") from None
+        expires = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
+        if expires <= datetime.now(UTC):
+            raise ValueError("they have expired")
+    return Credentials(access, secret, token or None, expires)
+
+
+def is_environment_alone(settings: S3Settings) -> bool:
+    """Whether no profile is named and there are no shared files (AWS SDKs reference, "Shared config and credentials files")."""
+    if settings.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"):
+        return False
+    files = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
+    return not any(Path(os.environ.get(name) or usual).expanduser().exists() for name, usual in files.items())
+
+
+def profile_session(settings: S3Settings, about: str) -> Any:
+    """Botocore's view of environment, profile and shared files. Raises `AccessError` for an unknown profile."""
+    import botocore.session
+
+    def make() -> Any:
+        session = botocore.session.Session(profile=settings.profile)
+        session.get_scoped_config()
+        return session
+
+    return _guarded(make, about)
+
+
+def _guarded(ask: Callable[[], Any], about: str) -> Any:
+    from botocore.exceptions import BotoCoreError, ProfileNotFound
+
+    try:
+        return ask()
+    except ProfileNotFound:
+        raise AccessError(
+            "no-such-profile",
+            "there is no such profile in the AWS configuration files",
+            about=about,
+            hint="Correct the site's profile or AWS_PROFILE, or add it to ~/.aws/config.",
+        ) from None
+    except HibaliError:
+        raise
+    except BotoCoreError as problem:
+        raise AccessError(
+            "no-credentials",
+            f"the credentials cannot be read ({type(problem).__name__})",
+            about=about,
+            hint="Check ~/.aws/config and ~/.aws/credentials, or log in again.",
+        ) from None
+
+
+def _ends_soon(credentials: Credentials) -> bool:
+    return credentials.expires is not None and credentials.expires - _EARLY <= datetime.now(UTC)
+
+
+_DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Scheme and host without a slash at the end, the region that signatures name, and a CA bundle's PEM file or none."""
+
+    url: str
+    region: str
+    secure: bool
+    authorities: str | None = None
+
+    def address(self, bucket: str, key: bytes = b"") -> str:
+        """The URL of a bucket or of an object in it, path style."""
+        path = f"{self.url}/{quote(bucket, safe='')}"
+        return f"{path}/{quote(key, safe='/~')}" if key else path
+
+
+def find_endpoint(settings: S3Settings, about: str) -> Endpoint:
+    """The site's endpoint, checked: https, or http to this very machine (S15). Raises `UsageError`."""
+    region, authorities = _configured(settings, about)
+    url = f"https://s3.{region}.amazonaws.com" if settings.endpoint == "aws" else settings.endpoint
+    secure = check_endpoint(url, about)
+    if authorities and not Path(authorities).is_file():
+        raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is no file", about=authorities)
+    return Endpoint(url.rstrip("/"), region, secure, authorities)
+
+
+def _configured(settings: S3Settings, about: str) -> tuple[str, str | None]:
+    """The region and the CA bundle."""
+    if is_environment_alone(settings):
+        region, authorities = os.environ.get("AWS_DEFAULT_REGION"), os.environ.get("AWS_CA_BUNDLE")
+    else:
+        session = profile_session(settings, about)
+        region, authorities = (session.get_config_variable(name) for name in ("region", "ca_bundle"))
+    return settings.region or region or _DEFAULT_REGION, authorities or None
+
+
+def check_endpoint(url: str, about: str) -> bool:
+    """Whether it is https; raises `UsageError` where credentials would travel in clear or the URL holds more than a host."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if not host or parts.scheme not in {"https", "http"}:
+        raise UsageError("bad-endpoint", "the endpoint is not an http(s) URL", about=about)
+    if parts.username or parts.password or parts.query or parts.fragment or parts.path not in {"", "/"}:
+        raise UsageError("bad-endpoint", "the endpoint may hold only scheme, host and port", about=about)
+    if parts.scheme == "http" and not is_loopback(host):
+        raise UsageError(
+            "insecure-endpoint", "the endpoint must be https, except on this machine", about=about
+        )
+    return parts.scheme == "https"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine by definition (RFC 6761, RFC 1122)."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,93 @@
+"""Object stores that speak S3: opening and checking them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from hibali.config.model import Site
+from hibali.errors import UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from transfers.check import Leftover
+from transfers.stores.s3.credentials import CredentialSource, find_endpoint
+from transfers.stores.s3.multipart import begun_at
+from transfers.stores.s3.removing import clean as clean_bucket
+from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.store import S3Store
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+    """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
+
+    Small objects are written below the site's prefix and removed again.
+    """
+    requests = _requests(site, site.s3.bucket or "" if site.s3 else "", tell)
+    facts["endpoint"] = requests.endpoint.url
+    facts["region"] = requests.endpoint.region
+    facts["access"] = "anonymous" if requests.source.current() is None else "signed"
+    try:
+        if not requests.bucket:
+            facts["buckets listed"] = requests.ask("GET", accept=(403,)).status < 300
+            return
+        facts["bucket"] = requests.bucket
+        root = site.s3.prefix.strip("/").encode() if site.s3 else b""
+        store = S3Store(requests, site.name, root, tell=tell)
+        store.stat()
+        honours = store.probe(again=True)
+        for name, value in asdict(honours).items():
+            facts[name.replace("_", " ")] = (
+                value if not isinstance(value, tuple) else " ".join(map(repr, value))
+            )
+        store.close()
+    finally:
+        requests.close()
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> S3Store:
+    """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
+    requests = _requests(location.site, location.bucket or "", tell)
+    return S3Store(
+        requests,
+        location.site.name,
+        location.raw,
+        slash=location.slash,
+        tell=tell,
+        lease=location.site.limits.lease_seconds,
+    )
+
+
+def clean(
+    site: Site, *, older_than: float, everybody: bool, dry: bool, tell: Listener = ignore
+) -> Iterator[Leftover]:
+    """See transfers.check.clean_site. Where the site names no bucket, those that this machine wrote to are looked at."""
+    bucket = site.s3.bucket if site.s3 else None
+    prefix = site.s3.prefix.strip("/").encode() if site.s3 else b""
+    if bucket is None and everybody:
+        raise UsageError(
+            "no-bucket",
+            "the site names no bucket whose uploads are meant",
+            about=site.name,
+            hint="Set the site's bucket, or leave out --all.",
+        )
+    for name in [bucket] if bucket else sorted({begun.bucket for begun in begun_at(site.name)}):
+        requests = _requests(site, name, tell)
+        try:
+            yield from clean_bucket(
+                requests,
+                site.name,
+                prefix + b"/" if prefix else b"",
+                older_than=older_than,
+                everybody=everybody,
+                dry=dry,
+            )
+        finally:
+            requests.close()
+
+
+def _requests(site: Site, bucket: str, tell: Listener) -> Requests:
+    if site.s3 is None:
+        raise UsageError("not-an-s3-site", "this site has no s3 table", about=site.name)
+    source = CredentialSource(site.s3, site.name)
+    endpoint = find_endpoint(site.s3, site.name)
+    return Requests(endpoint, source, bucket, f"{site.name}:{bucket}" if bucket else site.name, tell)

@@ -1,0 +1,248 @@
+"""What lies below a prefix, page by page, brought into canonical order within bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import json
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from hibali.documents import line_of_json
+from hibali.errors import IncompleteError, RefusedError
+from hibali.files import private_folder, state_folder, write_atomic
+from hibali.ledger import Journal, read_records
+from hibali.text import path_from_fields, printable
+from transfers.stores.base import unsafe_component
+from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3.manifest import Known, known_of, record_of
+from transfers.stores.s3.requests import Requests
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+
+_RUN = 150_000  # so many names are sorted in memory at once: some 50 MB
+_COLUMNS = (b"Key", b"Size", b"ETag", b"LastModified")
+_PAGE = 1000  # the protocol's own limit
+_MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each written as %XX, have a third of this
+
+
+class Listed(NamedTuple):
+    """One key as a listing tells it, relative to the root; `modified` as the server writes it. A folder's ends in a slash."""
+
+    path: bytes
+    size: int
+    etag: str
+    modified: str
+
+
+def pages(
+    requests: Requests, prefix: bytes, *, shallow: bool = False, at_most: int = _PAGE
+) -> Iterator[list[Listed]]:
+    """ListObjectsV2: keys below `prefix` (relative to it), with `shallow` only to the first slash.
+
+    Raises `IncompleteError("listing-violation")` where a page contradicts itself (S3).
+    """
+    query = {"list-type": "2", "encoding-type": "url", "max-keys": str(at_most), "prefix": prefix.decode()}
+    if shallow:
+        query["delimiter"] = "/"
+    seen: set[str] = set()
+    # The server works on the next page while this one is looked at.
+    with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
+        coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
+        while True:
+            rows, rest = s3_xml.cut_rows(coming.result().body, b"Contents", _COLUMNS)
+            root = s3_xml.parse(rest, requests.about)
+            if s3_xml.name_of(root) != "ListBucketResult":
+                raise violation(requests.about, "the answer is no listing")
+            told = s3_xml.fields(root)
+            more = told.get("IsTruncated") == "true"
+            token = told.get("NextContinuationToken", "")
+            if more and (not token or token in seen):
+                raise violation(requests.about, "it does not go on where it says that more is to come")
+            seen.add(token)
+            if more and at_most == _PAGE:
+                coming = ahead.submit(
+                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                )
+            encoded = told.get("EncodingType") == "url"
+            found = _from_rows(rows, prefix, requests.about, encoded=encoded)
+            found += _entries(root, prefix, requests.about, encoded=encoded)
+            count = told.get("KeyCount", "")
+            if count.isdigit() and int(count) != len(found):
+                raise violation(requests.about, f"{len(found)} names came, {count} were announced")
+            yield found
+            if not more:
+                return
+            if at_most != _PAGE:  # few were wanted, and whoever has them asks for no more
+                coming = ahead.submit(
+                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                )
+
+
+def _from_rows(
+    rows: Iterable[tuple[bytes, ...]], prefix: bytes, about: str, *, encoded: bool
+) -> list[Listed]:
+    found = []
+    start = len(prefix)
+    for row in rows:
+        key, size, etag, modified = row
+        key = s3_xml.raw_key(key, encoded=encoded)
+        if not key.startswith(prefix) or not size.isdigit():
+            raise violation(about, "it names what was not asked for")
+        found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
+    return found
+
+
+def _entries(root: Element, prefix: bytes, about: str, *, encoded: bool) -> Iterator[Listed]:
+    for element in root:
+        name = s3_xml.name_of(element)
+        if name == "Contents":
+            told = s3_xml.fields(element)
+            key = s3_xml.key_bytes(told.get("Key", ""), encoded=encoded)
+            size = told.get("Size", "")
+            if not key.startswith(prefix) or not size.isdigit():
+                raise violation(about, "it names what was not asked for")
+            etag = told.get("ETag", "").strip('"')
+            yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
+        elif name == "CommonPrefixes":
+            key = s3_xml.key_bytes(s3_xml.text(element, "Prefix"), encoded=encoded)
+            if not key.startswith(prefix) or not key.endswith(b"/"):
+                raise violation(about, "it names what was not asked for")
+            yield Listed(key[len(prefix) :], -1, "", "")
+
+
+def in_order(found: Iterable[Listed], about: str) -> Iterator[Listed]:
+    """The same in canonical order: sorted runs, kept on disk where there are several, then merged.
+
+    Servers differ (SeaweedFS lists `a/b a/c a-x a.b a0`). Raises `IncompleteError("listing-violation")`
+    where a name comes twice.
+    """
+    coming = iter(found)
+    runs: list[IO[bytes]] = []
+    try:
+        last = sorted(islice(coming, _RUN))
+        while more := list(islice(coming, _RUN)):
+            runs.append(_spilled(last))
+            last = sorted(more)
+        before: bytes | None = None
+        for listed in heapq.merge(*(_read(run) for run in runs), last) if runs else last:
+            path = listed.path
+            if before is not None and path <= before:
+                raise violation(about, f"{printable(path)} came twice")
+            before = path
+            yield listed
+    finally:
+        for run in runs:
+            run.close()
+
+
+def _spilled(run: list[Listed]) -> IO[bytes]:
+    stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who merges
+    for listed in run:
+        line = json.dumps([listed.path.decode("latin-1"), *listed[1:]], separators=(",", ":"))
+        stream.write(line.encode("ascii") + b"\n")
+    stream.seek(0)
+    return stream
+
+
+def _read(run: IO[bytes]) -> Iterator[Listed]:
+    for line in run:
+        path, size, etag, modified = json.loads(line)
+        yield Listed(path.encode("latin-1"), size, etag, modified)
+
+
+def refuse_unsafe(listed: Listed, about: str) -> None:
+    """Raise `RefusedError` for a key that could climb or is ambiguous as a path (S1)."""
+    reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
+    if reason:
+        raise RefusedError(
+            "unsafe-name",
+            f"the key {printable(listed.path)} cannot be a path: {reason}",
+            about=about,
+            hint="Rename or remove it with the server's own tools.",
+        )
+
+
+def is_folder_marker(listed: Listed) -> bool:
+    """An empty object that other tools leave for a folder; `b""` is the one of the root itself."""
+    return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
+
+
+def violation(about: str, reason: str) -> IncompleteError:
+    """The listing contradicts itself."""
+    return IncompleteError(
+        "listing-violation",
+        f"the listing cannot be trusted: {reason}",
+        about=about,
+        hint="Nothing was deleted. Report it to the server's people if it happens again.",
+    )
+
+
+_SLACK = 10_000  # so many lines may be out of date before the file is written anew
+
+
+class Cache:
+    """One append-only file for one root; whatever is wrong with it costs questions, never truth. Threads may share it."""
+
+    def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
+        words = b"\n".join((endpoint.encode(), bucket.encode(), root))
+        folder = private_folder(private_folder(state_folder() / "sites") / site)
+        self._path: Path = folder / f"{hashlib.sha256(words).hexdigest()[:32]}.jsonl"
+        self._known: dict[bytes, tuple[str, Known]] | None = None
+        self._journal: Journal | None = None
+        self._lock = threading.Lock()
+
+    def find(self, listed: Listed) -> Known | None:
+        """What a look at this very object said before."""
+        modified, known = self._load().get(listed.path, ("", None))
+        if known is None or (known.etag, known.size, modified) != (listed.etag, listed.size, listed.modified):
+            return None
+        return known
+
+    def add(self, listed: Listed, known: Known) -> None:
+        """Keep what a look at this object said."""
+        self._load()[listed.path] = (listed.modified, known)
+        self._append({**record_of(listed.path, known), "modified": listed.modified})
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _append(self, record: dict[str, Any]) -> None:
+        with self._lock:
+            if self._journal is None:
+                self._journal = Journal(self._path)
+            self._journal.append(record)
+
+    def _load(self) -> dict[bytes, tuple[str, Known]]:
+        if self._known is not None:
+            return self._known
+        self._known = {}
+        count = 0
+        with contextlib.suppress(OSError):
+            for record in read_records(self._path):
+                count += 1
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    _take(self._known, record)
+        if count > 2 * len(self._known) + _SLACK:
+            self._compact(self._known)
+        return self._known
+
+    def _compact(self, known: dict[bytes, tuple[str, Known]]) -> None:
+        lines = [line_of_json({**record_of(p, k), "modified": m}) for p, (m, k) in known.items()]
+        with contextlib.suppress(OSError):
+            write_atomic(self._path, "".join(f"{line}\n" for line in lines).encode("ascii"))
+
+
+def _take(known: dict[bytes, tuple[str, Known]], record: dict[str, Any]) -> None:
+    known[path_from_fields(record, "key")] = (str(record["modified"]), known_of(record))

@@ -1,0 +1,419 @@
+"""The manifest as an object: read in ranges, written in parts, so that no more than a piece of it is held."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import re
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from hibali.documents import line_of_json
+from hibali.errors import HibaliError, IncompleteError
+from hibali.text import path_fields, path_from_fields
+from transfers.entry import MOST_NS
+from transfers.spool import Blocks
+from transfers.stores.s3.multipart import Begun, Upload, Uploads, abort, begin
+from transfers.stores.s3.requests import Answer, Requests
+
+NAME = b".hibali/manifest.jsonl"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MODE = re.compile(r"[0-7]{1,4}")
+# A line as `record_of` writes it of nearly every file; any other is read as JSON.
+_PLAIN_LINE = re.compile(
+    rb'^\{"key":"([ !#-\[\]-~]{1,4096})","ETag":"([ !#-\[\]-~]{0,256})","size":([0-9]{1,18}),"sha256":"([0-9a-f]{64})",'
+    rb'"mtime_ns":(-?[1-9][0-9]{0,27}),"mode":"([0-7]{1,4})"\}\n',
+    re.MULTILINE,
+)
+LINE_LIMIT = 16 * 1024
+_NS = 1_000_000_000
+_STAMP = re.compile(r"-?[0-9]{1,28}")  # as far from 1970 as a filesystem can tell (MOST_NS)
+_SECONDS = re.compile(r"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
+
+
+class Known(NamedTuple):
+    """What is on record of an object of this ETag and size. `mtime_ns` 0, `mode` -1 and `sha256` None: not recorded."""
+
+    etag: str
+    size: int
+    sha256: str | None = None
+    mtime_ns: int = 0
+    mode: int = -1
+
+
+def lines_in(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The lines that make sense, as `line_of` writes them, by their keys. Nobody vouches for the others, so they are passed over."""
+    start = 0
+    for found in _PLAIN_LINE.finditer(content):
+        if found.start() > start:
+            yield from _other_lines(content[start : found.start()])
+        start = found.end()
+        yield found.group(1), found.group()
+    yield from _other_lines(content[start:])
+
+
+def _other_lines(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for line in content.splitlines():
+        if len(line) > LINE_LIMIT:
+            continue
+        try:
+            record = json.loads(line.decode())
+            known = known_of(record)
+            key = path_from_fields(record, "key")
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        yield key, line_of(key, known)
+
+
+def known_in(line: bytes) -> Known:
+    """What one of these lines says."""
+    found = _PLAIN_LINE.fullmatch(line)
+    if found is None:
+        return known_of(json.loads(line))
+    _, etag, size, sha256, mtime_ns, mode = found.groups()
+    return Known(etag.decode(), int(size), sha256.decode(), int(mtime_ns), int(mode, 8) & 0o777)
+
+
+def known_of(record: Any) -> Known:
+    """The fields of one line; raises ValueError, KeyError or TypeError where they are not what they should be."""
+    etag, size = record["ETag"], record["size"]
+    sha256, mtime_ns, mode = record.get("sha256"), record.get("mtime_ns", 0), record.get("mode")
+    if not isinstance(etag, str) or type(size) is not int or type(mtime_ns) is not int:
+        raise TypeError("ETag, size or mtime_ns")
+    if abs(mtime_ns) >= MOST_NS:
+        raise ValueError("mtime_ns")
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise ValueError("sha256")
+    if mode is not None and not _MODE.fullmatch(mode):
+        raise ValueError("mode")
+    return Known(etag, size, sha256, mtime_ns, -1 if mode is None else int(mode, 8) & 0o777)
+
+
+def record_of(path: bytes, known: Known) -> dict[str, Any]:
+    """One line; what is not known is left out."""
+    record: dict[str, Any] = {**path_fields(path, "key"), "ETag": known.etag, "size": known.size}
+    if known.sha256:
+        record["sha256"] = known.sha256
+    if known.mtime_ns:
+        record["mtime_ns"] = known.mtime_ns
+    if known.mode >= 0:
+        record["mode"] = f"{known.mode & 0o777:03o}"
+    return record
+
+
+def line_of(path: bytes, known: Known) -> bytes:
+    """The line of one file, as it stands in a manifest."""
+    return line_of_json(record_of(path, known)).encode("ascii") + b"\n"
+
+
+def to_metadata(known: Known) -> dict[str, str]:
+    """User metadata of an object (no underscores: proxies drop such headers)."""
+    found = {"mtime-ns": str(known.mtime_ns)} if known.mtime_ns else {}
+    if known.sha256:
+        found["sha256"] = known.sha256
+    if known.mode >= 0:
+        found["mode"] = f"{known.mode & 0o777:03o}"
+    return found
+
+
+def from_metadata(headers: Mapping[str, str], etag: str, size: int) -> Known:
+    """What the user metadata of an object says; also the `mtime` that rclone writes (seconds with a fraction)."""
+    sha256 = headers.get("x-amz-meta-sha256", "")
+    mode = headers.get("x-amz-meta-mode", "")
+    stamp = headers.get("x-amz-meta-mtime-ns", "")
+    mtime_ns = int(stamp) if _STAMP.fullmatch(stamp) else 0
+    seconds = _SECONDS.fullmatch(headers.get("x-amz-meta-mtime", ""))
+    if not mtime_ns and seconds:
+        mtime_ns = int(seconds[2]) * _NS + int((seconds[3] or "").ljust(9, "0"))
+        mtime_ns = -mtime_ns if seconds[1] else mtime_ns
+    mtime_ns = mtime_ns if abs(mtime_ns) < MOST_NS else 0
+    return Known(
+        etag,
+        size,
+        sha256 if _SHA256.fullmatch(sha256) else None,
+        mtime_ns,
+        int(mode, 8) & 0o777 if _MODE.fullmatch(mode) else -1,
+    )
+
+
+_RUN_BYTES = 16 * 1024 * 1024  # so much is sorted in memory at once
+_OVERHEAD = 200  # bytes that a line costs beside its own
+_BLOCK_BYTES = 64 * 1024
+_LENGTHS = struct.Struct(">II")
+_DISK = 1  # for Blocks: nothing stays in memory
+
+Keyed = tuple[bytes, bytes]  # a key and its line; no line at all says that what had this key is gone
+
+
+class _Run(NamedTuple):
+    first: bytes
+    last: bytes
+    blocks: Blocks
+
+
+class Lines:
+    """Added in any order by any thread, read in the order of the keys; of one key the line that came last."""
+
+    def __init__(self, in_memory: int = _RUN_BYTES) -> None:
+        """Beyond about `in_memory` bytes they go to disk."""
+        self._in_memory = in_memory
+        self._now: dict[bytes, bytes] = {}
+        self._size = 0
+        self._runs: list[_Run] = []
+        self._lock = threading.Lock()
+
+    def add(self, key: bytes, line: bytes) -> None:
+        """Take one in the place of what had its key."""
+        self.extend([(key, line)])
+
+    def extend(self, lines: Iterable[Keyed]) -> None:
+        """Take many; other threads wait meanwhile."""
+        with self._lock:
+            for key, line in lines:
+                self._now[key] = line
+                self._size += len(key) + len(line) + _OVERHEAD
+                if self._size > self._in_memory:
+                    self._spill()
+
+    def _spill(self) -> None:
+        blocks = Blocks(_DISK)
+        keys = sorted(self._now)
+        self._runs.append(_Run(keys[0], keys[-1], blocks))
+        block = bytearray()
+        for key in keys:
+            line = self._now[key]
+            block += _LENGTHS.pack(len(key), len(line)) + key + line
+            if len(block) > _BLOCK_BYTES:
+                blocks.append(bytes(block))
+                block.clear()
+        blocks.append(bytes(block))
+        self._now = {}
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._now or self._runs)
+
+    def __iter__(self) -> Iterator[Keyed]:
+        """By any number of readers in turn; nothing may be added meanwhile."""
+        now = sorted(self._now.items())
+        runs = [_read(run.blocks) for run in self._runs]
+        ends = [(run.first, run.last) for run in self._runs] + [(key, key) for key, _ in now[:1]]
+        if all(one[1] < other[0] for one, other in pairwise(ends)):
+            return chain(*runs, now)  # as of a manifest that is in order itself
+        return newest(*runs, now)
+
+    def close(self) -> None:
+        """Forget them all."""
+        for run in self._runs:
+            run.blocks.close()
+        self._runs.clear()
+        self._now.clear()
+        self._size = 0
+
+
+def _read(blocks: Blocks) -> Iterator[Keyed]:
+    for block in blocks.blocks():
+        start = 0
+        while start < len(block):
+            key_length, line_length = _LENGTHS.unpack_from(block, start)
+            middle = start + _LENGTHS.size + key_length
+            yield block[start + _LENGTHS.size : middle], block[middle : middle + line_length]
+            start = middle + line_length
+
+
+def newest(*streams: Iterable[Keyed]) -> Iterator[Keyed]:
+    """Several that are each in order, as one; of one key the line of the last stream that has it."""
+    held: Keyed | None = None
+    for keyed in heapq.merge(*streams, key=itemgetter(0)):
+        if held is not None and held[0] != keyed[0]:
+            yield held
+        held = keyed
+    if held is not None:
+        yield held
+
+
+def differs(old: Lines, changes: Iterable[Keyed]) -> bool:
+    """Whether any of the changes says something else than the old lines do."""
+    there = Cursor(old)
+    return any(there.line(key) != line for key, line in changes)
+
+
+class Cursor:
+    """Looks keys up in sorted lines, each one at or behind the one before."""
+
+    def __init__(self, lines: Iterable[Keyed]) -> None:
+        self._coming = iter(lines)
+        self._key: bytes | None = None
+        self._line = b""
+        self._step()
+
+    def _step(self) -> None:
+        self._key, self._line = next(self._coming, (None, b""))
+
+    def line(self, key: bytes) -> bytes:
+        """The line of that key; nothing where there is none."""
+        while self._key is not None and self._key < key:
+            self._step()
+        return self._line if self._key == key else b""
+
+    def find(self, key: bytes, etag: str, size: int) -> Known | None:
+        """What the line of that key says, which counts only while ETag and size match."""
+        line = self.line(key)
+        known = known_in(line) if line else None
+        return known if known is not None and (known.etag, known.size) == (etag, size) else None
+
+
+_PIECE_BYTES = 8 * 1024 * 1024
+_ROUNDS = 5
+_NONE = frozenset({403, 404})
+_CHANGED = frozenset({404, 412})
+_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_SOURCE = {"manifest": True}  # tells an upload of ours from one of a user's file
+
+
+class _ChangedError(Exception):
+    """It is not the object any more whose first pieces were read."""
+
+
+def read_manifest(requests: Requests, key: bytes) -> tuple[Lines, str | None]:
+    """Its lines, which the caller closes, and its ETag; None where there is no such object, or none that stays the same."""
+    for _ in range(_ROUNDS):
+        lines = Lines()
+        try:
+            return lines, _read_into(lines, requests, key)
+        except _ChangedError:
+            lines.close()
+        except BaseException:
+            lines.close()
+            raise
+    return Lines(), None
+
+
+def _read_into(lines: Lines, requests: Requests, key: bytes) -> str | None:
+    offset, held, etag = 0, b"", ""
+    while True:
+        answer = _piece(requests, key, offset, etag)
+        if answer.status in _NONE:
+            return None
+        etag = answer.etag
+        told = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if (told is None and offset) or (told is not None and int(told.group(1)) != offset):
+            raise _ChangedError
+        offset += len(answer.body)
+        last = told is None or offset >= int(told.group(2)) or not answer.body
+        held += answer.body
+        stop = len(held) if last else held.rfind(b"\n") + 1
+        lines.extend(lines_in(held[:stop]))
+        if last:
+            return etag
+        held = held[stop:][: LINE_LIMIT + 1]  # nobody's line is longer
+
+
+def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Answer:
+    headers = {"Range": f"bytes={offset}-{offset + _PIECE_BYTES - 1}"}
+    if not offset:
+        answer = requests.ask("GET", key, headers=headers, accept={*_NONE, 416})
+        # of an empty object no range can be had
+        return answer if answer.status != 416 else requests.ask("GET", key, accept=_NONE)
+    answer = requests.ask("GET", key, headers={**headers, "If-Match": f'"{etag}"'}, accept=_CHANGED)
+    if answer.status >= 300 or answer.etag != etag:
+        raise _ChangedError
+    return answer
+
+
+def write_manifest(
+    requests: Requests, uploads: Uploads, key: bytes, lines: Iterable[Keyed], etag: str | None
+) -> bool:
+    """Replace the one with that ETag, or where None make one; with no lines remove it. False where others changed it.
+
+    Until all of it has arrived, the old one stands.
+    """
+    pieces = _pieces(lines)
+    first = next(pieces, b"")
+    if not first:
+        requests.ask("DELETE", key, accept=(404,))
+        return True
+    second = next(pieces, None)
+    if second is not None:
+        return _write_parts(requests, uploads, key, _chain(first, second, pieces), etag)
+    answer = requests.ask("PUT", key, body=first, headers=_condition(etag), accept=(404, 409, 412, 501))
+    if answer.status == 501 or (answer.status == 412 and _stands(requests, key, etag)):
+        # it knows no such condition, or compares something else than ETags (Ceph)
+        answer = requests.ask("PUT", key, body=first)
+    return answer.status < 300
+
+
+def merged(old: Lines, changes: Iterable[Keyed]) -> Iterator[Keyed]:
+    """The lines after the changes."""
+    return (keyed for keyed in newest(old, changes) if keyed[1])
+
+
+def _pieces(lines: Iterable[Keyed]) -> Iterator[bytes]:
+    piece = bytearray()
+    for _, line in lines:
+        piece += line
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _chain(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield second
+    yield from rest
+
+
+def _write_parts(
+    requests: Requests, uploads: Uploads, key: bytes, pieces: Iterator[bytes], etag: str | None
+) -> bool:
+    for left in uploads.of_key(key):
+        if left.left:
+            abort(requests, key, left.identifier)
+            uploads.end(left)
+    begun = Begun(requests.bucket, key, begin(requests, key, {}), _SOURCE)
+    uploads.begin(begun)
+    try:
+        upload = Upload(requests, key, begun.identifier, checksum=False, proves=True, standing={})
+        for number, piece in enumerate(pieces, 1):
+            upload.send(number, piece)
+        _complete(requests, upload, key, etag)
+    except BaseException as problem:
+        with contextlib.suppress(HibaliError):
+            abort(requests, key, begun.identifier)
+            uploads.end(begun)
+        if isinstance(problem, IncompleteError) and problem.code == "source-changed":
+            return False
+        raise
+    uploads.end(begun)
+    return True
+
+
+def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
+    """Looked at once more before, for some servers know no conditions here (Ceph) or none at all."""
+    if not _stands(requests, key, etag):
+        raise IncompleteError("source-changed", "another one stands there", about=requests.about)
+    try:
+        upload.complete(_condition(etag))
+    except IncompleteError as problem:
+        unknown = problem.code == "not-supported"
+        if not (unknown or (problem.code == "source-changed" and _stands(requests, key, etag))):
+            raise
+        upload.complete()
+
+
+def _condition(etag: str | None) -> dict[str, str]:
+    return {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
+
+
+def _stands(requests: Requests, key: bytes, etag: str | None) -> bool:
+    """Whether the very object of that ETag stands there; with None, whether there is none."""
+    head = requests.ask("HEAD", key, accept=_NONE)
+    return etag is None if head.status >= 300 else head.etag == etag

@@ -1,0 +1,204 @@
+"""What a server really does, tried once per bucket with small objects that are removed again, and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import threading
+from collections.abc import Collection
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hibali.errors import AccessError, HibaliError
+from transfers.entry import Proof
+from transfers.stores.base import Facts, keep_seen, read_seen
+from transfers.stores.s3.listing import pages
+from transfers.stores.s3.records import time_of
+from transfers.stores.s3.requests import CHECKSUM, Answer, Requests, checksum_of
+
+_CONTENT = b"hibali asks what this server checks\n"
+_WRONG = hashlib.sha256(b"something else").hexdigest()
+_REFUSALS = frozenset({*range(400, 500), 501})
+_ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
+_LONG = 300
+_TABLE = "buckets"
+_KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
+_LEFT_SECONDS = 3600  # a probe this old is nobody's any more
+SEGMENT_BYTES = 16 * 1024 * 1024  # each costs a server as much as a small object does
+
+
+@dataclass(frozen=True, slots=True)
+class Honours:
+    """What a server was seen to do; before anything was seen, nothing."""
+
+    writable: bool = False
+    checks_sha256: bool = False  # refused a payload that was not what its x-amz-content-sha256 said
+    checks_checksum: bool = False  # the same for x-amz-checksum-sha256
+    md5_etags: bool = False  # the ETag of an object put whole is its MD5
+    conditional_create: bool = False  # If-None-Match: * on PUT
+    conditional_replace: bool = False  # If-Match on PUT
+    metadata: bool = False  # keeps user metadata
+    file_and_folder: bool = False  # holds the keys `a` and `a/b` side by side
+    name_bytes: int = 0  # 255 where a longer component was refused
+    refuses: tuple[str, ...] = ()  # characters no key here can have
+
+    @property
+    def proves(self) -> bool:
+        """Whether this server hashes what it receives and compares."""
+        return self.checks_sha256 or self.checks_checksum
+
+    @property
+    def locks(self) -> bool:
+        """Whether a lock object means anything here."""
+        return self.conditional_create and self.conditional_replace
+
+
+def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
+    """The store's facts; while nothing is known of the server, a lock is worth asking for."""
+    seen = honours or Honours(
+        conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
+    )
+    write = Proof.DIGEST if seen.proves else Proof.CLAIMED if seen.md5_etags else Proof.SIZE
+    return Facts(
+        kind="s3",
+        proof_read=proof_read,
+        proof_write=write,
+        folders=False,
+        file_and_folder=seen.file_and_folder,
+        links=False,
+        modes=seen.metadata,
+        mtimes=seen.metadata,
+        locks=seen.locks,
+        name_bytes=seen.name_bytes,
+        path_bytes=_KEY_BYTES - len(root) - 1 if root else _KEY_BYTES,
+        utf8_names=True,
+        segment_bytes=SEGMENT_BYTES,
+        least_segment_bytes=SEGMENT_BYTES,
+        refuses=tuple(word.encode() for word in seen.refuses),
+        known=honours is not None,
+        keeps=True,
+    )
+
+
+def probe_server(requests: Requests, prefix: bytes) -> Honours:
+    """Try it below `prefix` (empty, or with a slash at its end). Raises the errors of reaching the server.
+
+    Where writing is denied, nothing else can be seen.
+    """
+    requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) make a bucket that is not there
+    folder = prefix + b".hibali/probe/"
+    base = folder + secrets.token_hex(8).encode()
+    probe = _Probe(requests, base)
+    # In a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        try:
+            return thread.submit(_run_and_clean, probe, folder).result()
+        finally:
+            probe.stopped.set()
+
+
+def _run_and_clean(probe: _Probe, folder: bytes) -> Honours:
+    try:
+        return probe.run()
+    except AccessError as problem:
+        if problem.code != "denied":
+            raise
+        return Honours()
+    finally:
+        with contextlib.suppress(HibaliError):
+            probe.clean(folder)
+
+
+class _Probe:
+    """One probe; its names are our own, so whatever a crash leaves is in no listing of ours."""
+
+    def __init__(self, requests: Requests, base: bytes) -> None:
+        self._requests = requests
+        self._base = base
+        self.stopped = threading.Event()
+
+    def run(self) -> Honours:
+        """Raises `CancelledError` once `stopped` is set."""
+        first = self._put(self._base, headers={"x-amz-meta-sha256": "known"})
+        etag = first.etag
+        head = self._requests.ask("HEAD", self._base)
+        return Honours(
+            writable=True,
+            checks_sha256=self._refused(self._base + b"w", sha256=_WRONG),
+            checks_checksum=self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
+            and not self._refused(self._base + b"c", **{CHECKSUM: _checksum(_CONTENT)}),
+            md5_etags=etag == hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest(),
+            conditional_create=self._refused(self._base, **{"If-None-Match": "*"})
+            and not self._refused(self._base + b"n", **{"If-None-Match": "*"}),
+            conditional_replace=self._refused(self._base, **{"If-Match": f'"{"0" * 32}"'})
+            and not self._refused(self._base, **{"If-Match": f'"{etag}"'}),
+            metadata=head.headers.get("x-amz-meta-sha256") == "known",
+            **self._names(),
+        )
+
+    def clean(self, folder: bytes) -> None:
+        """Remove this probe's objects, and those that killed ones left long ago by the server's clock."""
+        now = self._requests.ask("HEAD", accept=_REFUSALS).seconds
+        for listed in [listed for page in pages(self._requests, folder) for listed in page]:
+            key = folder + listed.path
+            left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
+            if key.startswith(self._base) or left:
+                self._requests.ask("DELETE", key, accept=_REFUSALS | {500})
+
+    def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
+        return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
+
+    def _holds(self, key: bytes) -> bool:
+        """Whether a name is accepted; some servers break on one that they cannot hold."""
+        return self._put(key, accept=_REFUSALS | {500}).status < 300
+
+    def _put(
+        self,
+        key: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        sha256: str | None = None,
+        accept: Collection[int] = (),
+    ) -> Answer:
+        if self.stopped.is_set():
+            raise CancelledError
+        return self._requests.ask("PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept)
+
+    def _names(self) -> dict[str, Any]:
+        tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
+        long = self._base + b"l" * _LONG
+        both = {self._base, self._base + b"/x"}  # the first one stands already
+        landed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
+        found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
+        found &= landed
+        lacking = [odd.decode() for key, odd in tried.items() if key not in found]
+        if "\x01" in lacking:
+            lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
+        return {
+            "refuses": tuple(lacking),
+            "name_bytes": 0 if long in found else 255,
+            "file_and_folder": both <= found,
+        }
+
+
+def _checksum(content: bytes) -> str:
+    return checksum_of(hashlib.sha256(content).hexdigest())
+
+
+def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
+    """What was seen of this bucket at this endpoint before; None where nothing was."""
+    found = read_seen(site, _TABLE, bucket, endpoint)
+    if found is None:
+        return None
+    try:
+        seen = Honours(**found)
+        return replace(seen, refuses=tuple(seen.refuses))
+    except TypeError:
+        return None
+
+
+def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
+    """Keep it for the next call."""
+    keep_seen(site, _TABLE, bucket, endpoint, asdict(honours))

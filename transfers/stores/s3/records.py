@@ -1,0 +1,243 @@
+"""What is on record about the objects of one root: manifests around and below it, this machine's cache, user metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from itertools import islice
+
+from hibali.errors import HibaliError, IncompleteError
+from hibali.events import Listener, Noted
+from transfers.entry import Entry, Kind, enclosing
+from transfers.stores.s3.listing import Cache, Listed
+from transfers.stores.s3.manifest import (
+    NAME,
+    Cursor,
+    Keyed,
+    Known,
+    Lines,
+    differs,
+    from_metadata,
+    line_of,
+    merged,
+    newest,
+    read_manifest,
+    write_manifest,
+)
+from transfers.stores.s3.multipart import Uploads
+from transfers.stores.s3.requests import Requests
+
+_AT_ONCE = 512
+_ROUNDS = 5
+
+_Above = tuple[bytes, Lines]  # the root's path below the folder of a manifest, and its lines
+_Below = tuple[bytes, Lines, Cursor]  # a folder with a slash behind it, and what its manifest says
+
+
+class Records:
+    """The records of one root. `learned` has what only user metadata told, until a manifest holds it."""
+
+    def __init__(
+        self, requests: Requests, pool: Executor, cache: Cache, uploads: Uploads, root: bytes
+    ) -> None:
+        self._requests = requests
+        self._pool = pool
+        self._cache = cache
+        self._uploads = uploads
+        self._root = root
+        self._learned = Lines()
+        self._nested: frozenset[bytes] = frozenset()
+        self._coming: Future[list[_Above]] | None = None
+
+    def begin(self) -> None:
+        """Load what lies at the root and above it while the listing comes."""
+        self._forget_coming()
+        self._coming = self._pool.submit(self._above)
+
+    def entries(self, listed: Iterable[Listed], nested: Iterable[bytes]) -> Iterator[Entry]:
+        """The listed files, in order, with all that is on record of them; `nested` are the folders below with manifests."""
+        self._learned.close()
+        self._nested = frozenset(nested)
+        coming = iter(listed)
+        above = self._above() if self._coming is None else self._coming.result()
+        self._coming = None
+        manifests = _Manifests(self._load, self._nested, above)
+        with closing(manifests):
+            while some := list(islice(coming, _AT_ONCE)):
+                known = [self._at_hand(one, manifests) for one in some]
+                unknown = [one for one, found in zip(some, known, strict=True) if found is None]
+                looked = iter(self._pool.map(self._look, unknown))
+                for one, found in zip(some, known, strict=True):
+                    yield entry_of(one, next(looked) if found is None else found)
+
+    def _at_hand(self, listed: Listed, manifests: _Manifests) -> Known | None:
+        """What is known without asking; of a folder there is nothing to know."""
+        if listed.size < 0:
+            return Known("", 0)
+        return manifests.find(listed) or self._cache.find(listed)
+
+    def one(self, listed: Listed, headers: Mapping[str, str]) -> Entry:
+        """One file whose user metadata is at hand already."""
+        known = from_metadata(headers, listed.etag, listed.size)
+        if known.sha256 is None or not known.mtime_ns:
+            with closing(_Manifests(self._load, frozenset(), self._above())) as manifests:
+                known = manifests.find(listed) or known
+        return entry_of(listed, known)
+
+    def close(self) -> None:
+        """Forget what was learned and loaded; safe to call twice."""
+        self._forget_coming()
+        self._learned.close()
+
+    def _forget_coming(self) -> None:
+        if self._coming is not None:
+            self._coming.add_done_callback(_let_go)
+        self._coming = None
+
+    def _above(self) -> list[_Above]:
+        """The manifests of the root and of the folders around it, nearest first, with the root's path below each."""
+        found = []
+        path = self._root
+        for folder in (path, *(enclosing(path) if path else ())):
+            lines, etag = read_manifest(self._requests, folder + b"/" + NAME if folder else NAME)
+            if etag is not None:
+                found.append((path[len(folder) :].lstrip(b"/"), lines))
+        return found
+
+    def _load(self, folder: bytes) -> Lines:
+        return read_manifest(self._requests, self._manifest_key(folder))[0]
+
+    def _look(self, listed: Listed) -> Known:
+        """Ask for the user metadata of one object; remembered while it is this very object."""
+        nothing = Known(listed.etag, listed.size)
+        try:
+            head = self._requests.ask("HEAD", self._key(listed.path), accept=(403, 404))
+        except IncompleteError:
+            return nothing
+        if head.status >= 300 or head.etag != listed.etag:
+            return nothing
+        known = from_metadata(head.headers, listed.etag, listed.size)
+        self._cache.add(listed, known)
+        if known != nothing:
+            self._learned.add(listed.path, line_of(listed.path, known))
+        return known
+
+    def save(self, landed: Lines, gone: Lines, tell: Listener) -> None:
+        """Bring the root's manifest up to date, and take what changed out of those below it.
+
+        What cannot be written is told, not raised: the objects themselves carry the same in their metadata.
+        """
+        if not landed and not gone:
+            return
+        about = self._requests.about
+        try:
+            self._merge_into(b"", lambda: newest(self._learned, gone, landed))
+            for folder in self._touched(newest(gone, landed)):
+                self._merge_into(folder, partial(_inside, folder, gone, landed))
+        except HibaliError as problem:
+            tell(Noted(f"{about}: the digest manifest could not be written: {problem.message}"))
+            return
+        self._learned.close()
+
+    def _touched(self, changes: Iterable[Keyed]) -> list[bytes]:
+        """The folders below with manifests of their own in which something changed."""
+        if not self._nested:
+            return []
+        return sorted({folder for path, _ in changes for folder in enclosing(path) if folder in self._nested})
+
+    def _merge_into(self, folder: bytes, changes: Callable[[], Iterator[Keyed]]) -> None:
+        key = self._manifest_key(folder)
+        for _ in range(_ROUNDS):
+            old, etag = read_manifest(self._requests, key)
+            with closing(old):
+                if not differs(old, changes()):
+                    return
+                if write_manifest(self._requests, self._uploads, key, merged(old, changes()), etag):
+                    return
+        raise IncompleteError("busy", "others kept changing it", about=self._requests.about)
+
+    def _key(self, path: bytes) -> bytes:
+        return b"/".join(part for part in (self._root, path) if part)
+
+    def _manifest_key(self, folder: bytes) -> bytes:
+        return self._key(b"/".join(part for part in (folder, NAME) if part))
+
+
+class _Manifests:
+    """What manifests say of a listing, which comes in order: no more of each is held than the place it has come to."""
+
+    def __init__(
+        self, load: Callable[[bytes], Lines], nested: frozenset[bytes], above: Iterable[_Above]
+    ) -> None:
+        self._load = load
+        self._nested = nested
+        self._above = [(before + b"/" if before else b"", lines, Cursor(lines)) for before, lines in above]
+        self._below: list[_Below] = []  # of the folders around the place, the outermost first
+
+    def find(self, listed: Listed) -> Known | None:
+        """The nearest enclosing line that counts."""
+        path, size, etag, _ = listed
+        if self._nested:
+            self._enter(path)
+        for folder, _, cursor in reversed(self._below):
+            found = cursor.find(path[len(folder) :], etag, size)
+            if found is not None:
+                return found
+        for before, _, cursor in self._above:
+            found = cursor.find(before + path, etag, size)
+            if found is not None:
+                return found
+        return None
+
+    def _enter(self, path: bytes) -> None:
+        while self._below and not path.startswith(self._below[-1][0]):
+            self._below.pop()[1].close()
+        known = {folder for folder, _, _ in self._below}
+        for around in reversed([folder for folder in enclosing(path) if folder in self._nested]):
+            if around + b"/" not in known:
+                lines = self._load(around)
+                self._below.append((around + b"/", lines, Cursor(lines)))
+
+    def close(self) -> None:
+        """Forget them."""
+        for _, lines, _ in (*self._above, *self._below):
+            lines.close()
+
+
+def _let_go(loaded: Future[list[_Above]]) -> None:
+    """Nobody wants it any more."""
+    if not loaded.cancelled() and loaded.exception() is None:
+        for _, lines in loaded.result():
+            lines.close()
+
+
+def _inside(folder: bytes, *changes: Lines) -> Iterator[Keyed]:
+    """What changed in a folder, as gone from its own manifest: the root's tells of it now."""
+    start = folder + b"/"
+    return ((path.removeprefix(start), b"") for path, _ in newest(*changes) if path.startswith(start))
+
+
+def entry_of(listed: Listed, known: Known) -> Entry:
+    """A listed file or folder; a file that nobody recorded a time for has the time it was put there."""
+    if listed.size < 0:
+        return Entry(listed.path.removesuffix(b"/"), Kind.FOLDER)
+    return Entry(
+        listed.path,
+        Kind.FILE,
+        listed.size,
+        known.mtime_ns or time_of(listed.modified),
+        known.mode,
+        etag=listed.etag or None,
+        digest=known.sha256,
+    )
+
+
+def time_of(modified: str) -> int:
+    """LastModified of a listing in nanoseconds since the epoch; 0 where it is no ISO 8601 time."""
+    try:
+        return round(datetime.fromisoformat(modified).timestamp() * 1000) * 1_000_000
+    except (ValueError, OverflowError):
+        return 0

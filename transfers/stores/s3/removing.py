@@ -1,0 +1,231 @@
+"""Removing objects: each looked at once more, then many in one request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import closing
+from itertools import islice
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.ledger import now as moment
+from transfers.check import Fate, Leftover
+from transfers.entry import Entry, Kind, enclosing
+from transfers.stores.base import Problem, is_own_name
+from transfers.stores.s3 import lock as s3_lock
+from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3.listing import is_folder_marker, pages
+from transfers.stores.s3.manifest import Lines
+from transfers.stores.s3.multipart import Begun, Pending, abort, begun_at, forget, pending_uploads
+from transfers.stores.s3.records import time_of
+from transfers.stores.s3.requests import Requests, error_of, problem_of
+from transfers.stores.server_lease import locked
+
+_BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
+
+_Answers = dict[bytes, Problem | None]
+
+
+class Removing:
+    """The removing half of a store."""
+
+    def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
+        """`key_of` gives the whole key of a path below the root."""
+        self._requests = requests
+        self._pool = pool
+        self._key_of = key_of
+        self._in_batches = True
+
+    def remove(
+        self, entries: Iterable[Entry], check: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store.remove; a folder is nothing here. `check` raises where the target is no longer ours."""
+        coming = iter(entries)
+        while batch := list(islice(coming, _BATCH)):
+            check()
+            files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
+            looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
+            standing = [path for path, found in looked.items() if found is True]
+            answers = self.remove_keys([self._key_of(path) for path in standing])
+            for entry in batch:
+                found = looked.get(entry.path)
+                if found is True:
+                    found = answers.get(self._key_of(entry.path))
+                yield entry, found if isinstance(found, Problem) else None
+
+    def _look(self, entry: Entry) -> bool | Problem:
+        """Whether it stands there, and is what was listed."""
+        try:
+            head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+        if head.status == 404:
+            return False
+        same = (
+            head.etag == entry.etag if entry.etag else head.headers.get("content-length") == str(entry.size)
+        )
+        return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
+
+    def remove_keys(self, keys: list[bytes]) -> _Answers:
+        """Remove whole keys; a problem for each that stayed."""
+        plain = [key for key in keys if s3_xml.is_plain(key)] if self._in_batches else []
+        answers: _Answers = {}
+        for start in range(0, len(plain), _BATCH):
+            answers.update(self._remove_batch(plain[start : start + _BATCH]))
+        rest = [key for key in keys if key not in answers]
+        answers.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
+        return answers
+
+    def _remove_batch(self, keys: list[bytes]) -> _Answers:
+        """None of them where the server cannot do this."""
+        body = s3_xml.delete_document(keys)
+        checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
+        try:
+            answer = self._requests.ask("POST", query={"delete": ""}, headers=headers, body=body)
+        except IncompleteError:
+            self._in_batches = False
+            return {}
+        answers: _Answers = dict.fromkeys(keys)
+        for error in s3_xml.children(s3_xml.parse(answer.body, self._requests.about), "Error"):
+            key = s3_xml.key_bytes(s3_xml.text(error, "Key"), encoded=False)
+            if key in answers:
+                problem = error_of(400, s3_xml.text(error, "Code"), self._requests.about)
+                answers[key] = Problem(problem.code, problem.message)
+        return answers
+
+    def _remove_one(self, key: bytes) -> Problem | None:
+        try:
+            self._requests.ask("DELETE", key, accept=(404,))
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+        return None
+
+
+_AT_ONCE = 1000
+_LOCK = b"/" + s3_lock.NAME
+
+
+def is_lock(path: bytes) -> bool:
+    """Whether this is the lock of a place below the root."""
+    return path.endswith(_LOCK)
+
+
+def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> None:
+    """Raise `TryLaterError("locked")` where somebody holds a prefix around the root, or one of the whole keys `locks`."""
+    above = [folder + _LOCK if folder else s3_lock.NAME for folder in enclosing(root)] if root else []
+    for key in (*above, *locks):
+        holder = s3_lock.living_holder(requests, key)
+        if holder is not None:
+            raise locked(holder, requests.about)
+
+
+def clear(requests: Requests, removing: Removing, prefix: bytes) -> Problem | None:
+    """Remove what is left below a prefix once its data is gone, unless something else is there, too."""
+    for some in _in_batches(_left(requests, prefix)):
+        foreign = [key for key, own in some if not own]
+        if foreign:
+            return Problem("folder-not-empty", "something came meanwhile, and was left alone")
+    for some in _in_batches(_left(requests, prefix)):
+        keys = [key for key, own in some if own]
+        for key in [key for key in keys if is_lock(key)]:
+            if s3_lock.living_holder(requests, key) is not None:
+                return Problem("locked", "another operation is at work there")
+        problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
+        if problems:
+            return problems[0]
+    return None
+
+
+def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Whole keys, and whether they are ours or stand for a folder."""
+    for page in pages(requests, prefix):
+        for listed in page:
+            yield prefix + listed.path, is_own_name(listed.path) or is_folder_marker(listed)
+
+
+def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
+    while some := list(islice(coming, _AT_ONCE)):
+        yield some
+
+
+def around(root: bytes, gone: Lines, forget: Callable[[bytes, Lines], None]) -> None:
+    """Call `forget` for each prefix around the root, with what is gone as it is called there."""
+    for folder in enclosing(root) if root else ():
+        before = root[len(folder) :].lstrip(b"/")
+        with closing(Lines()) as there:
+            there.extend((before + b"/" + path, b"") for path, _ in gone)
+            forget(folder, there)
+
+
+_ELSEWHERE_SECONDS = 86400.0  # one of another host of ours may be under way; nobody is at it that long after
+_SLACK_SECONDS = 60.0  # what was begun while the server was asked is not in its answer
+
+
+def clean(
+    requests: Requests, site: str, prefix: bytes, *, older_than: float, everybody: bool, dry: bool
+) -> Iterator[Leftover]:
+    """See transfers.check.clean_site; for one bucket and what lies below `prefix`."""
+    ours = {
+        begun.identifier: begun
+        for begun in begun_at(site)
+        if begun.bucket == requests.bucket and begun.key.startswith(prefix)
+    }
+    clock = requests.ask("HEAD", accept=range(400, 500)).seconds
+    try:
+        pending = list(pending_uploads(requests, prefix))
+    except (IncompleteError, NotFoundError):
+        # This server cannot list them: what is known here is all there is to go by.
+        pending = [Pending(begun.key, begun.identifier, begun.at) for begun in ours.values()]
+    ended = {identifier for identifier, begun in ours.items() if _is_old(begun.at, clock)}
+    ended -= {upload.identifier for upload in pending}
+    try:
+        for upload in pending:
+            mine = ours.get(upload.identifier)
+            age = _age(upload.begun or (mine.at if mine else ""), clock)
+            because = _stays(mine, age, older_than, everybody=everybody)
+            fate = Fate.KEPT if because else Fate.PLANNED
+            if fate is Fate.PLANNED and not dry:
+                because = _abort(requests, upload)
+                fate = Fate.FAILED if because else Fate.ENDED
+                ended |= set() if because else {upload.identifier}
+            yield Leftover(requests.bucket, upload.key, upload.begun, age, mine is not None, fate, because)
+    finally:
+        if not dry:
+            forget(site, ended)
+
+
+def _stays(mine: Begun | None, age: float | None, older_than: float, *, everybody: bool) -> str:
+    if mine is not None and not mine.left and not mine.elsewhere:
+        return "under way"
+    if mine is None and not everybody:
+        return "begun by others"
+    if age is None or age < older_than:
+        return "too young"
+    if mine is not None and mine.elsewhere and age < _ELSEWHERE_SECONDS:
+        return "begun on another host, too young"
+    return ""
+
+
+def _abort(requests: Requests, upload: Pending) -> str:
+    try:
+        abort(requests, upload.key, upload.identifier)
+    except IncompleteError as problem:
+        return problem.message
+    except HibaliError as problem:
+        if problem.code != "denied":
+            raise
+        return problem.message
+    return ""
+
+
+def _age(begun: str, clock: float | None) -> float | None:
+    since = time_of(begun) / 1e9
+    return max(0.0, (clock or time_of(moment()) / 1e9) - since) if since else None
+
+
+def _is_old(begun: str, clock: float | None) -> bool:
+    age = _age(begun, clock)
+    return age is None or age > _SLACK_SECONDS

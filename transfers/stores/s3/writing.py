@@ -1,0 +1,450 @@
+"""One large file on its way into an object in parts, gone on with where an earlier call was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hibali.errors import HibaliError
+from transfers.entry import Entry, Kind, Proof
+from transfers.pipeline.batches import Jobs
+from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.s3.manifest import Known, Lines, line_of, to_metadata
+from transfers.stores.s3.multipart import (
+    Begun,
+    Part,
+    Upload,
+    Uploads,
+    abort,
+    begin,
+    part_bytes,
+    standing_parts,
+)
+from transfers.stores.s3.probe import Honours
+from transfers.stores.s3.reading import Bulk
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, Requests, problem_of
+
+_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
+
+
+class Expected:
+    """Looks at the keys of exact items just before they are written."""
+
+    def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
+        """`key_of` gives the whole key of a path below the root."""
+        self._requests = requests
+        self._pool = pool
+        self._key_of = key_of
+
+    def check(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """The same payloads; an item whose key holds something else than was planned has a problem."""
+        for payload in payloads:
+            asked = [
+                (position, item)
+                for position, item in enumerate(payload.unit.items)
+                if is_exact(item) and not payload.unit.offset
+            ]
+            found = self._pool.map(self.look, [item for _, item in asked])
+            for (position, _), problem in zip(asked, found, strict=True):
+                if problem is not None:
+                    payload.problems.setdefault(position, problem)
+            yield payload
+
+    def look(self, item: Item) -> Problem | None:
+        """Whether another object stands at this item's key than was planned."""
+        try:
+            head = self._requests.ask("HEAD", self._key_of(item.entry.path), accept=(404,))
+        except HibaliError as error:
+            return problem_of(error, denied=True)
+        planned = item.replaces
+        if head.status == 404 or (planned is not None and planned.etag == head.etag):
+            return None
+        return _CHANGED
+
+
+def is_exact(item: Item) -> bool:
+    """Whether a saved plan says what stands at the key of this file."""
+    return item.exact and not item.clear and item.entry.kind is Kind.FILE
+
+
+CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", again=True)
+OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
+
+
+class Holder(Protocol):
+    """Whoever knows whether the target is still ours."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is surely ours alone."""
+
+    def check(self, *, now: bool = False) -> None:
+        """Raise `TryLaterError` where it is not; with `now` whoever knows is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how objects land: what a store gives to each `write`."""
+
+    requests: Requests
+    bulk: Bulk
+    pool: Executor
+    uploads: Uploads
+    key_of: Callable[[bytes], bytes]
+    make_room: Callable[[Item], None]
+    honours: Honours
+    holder: Holder
+
+    @property
+    def checksum(self) -> bool:
+        """Needed only where the server does not look at the payload's sha256 in the signature."""
+        return self.honours.checks_checksum and not self.honours.checks_sha256
+
+
+class Large:
+    """A file that is coming in segments; once it has a `problem`, the rest of it is passed over.
+
+    Every byte is read and hashed again when an earlier upload is gone on with; a part that stands at the server
+    is left out only while these very bytes are what was sent then. `continued` tells whether one was.
+    """
+
+    def __init__(self, place: Place, item: Item, segment: int) -> None:
+        self.item = item
+        self.problem: Problem | None = None
+        self.continued = False
+        self.sent: list[Future[None]] = []
+        self._place = place
+        self._part = part_bytes(item.entry.size, segment)
+        self._sha256: Any = hashlib.sha256()
+        self._held = bytearray()
+        self._taken = 0
+        self._count = 0
+        self._begun: Begun | None = None
+        self._upload: Upload | None = None
+
+    def take(self, payload: Payload) -> tuple[int, Bytes] | None:
+        """The next segment; a part's number and content once there is a whole one. Called by one thread, in order."""
+        unit = payload.unit
+        self.problem = self.problem or payload.problems.get(0)
+        if self.problem is None and unit.offset != self._taken:
+            self.problem = OUT_OF_ORDER
+        self._taken = unit.offset + unit.length
+        if self.problem is not None:
+            return None
+        self._sha256.update(payload.data)
+        whole: Bytes = payload.data
+        if self._held or (len(whole) < self._part and not unit.last):
+            self._held += payload.data
+            whole = self._held
+        if (len(whole) < self._part and not unit.last) or not self._open():
+            return None
+        self._held = bytearray()
+        self._count += 1
+        return self._count, whole
+
+    def _open(self) -> bool:
+        """The upload, begun or gone on with; False where that is a problem of this file."""
+        if self._upload is None:
+            with self._kept():
+                key = self._place.key_of(self.item.entry.path)
+                begun, standing = self._find(key)
+                self._begun = begun
+                self._upload = Upload(
+                    self._place.requests,
+                    key,
+                    begun.identifier,
+                    checksum=self._place.checksum,
+                    proves=self._place.honours.proves,
+                    standing=standing,
+                )
+        return self.problem is None
+
+    def _find(self, key: bytes) -> tuple[Begun, dict[int, Part]]:
+        """One that was left and is of this very source; what is left of others of that key is ended."""
+        entry = self.item.entry
+        source = {
+            "size": entry.size,
+            "mtime_ns": entry.mtime_ns,
+            "mode": entry.mode,
+            "etag": entry.etag,
+            "digest": entry.digest,
+            "part": self._part,
+        }
+        resumed = find_begun(self._place, key, source)
+        if resumed is not None:
+            return resumed
+        metadata = to_metadata(known_from(entry, entry.digest))
+        made = Begun(self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source)
+        self._place.uploads.begin(made)
+        return made, {}
+
+    def send(self, number: int, content: Bytes) -> int:
+        """Send a part; how many bytes went out, none where it stands there already. Called by several threads."""
+        if self._upload is None or self._begun is None or self.problem is not None:
+            return 0
+        size = 0
+        with self._kept():
+            part = self._upload.send(number, content)
+            if part is None:
+                self.continued = True
+            else:
+                self._place.uploads.add(self._begun, number, part)
+                size = part.size
+        return size
+
+    def complete(self, digest: str | None) -> tuple[Known, Proof] | None:
+        """Make it the object, once all parts were submitted; None where it has a `problem`."""
+        for sent in self.sent:
+            sent.result()
+        if self.problem is None and self._sha256.hexdigest() != digest:
+            self.problem = CORRUPT
+        etag = ""
+        if self.problem is None and self._upload is not None:
+            with self._kept():
+                if not self._place.honours.file_and_folder:
+                    self._place.make_room(self.item)
+                etag = self._upload.complete()
+        if self.problem is not None or self._upload is None or self._begun is None:
+            self.let_go()
+            return None
+        self._place.uploads.end(self._begun)
+        return known_from(self.item.entry, digest)._replace(etag=etag), self._proof(self._upload)
+
+    def _proof(self, upload: Upload) -> Proof:
+        """Parts of an earlier call were hashed by the server then, and are unchanged since: no more is said."""
+        if self._place.honours.proves:
+            return Proof.RECORDED if self.continued else Proof.DIGEST
+        return Proof.CLAIMED if upload.claimed else Proof.SIZE
+
+    def let_go(self) -> None:
+        """Keep what arrived for whoever goes on with it; give it up where the file itself is the problem.
+
+        Parts still under way would keep an aborted upload alive, so they are waited for.
+        """
+        for sent in self.sent:
+            sent.exception()
+        if self._begun is None:
+            return
+        if self.problem is None or self.problem.again:
+            self._place.uploads.leave(self._begun)
+            return
+        with contextlib.suppress(HibaliError):
+            abort(self._place.requests, self._begun.key, self._begun.identifier)
+            self._place.uploads.end(self._begun)
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What goes wrong with one file is its problem; what goes wrong with all is raised."""
+        try:
+            yield
+        except HibaliError as error:
+            self.problem = problem_of(error)
+
+
+def find_begun(place: Place, key: bytes, source: dict[str, Any]) -> tuple[Begun, dict[int, Part]] | None:
+    """An upload that was left, is of this very source, and the parts of it that stand; what is left of others is ended."""
+    for begun in reversed(place.uploads.of_key(key)):
+        if not (begun.left or place.holder.held):
+            continue  # somebody may be at it, and there is no lock here that says who
+        if begun.source == source and begun.parts:
+            # What was recorded here and is told by the server to be just that.
+            told = standing_parts(place.requests, key, begun.identifier) or {}
+            standing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
+            if standing:
+                place.uploads.take(begun)
+                return begun, standing
+        abort(place.requests, key, begun.identifier)
+        place.uploads.end(begun)
+    return None
+
+
+def known_from(entry: Entry, digest: str | None) -> Known:
+    """What is to be kept of a file; its ETag is not known before it has landed."""
+    return Known("", entry.size, digest, entry.mtime_ns, entry.mode)
+
+
+_AT_ONCE = 32
+_WHOLE_BYTES = 32 * 1024 * 1024  # up to here one request beats several, and those around an upload
+_CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
+
+
+class _Whole:
+    """A file of a few segments, gathered to be put in one piece; once it has a `problem`, the rest is passed over."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.problem: Problem | None = None
+
+    def take(self, payload: Payload) -> None:
+        self.problem = self.problem or payload.problems.get(0)
+        if self.problem is None and payload.unit.offset != len(self.content):
+            self.problem = OUT_OF_ORDER
+        if self.problem is None:
+            self.content += payload.data
+
+
+class Writing:
+    """One `write`: used once. `landed` has what stands now, `bytes` what was sent; `continued` whether parts of an earlier call count."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._counting = threading.Lock()
+        self._large: dict[int, Large] = {}
+        self._whole: dict[int, _Whole] = {}
+        self.landed = Lines()
+        self.bytes = 0
+        self.continued = False
+
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store.write."""
+        try:
+            yield from self._jobs.run(lambda: self._feed(payloads))
+        finally:
+            self._let_go()
+
+    def _feed(self, payloads: Iterable[Payload]) -> None:
+        """Runs in its own thread, so the source is read here too."""
+        self._place.holder.check(now=True)
+        for payload in payloads:
+            if self._jobs.stopped:
+                return
+            self._place.holder.check()
+            if payload.unit.segment:
+                self._take_segment(payload)
+            else:
+                self._take_pack(payload)
+
+    def _take_pack(self, payload: Payload) -> None:
+        start = 0
+        view = memoryview(payload.data)
+        for position, item in enumerate(payload.unit.items):
+            content = view[start : start + payload.sizes[position]]
+            start += payload.sizes[position]
+            digest = payload.digests[position]
+            problem = payload.problems.get(position) or self._unable(item)
+            if problem is not None:
+                self._fail(item, problem)
+            elif item.entry.kind is Kind.FOLDER:
+                self._clear(item)  # at once: what follows may lie in it
+            else:
+                self._jobs.submit(len(content), self._land, item, content, digest)
+
+    def _unable(self, item: Item) -> Problem | None:
+        return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
+
+    def _fail(self, item: Item, problem: Problem) -> None:
+        self._jobs.tell(Landed(item, None, Proof.NONE, problem=problem))
+
+    def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
+        """One whole file: hashed in memory, then put."""
+        found = hashlib.sha256(content).hexdigest()
+        if found != digest or len(content) != item.entry.size:
+            self._fail(item, CORRUPT)
+            return
+        known = known_from(item.entry, digest)
+        try:
+            self._clear_first(item)
+            etag = self._place.bulk.put(
+                self._place.key_of(item.entry.path),
+                content,
+                to_metadata(known),
+                sha256=found,
+                checksum=self._place.checksum,
+            )
+        except HibaliError as problem:
+            self._fail(item, problem_of(problem))
+            return
+        proof = Proof.DIGEST if self._place.honours.proves else _claimed(etag, content)
+        self._count(len(content))
+        self._landed(item, known._replace(etag=etag), proof)
+
+    def _clear(self, item: Item) -> None:
+        """A folder, which is nothing here: only what is in its way goes."""
+        try:
+            self._place.make_room(item)
+        except HibaliError as problem:
+            self._fail(item, problem_of(problem))
+            return
+        self._jobs.tell(Landed(item, None, Proof.DIGEST))
+
+    def _clear_first(self, item: Item) -> None:
+        """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
+        if not self._place.honours.file_and_folder:
+            self._place.make_room(item)
+
+    def _landed(self, item: Item, known: Known, proof: Proof) -> None:
+        self.landed.add(item.entry.path, line_of(item.entry.path, known))
+        try:
+            self._place.make_room(item)
+        except HibaliError as problem:
+            self._fail(item, problem_of(problem))
+            return
+        self._jobs.tell(Landed(item, known.sha256, proof, known.etag))
+
+    def _take_segment(self, payload: Payload) -> None:
+        """Segments of one file come in order, without gaps; parts are made of as many as it takes."""
+        unit, item = payload.unit, payload.unit.items[0]
+        if unit.offset == 0 and unit.last and not payload.problems:
+            self._jobs.submit(
+                len(payload.data), self._land, item, memoryview(payload.data), payload.digests[0]
+            )
+            return
+        if item.entry.size <= _WHOLE_BYTES:
+            self._gather(payload)
+            return
+        large = self._large.get(item.number)
+        if large is None:
+            large = self._large[item.number] = Large(self._place, item, unit.length)
+        part = large.take(payload)
+        if part is not None:
+            sent = self._jobs.submit(len(part[1]), self._send, large, *part)
+            if sent is not None:
+                large.sent.append(sent)
+        if unit.last:
+            self._jobs.submit(0, self._complete, large, payload.digests[0])
+
+    def _gather(self, payload: Payload) -> None:
+        item = payload.unit.items[0]
+        whole = self._whole.setdefault(item.number, _Whole())
+        whole.take(payload)
+        if not payload.unit.last:
+            return
+        del self._whole[item.number]
+        if whole.problem is not None:
+            self._fail(item, whole.problem)
+            return
+        content = memoryview(whole.content)
+        self._jobs.submit(len(content), self._land, item, content, payload.digests[0])
+
+    def _send(self, large: Large, number: int, content: Bytes) -> None:
+        self._count(large.send(number, content))
+
+    def _complete(self, large: Large, digest: str | None) -> None:
+        """Its parts were submitted before, so they are under way or done: waiting for them ends."""
+        done = large.complete(digest)
+        self._large.pop(large.item.number, None)
+        if done is None:
+            self._fail(large.item, large.problem or CORRUPT)
+            return
+        self.continued = self.continued or large.continued
+        self._landed(large.item, *done)
+
+    def _let_go(self) -> None:
+        for large in self._large.values():
+            large.let_go()
+        self._large.clear()
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self.bytes += size
+
+
+def _claimed(etag: str, content: memoryview) -> Proof:
+    """The server's word for what it holds, where that is an MD5."""
+    return Proof.CLAIMED if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag else Proof.SIZE

@@ -1,0 +1,1 @@
+"""Folders behind the SFTP subsystem of sshd."""

@@ -1,0 +1,372 @@
+"""One SFTP conversation over a pipe of ours: many requests under way, each answer given to who asked."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.ssh.sessions import Login
+from hibali.subprocesses import Process
+from hibali.text import printable
+
+VERSION = 3
+
+INIT, VERSION_ANSWER = 1, 2
+OPEN, CLOSE, READ, WRITE = 3, 4, 5, 6
+LSTAT, FSTAT, SETSTAT, FSETSTAT = 7, 8, 9, 10
+OPENDIR, READDIR, REMOVE, MKDIR, RMDIR = 11, 12, 13, 14, 15
+REALPATH, STAT, RENAME, READLINK, SYMLINK = 16, 17, 18, 19, 20
+STATUS, HANDLE, DATA, NAME, ATTRS = 101, 102, 103, 104, 105
+EXTENDED, EXTENDED_REPLY = 200, 201
+
+OK, END_OF_FILE, NO_SUCH_FILE, PERMISSION_DENIED, FAILURE, BAD_MESSAGE = 0, 1, 2, 3, 4, 5
+UNSUPPORTED = 8
+
+FOR_READING, FOR_WRITING, CREATE, EXCLUSIVE = 0x01, 0x02, 0x08, 0x20
+
+_SIZE, _OWNER, _PERMISSIONS, _TIMES, _EXTENDED = 0x01, 0x02, 0x04, 0x08, 0x80000000
+_LATEST = 0xFFFFFFFF
+
+
+class WireError(Exception):
+    """The server sent what is no packet of this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a server tells of a name, None where it does not; `mode` has the kind of file in its upper bits."""
+
+    size: int | None = None
+    user: int | None = None
+    mode: int | None = None
+    seconds: int | None = None
+
+
+class Reader:
+    """Takes one packet apart; raises `WireError` where it ends early."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        """The next bytes as they are."""
+        end = self._at + length
+        if end > len(self._content):
+            raise WireError("a packet ends early")
+        found = self._content[self._at : end]
+        self._at = end
+        return found
+
+    def number(self) -> int:
+        """A number of 32 bits."""
+        return int.from_bytes(self.take(4), "big")
+
+    def large(self) -> int:
+        """A number of 64 bits."""
+        return int.from_bytes(self.take(8), "big")
+
+    def text(self) -> bytes:
+        """Bytes with their length before them."""
+        return self.take(self.number())
+
+    def attributes(self) -> Attributes:
+        """What is told of a file."""
+        flags = self.number()
+        size = self.large() if flags & _SIZE else None
+        user = None
+        if flags & _OWNER:
+            user = self.number()
+            self.number()
+        mode = self.number() if flags & _PERMISSIONS else None
+        seconds = None
+        if flags & _TIMES:
+            self.number()
+            seconds = self.number()
+        if flags & _EXTENDED:
+            for _ in range(self.number()):
+                self.text()
+                self.text()
+        return Attributes(size, user, mode, seconds)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return self._at >= len(self._content)
+
+
+def number(value: int) -> bytes:
+    """A number of 32 bits."""
+    return value.to_bytes(4, "big")
+
+
+def large(value: int) -> bytes:
+    """A number of 64 bits."""
+    return value.to_bytes(8, "big")
+
+
+def text(value: bytes) -> bytes:
+    """Bytes with their length before them."""
+    return number(len(value)) + value
+
+
+def attributes(*, mode: int | None = None, mtime_ns: int | None = None) -> bytes:
+    """What a file is to get; times are whole seconds of 32 bits, for access and change alike."""
+    flags, content = 0, b""
+    if mode is not None:
+        flags |= _PERMISSIONS
+        content += number(mode)
+    if mtime_ns is not None:
+        flags |= _TIMES
+        content += number(whole_seconds(mtime_ns)) * 2
+    return number(flags) + content
+
+
+def whole_seconds(mtime_ns: int) -> int:
+    """A time as this protocol can hold it: the second it lies in, from 1970 to 2106."""
+    return min(max(mtime_ns // 1_000_000_000, 0), _LATEST)
+
+
+def packet(kind: int, identifier: int, content: bytes) -> bytes:
+    """A request with its number; `content` may be followed by data that is sent without copying it."""
+    return struct.pack(">IBI", len(content) + 5, kind, identifier) + content
+
+
+def init() -> bytes:
+    """The first packet of a client."""
+    return struct.pack(">IBI", 5, INIT, VERSION)
+
+
+def extensions_of(content: bytes) -> dict[bytes, bytes]:
+    """What the server's VERSION packet offers; raises `WireError` for another version than 3."""
+    reader = Reader(content)
+    if reader.number() != VERSION:
+        raise WireError("the server speaks another version of SFTP")
+    found: dict[bytes, bytes] = {}
+    while not reader.done:
+        name = reader.text()
+        found[name] = reader.text()
+    return found
+
+
+_LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
+_UNDER_WAY = 16 * 1024 * 1024  # bytes asked for or sent and not yet answered
+_REQUESTS = 2048
+
+
+class StatusError(Exception):
+    """The server said no; `code` is one of the few words of version 3."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Pending:
+    """One request under way."""
+
+    def __init__(self, channel: Channel, weight: int) -> None:
+        self._channel = channel
+        self._done = threading.Event()
+        self._answer: tuple[int, bytes] | None = None
+        self.weight = weight
+
+    def settle(self, kind: int, content: bytes) -> None:
+        """The answer has come."""
+        self._answer = (kind, content)
+        self._done.set()
+
+    def give_up(self) -> None:
+        """No answer will come."""
+        self._done.set()
+
+    def answer(self, expected: int) -> Reader:
+        """Wait for the answer; raises `StatusError` for a no, and the channel's own error when it is gone."""
+        self._done.wait()
+        if self._answer is None:
+            raise self._channel.gone()
+        kind, content = self._answer
+        reader = Reader(content)
+        if kind == STATUS:
+            code = reader.number()
+            if code != OK or expected != STATUS:
+                said = b"" if reader.done else reader.text()
+                raise StatusError(code, printable(said)[:200])
+        elif kind != expected:
+            raise self._channel.broken(f"answered with a packet of type {kind}")
+        return reader
+
+    def wait(self) -> None:
+        """Wait for a yes."""
+        self.answer(STATUS)
+
+
+class Channel:
+    """One server process at the other end of ssh. Any thread may ask."""
+
+    def __init__(self, argv: Sequence[str], where: str, login: Login | None = None) -> None:
+        """Start it; raises `TryLaterError`, `AccessError`, or `IncompleteError` where it is no SFTP server."""
+        self.where = where
+        self.login = login
+        self._process = Process(argv)
+        self._sending = threading.Lock()
+        self._room = threading.Condition()
+        self._pending: dict[int, Pending] = {}
+        self._held = 0
+        self._next = 0
+        self._failure: HibaliError | None = None
+        self._closed = False
+        self.data_bytes = 0
+        try:
+            self.extensions = self._greet()
+        except BaseException:
+            self._process.kill()
+            self._process.end()
+            raise
+        self._thread = threading.Thread(target=self._receive_all, name="sftp", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The process that carries the conversation."""
+        return self._process.pid
+
+    def _greet(self) -> dict[bytes, bytes]:
+        with contextlib.suppress(OSError):  # one that has ended already may have said why
+            self._write(init())
+        try:
+            kind, content = self._packet()
+            if kind != VERSION_ANSWER:
+                raise WireError("the first packet is no greeting")
+            return extensions_of(content)
+        except (OSError, EOFError):
+            raise self.gone() from None
+        except WireError as problem:
+            raise self.broken(str(problem)) from None
+
+    def ask(self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0) -> Pending:
+        """Send a request and go on; waits only while too much is under way. `data` ends the packet."""
+        pending = Pending(self, max(weight, len(data)))
+        with self._room:
+            while self._failure is None and (
+                len(self._pending) >= _REQUESTS or (self._held and self._held + pending.weight > _UNDER_WAY)
+            ):
+                self._room.wait()
+            if self._failure is not None:
+                raise self._failure
+            self._next = (self._next + 1) & 0xFFFFFFFF
+            identifier = self._next
+            self._pending[identifier] = pending
+            self._held += pending.weight
+        header = number(len(content) + len(data) + 5) + bytes([kind]) + number(identifier) + content
+        try:
+            with self._sending:
+                self._write(header)
+                if data:
+                    self._write(data)
+        except (OSError, ValueError):
+            raise self.gone() from None
+        return pending
+
+    def _write(self, content: bytes | memoryview) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _packet(self) -> tuple[int, bytes]:
+        length = int.from_bytes(_exactly(self._process.stdout, 4), "big")
+        if not 1 <= length <= _LONGEST_PACKET:
+            raise WireError("what came is no SFTP packet")
+        content = _exactly(self._process.stdout, length)
+        return content[0], content[1:]
+
+    def _receive_all(self) -> None:
+        """Runs in its own thread until the other end is gone."""
+        try:
+            while True:
+                kind, content = self._packet()
+                identifier = int.from_bytes(content[:4], "big")
+                with self._room:
+                    pending = self._pending.pop(identifier, None)
+                    if pending is None:
+                        raise WireError("an answer came that nobody asked for")
+                    self._held -= pending.weight
+                    self._room.notify_all()
+                pending.settle(kind, content[4:])
+        except WireError as problem:
+            self._fail(self.broken(str(problem)))
+        except (OSError, EOFError, ValueError):
+            self._fail(None)
+
+    def _fail(self, problem: HibaliError | None) -> None:
+        """Let everybody who waits know."""
+        if problem is None:
+            problem = self._why()
+        with self._room:
+            self._failure = self._failure or problem
+            left = list(self._pending.values())
+            self._pending.clear()
+            self._room.notify_all()
+        for pending in left:
+            pending.give_up()
+
+    def gone(self) -> HibaliError:
+        """Why there is no answer."""
+        with self._room:
+            if self._failure is not None:
+                return self._failure
+        return self._why()
+
+    def _why(self) -> HibaliError:
+        if self._closed:
+            return TryLaterError("connection-lost", "the connection was closed", about=self.where)
+        code = self._process.end(patience=2.0)
+        errors = self._process.errors
+        if self.login is not None and code == 255:
+            return self.login.explain(errors)
+        text = printable(errors.decode("utf-8", "replace").strip())[-300:]
+        return TryLaterError(
+            "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", about=self.where
+        )
+
+    def broken(self, what: str) -> IncompleteError:
+        """The error for a server that does not keep to the protocol."""
+        return IncompleteError(
+            "protocol",
+            f"the SFTP server broke the protocol: {what}",
+            about=self.where,
+            hint="Nothing it said was believed.",
+        )
+
+    def close(self) -> None:
+        """Leave; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._process.end()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5.0)
+        with contextlib.suppress(HibaliError):
+            self._fail(None)
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    """So many bytes; raises EOFError where the stream ends before."""
+    first = stream.read(length)
+    if not first:
+        raise EOFError
+    if len(first) == length:
+        return first
+    found = bytearray(first)
+    while len(found) < length:
+        chunk = stream.read(length - len(found))
+        if not chunk:
+            raise EOFError
+        found += chunk
+    return bytes(found)

@@ -1,0 +1,83 @@
+"""Folders at a site that offers the SFTP subsystem of sshd and no python3: `transport = "sftp"` of an ssh site."""
+
+from __future__ import annotations
+
+from hibali.config.model import Site
+from hibali.errors import TryLaterError, UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location, guarded_roots
+from hibali.ssh.sessions import Login
+from transfers.entry import Proof
+from transfers.stores.base import Facts
+from transfers.stores.sftp.channel import Channel
+from transfers.stores.sftp.client import Client, expand
+from transfers.stores.sftp.paths import Guard
+from transfers.stores.sftp.store import SftpStore
+from transfers.stores.ssh import lost_after_login
+
+_SECOND = 1_000_000_000
+
+
+def facts_of(*, read_back: bool) -> Facts:
+    """Times are whole seconds; what is read back is hashed at both ends, else only the size is known."""
+    return Facts(
+        kind="sftp",
+        proof_read=Proof.DIGEST,
+        proof_write=Proof.DIGEST if read_back else Proof.SIZE,
+        mtime_unit_ns=_SECOND,
+        adjusts=True,
+    )
+
+
+def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple[Client, int]:
+    """A conversation with the site's SFTP server, and how many logins it took."""
+    settings = site.ssh
+    if settings is None:
+        raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
+    login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
+    login.ensure()
+    try:
+        client = Client(Channel(subsystem(login), site.name, login))
+    except TryLaterError:
+        if not login.shared:
+            raise
+        # A kept login may have ended between two commands: once more, over a new one.
+        try:
+            login.ensure()
+            client = Client(Channel(subsystem(login), site.name, login))
+        except TryLaterError as problem:
+            raise lost_after_login(problem) from None
+    login.answered()
+    return client, login.logins
+
+
+def subsystem(login: Login) -> list[str]:
+    """The words that start the SFTP server over the kept login."""
+    words = login.argv("sftp")
+    return [*words[:-3], "-s", *words[-3:]]  # before `-- HOST sftp`
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> SftpStore:
+    """The folder named; `~` is where the server starts."""
+    return store_over(*connect(location.site, bulk=True, tell=tell), location)
+
+
+def store_over(client: Client, logins: int, location: Location) -> SftpStore:
+    """The folder named, over a conversation that is closed with the store."""
+    try:
+        path = expand(client, location.raw)
+    except BaseException:
+        client.close()
+        raise
+    settings = location.site.ssh
+    read_back = settings is None or settings.read_back
+    return SftpStore(
+        client,
+        path,
+        facts_of(read_back=read_back),
+        read_back=read_back,
+        logins=logins,
+        lease=location.site.limits.lease_seconds,
+        guard=Guard(client, guarded_roots(location.site)),
+        confined=location.confined,
+    )

@@ -1,0 +1,285 @@
+"""Symlinks in the path of a root over SFTP: whose they are, and where they lead (S21).
+
+SFTP takes whole paths, so what is found here can be swapped before it is used; the path is therefore resolved once and
+looked at again before each step that changes anything. docs/transfers.md says what is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
+from hibali.system_errors import words_of
+from hibali.text import printable
+from transfers.entry import Kind
+from transfers.stores.base import Problem, unsafe_component
+from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp.channel import Attributes, StatusError
+from transfers.stores.sftp.client import Client, expand, kind_of, problem_of
+
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4096
+_FOLDER_MODE = 0o777  # the server's umask decides
+
+
+def refusal(path: bytes) -> Problem | None:
+    """Why a relative path is never used, or None."""
+    reason = unsafe_component(path)
+    if reason:
+        return Problem("unsafe-name", f"the name climbs or is empty: {reason}")
+    if len(path) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in path.split(b"/")):
+        return Problem("name-too-long", "File name too long")
+    return None
+
+
+class Beneath:
+    """One root; any thread may ask."""
+
+    def __init__(self, client: Client, root: bytes) -> None:
+        self._client = client
+        self._prefix = root if root.endswith(b"/") else root + b"/"
+
+    def full(self, path: bytes) -> bytes:
+        """The absolute path of a relative one; b"" is the root."""
+        return self._prefix + path
+
+    def parents(self, paths: Iterable[bytes], *, make: bool = False) -> dict[bytes, Problem]:
+        """Look at all folders above these paths at once, and with `make` make what is missing; who has a problem.
+
+        A symlink or a file where a folder should be is a problem of everything below it.
+        """
+        given = list(paths)
+        wrong = {path: problem for path in given if (problem := refusal(path)) is not None}
+        folders = sorted({above for path in given if path not in wrong for above in _above(path)})
+        found = self._look(folders, make=make)
+        for path in given:
+            if path not in wrong:
+                bad = next((found[above] for above in _above(path) if above in found), None)
+                if bad is not None:
+                    wrong[path] = bad
+        return wrong
+
+    def _look(self, folders: list[bytes], *, make: bool) -> dict[bytes, Problem]:
+        """What is wrong with each folder; sorted, so that those above come first."""
+        wrong, missing = self._check(folders)
+        if not (make and missing):
+            return {**wrong, **dict.fromkeys(missing, _VANISHED)}
+        asked = [self._client.ask_make_folder(self.full(folder), _FOLDER_MODE) for folder in missing]
+        refused: dict[bytes, StatusError] = {}
+        for folder, pending in zip(missing, asked, strict=True):
+            try:
+                pending.wait()
+            except StatusError as problem:  # perhaps only because somebody else made it
+                refused[folder] = problem
+        again, absent = self._check(missing)
+        for folder in absent:
+            cause = refused.get(folder)
+            again[folder] = self._client.problem(cause, self.full(b"")) if cause else _VANISHED
+        return {**wrong, **again}
+
+    def _check(self, folders: list[bytes]) -> tuple[dict[bytes, Problem], list[bytes]]:
+        """Those that are no folders, and those that are absent."""
+        asked = [self._client.ask_stat(self.full(folder)) for folder in folders]
+        wrong: dict[bytes, Problem] = {}
+        missing = []
+        for folder, pending in zip(folders, asked, strict=True):
+            try:
+                kind = kind_of(self._client.attributes_of(pending))
+            except StatusError as problem:
+                if problem.code == wire.NO_SUCH_FILE:
+                    missing.append(folder)
+                else:
+                    wrong[folder] = problem_of(problem)
+                continue
+            if kind is Kind.LINK:
+                wrong[folder] = Problem("symlink-in-the-way", words_of("symlink-in-the-way"))
+            elif kind is not Kind.FOLDER:
+                wrong[folder] = Problem("not-a-folder", words_of("not-a-folder"))
+        return wrong, missing
+
+
+_VANISHED = Problem("vanished", words_of("vanished"))
+
+
+def _above(path: bytes) -> list[bytes]:
+    """The folders above a path, the highest first, without the root."""
+    parts = path.split(b"/")[:-1]
+    return [b"/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+_MOST_LINKS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The path without symlinks, as far as it exists; `inside` and `foreign` as `transfers.agent.safe_path.Place` has them."""
+
+    path: bytes
+    inside: bool
+    foreign: RefusedError | None
+
+
+class Guard:
+    """The configured roots of one site. They, and what is above them, are trusted."""
+
+    def __init__(self, client: Client, roots: Iterable[str]) -> None:
+        """`roots` are written like `Location.path`."""
+        self._client = client
+        self._written = tuple(roots)
+        self._roots: list[bytes] | None = None
+        self._user: int | None = None
+
+    def reach(self, path: bytes, *, writes: bool = False, confined: bool = False) -> Reached:
+        """Follow an absolute path. Raises `RefusedError` for a symlink of another account below a root.
+
+        Where it `writes`, also for one that is below no root; `confined` refuses a path that leads out of the innermost
+        root that it names.
+        """
+        self._prepare()
+        assert self._roots is not None
+        above = [root for root in self._roots if is_below(path, root)]
+        walk = _Walk(self._client, self._user, above[0] if above else b"/", guarded=bool(above))
+        innermost = above[-1] if above else b"/"
+        walk.follow(_names(innermost[len(above[0] if above else b"/") :]))
+        root = walk.path
+        walk.follow(_names(path[len(innermost) :]))
+        found = Reached(walk.path, not above or is_below(walk.path, root), walk.foreign)
+        if writes and found.foreign is not None:
+            raise found.foreign
+        if confined and not found.inside:
+            raise RefusedError(
+                "leaves-root",
+                f"symlinks in this path lead out of the configured root, to {printable(found.path)}",
+                about=f"{self._client.where}:{printable(path)}",
+                hint="To delete there, name that path instead, or configure it as a root of the site.",
+            )
+        return found
+
+    def check_above(self, paths: Sequence[bytes]) -> None:
+        """Raise `RefusedError` where a symlink of another account is above one of these paths."""
+        for folder in {path.rpartition(b"/")[0] or b"/" for path in paths}:
+            self.reach(folder, writes=True)
+
+    def check_same(self, path: bytes, before: bytes) -> None:
+        """Raise `IncompleteError` where a path leads elsewhere than `before`: somebody moved a folder of it."""
+        now = self.reach(path, writes=True).path
+        if now != before:
+            raise IncompleteError(
+                "root-changed",
+                f"this path led to {printable(before)} and leads to {printable(now)} now",
+                about=f"{self._client.where}:{printable(path)}",
+                hint="Look at who can write in the folders above it.",
+            )
+
+    def _prepare(self) -> None:
+        if self._roots is not None:
+            return
+        found = set()
+        for root in self._written:
+            try:
+                found.add(expand(self._client, root.encode("utf-8", "surrogateescape")))
+            except NotFoundError:  # a variable
+                continue
+        self._roots = sorted(found, key=len)
+        self._user = self._client.home_user()
+
+
+class _Walk:
+    """A path that grows by one component at a time, and never holds a symlink below where it began."""
+
+    def __init__(self, client: Client, user: int | None, start: bytes, *, guarded: bool) -> None:
+        self._client = client
+        self._user = user
+        self._guarded = guarded
+        self._links = 0
+        self.path = _real(client, start)
+        self.foreign: RefusedError | None = None
+
+    def follow(self, names: list[bytes]) -> None:
+        """Go down these names, which are used up, and through the symlinks among them."""
+        names.reverse()
+        known: dict[bytes, Attributes | None] = {}
+        while names:
+            if not known:
+                known = self._look(names)
+            name = names.pop()
+            if name == b"..":
+                self.path = self.path.rpartition(b"/")[0] or b"/"
+                known = {}
+                continue
+            full = _join(self.path, name)
+            found = known.pop(full, None)
+            if found is None or kind_of(found) is not Kind.LINK:
+                self.path = full
+                continue
+            names += reversed(_names(self._target(full, found)))
+            known = {}
+
+    def _look(self, names: list[bytes]) -> dict[bytes, Attributes | None]:
+        """All that may come, in one round trip: symlinks are rare."""
+        path, asked = self.path, []
+        for name in reversed(names):
+            if name == b"..":
+                break
+            path = _join(path, name)
+            asked.append((path, self._client.ask_stat(path)))
+        found: dict[bytes, Attributes | None] = {}
+        for path, pending in asked:
+            try:
+                found[path] = self._client.attributes_of(pending)
+            except StatusError:  # absent; or whoever uses it is told why not
+                found[path] = None
+        return found
+
+    def _target(self, full: bytes, found: Attributes) -> bytes:
+        self._links += 1
+        if self._links > _MOST_LINKS:
+            raise IncompleteError(
+                "symlink-in-the-way", "too many levels of symbolic links", about=self._about(full)
+            )
+        try:
+            names = self._client.names_of(self._client.ask_readlink(full))
+        except StatusError as problem:
+            raise self._client.error(problem, full) from None
+        target = names[0].name if names else b""
+        if found.user is None or found.user not in {0, self._user}:
+            self._meet_foreign(full, found.user, target)
+        if target.startswith(b"/"):
+            self.path = b"/"
+        return target
+
+    def _meet_foreign(self, full: bytes, owner: int | None, target: bytes) -> None:
+        whose = "an unknown account" if owner is None else f"another account (uid {owner})"
+        refusal = RefusedError(
+            "foreign-symlink",
+            f"{printable(full)} is a symlink to {printable(target)} that belongs to {whose}",
+            about=self._about(full),
+            hint="If you trust where it leads, name that path instead.",
+        )
+        if self._guarded:
+            raise refusal
+        self.foreign = self.foreign or refusal
+
+    def _about(self, full: bytes) -> str:
+        return f"{self._client.where}:{printable(full)}"
+
+
+def _real(client: Client, path: bytes) -> bytes:
+    try:
+        return client.real_path(path)
+    except HibaliError:  # some servers resolve only what exists
+        return path
+
+
+def _join(folder: bytes, name: bytes) -> bytes:
+    return folder.rstrip(b"/") + b"/" + name
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in path.split(b"/") if name not in {b"", b"."}]
+
+
+def is_below(path: bytes, root: bytes) -> bool:
+    """Whether a path is a root, or below it, as they are written."""
+    return path == root or path.startswith(root.rstrip(b"/") + b"/")

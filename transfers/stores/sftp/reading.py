@@ -1,0 +1,441 @@
+"""Reading over SFTP: many files or one large range at once, a source that changed is a problem."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from hibali.errors import IncompleteError
+from hibali.text import printable
+from transfers.agent import protocol as own_names
+from transfers.entry import Entry, Kind, Proof
+from transfers.pipeline.batches import fill_gaps
+from transfers.stores.base import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
+from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp.channel import Attributes, Pending, StatusError
+from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
+from transfers.stores.sftp.lock import Own
+from transfers.stores.sftp.paths import Beneath
+
+_FOLDERS_AHEAD = 32
+_THREADS = 8
+
+_Found = tuple[list[Entry], list[tuple[bytes, Problem]]]
+
+
+class Listing:
+    """One walk: iterate it, then look at `problems` and `orphans`."""
+
+    def __init__(self, client: Client, beneath: Beneath, own: Own, *, shallow: bool = False) -> None:
+        self._client = client
+        self._beneath = beneath
+        self._own = own
+        self._shallow = shallow
+        self._seeds: list[bytes] = []
+        self._ahead: dict[bytes, Future[_Found]] = {}
+        self.problems: list[tuple[bytes, Problem]] = []
+        self.orphans: list[bytes] = []
+        self.places: list[bytes] = []  # folders below that were targets by themselves
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Entries by the bytes of the whole path, a folder's with a slash behind it."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
+        try:
+            stack = [iter(self._children(b""))]
+            while stack:
+                entry = next(stack[-1], None)
+                if entry is None:
+                    stack.pop()
+                    continue
+                if entry.path.rpartition(b"/")[2] != own_names.OWN_FOLDER or entry.kind is not Kind.FOLDER:
+                    yield entry
+                if entry.kind is Kind.FOLDER and not self._shallow:
+                    stack.append(iter(self._children(entry.path)))
+        finally:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _children(self, folder: bytes) -> list[Entry]:
+        """What one folder holds, sorted, without names of our own; the folders in it are asked ahead."""
+        asked = self._ahead.pop(folder, None)
+        found, problems = asked.result() if asked is not None else self._look(folder)
+        self.problems += problems
+        if any(entry.path.rpartition(b"/")[2] == own_names.OWN_FOLDER for entry in found):
+            self._seeds += self._own.seeds(folder)
+            if folder:
+                self.places.append(folder)
+        kept = [entry for entry in found if not self._is_own(folder, entry.path)]
+        kept.sort(key=lambda entry: entry.order)
+        if not self._shallow:
+            for entry in kept:
+                if len(self._ahead) >= _FOLDERS_AHEAD:
+                    break
+                if entry.kind is Kind.FOLDER:
+                    self._ahead[entry.path] = self._pool.submit(self._look, entry.path)
+        return kept
+
+    def _is_own(self, folder: bytes, path: bytes) -> bool:
+        name = path.rpartition(b"/")[2]
+        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
+        if inside_own and (name in own_names.OWN or own_names.is_lock_part(name)):
+            return True
+        if own_names.has_partial_shape(name) and any(
+            own_names.is_partial_of(seed, name) for seed in self._seeds
+        ):
+            self.orphans.append(path)
+            return True
+        return False
+
+    def _look(self, folder: bytes) -> _Found:
+        """The names in one folder; runs in threads of the pool."""
+        try:
+            listed = listed_names(self._client, self._beneath.full(folder).rstrip(b"/") or b"/")
+        except StatusError as problem:
+            if problem.code == wire.NO_SUCH_FILE and folder:
+                return [], []  # vanished meanwhile: it is not there, which is what a listing says
+            return [], [(folder, problem_of(problem))]
+        seen: set[bytes] = set()
+        for one in listed:
+            if not one.name or b"/" in one.name or b"\0" in one.name or one.name in seen:
+                raise self._violation(folder, one.name)
+            seen.add(one.name)
+        prefix = folder + b"/" if folder else b""
+        entries = [entry_of(prefix + one.name, one.attributes) for one in listed]
+        # Some servers tell a link's target or nothing at all: what is no plain file or folder is looked at.
+        plain = [entry for entry in entries if entry.kind in {Kind.FILE, Kind.FOLDER}]
+        other = [entry.path for entry in entries if entry.kind not in {Kind.FILE, Kind.FOLDER}]
+        looked, problems = self._look_again(other)
+        return plain + looked, problems
+
+    def _look_again(self, paths: list[bytes]) -> _Found:
+        client, full = self._client, self._beneath.full
+        asked = [(path, client.ask_stat(full(path)), client.ask_readlink(full(path))) for path in paths]
+        found: list[Entry] = []
+        problems: list[tuple[bytes, Problem]] = []
+        for path, looked, pointed in asked:
+            try:
+                attributes = client.attributes_of(looked)
+                link = b""
+                if kind_of(attributes) is Kind.LINK:
+                    (named,) = client.names_of(pointed)
+                    link = named.name
+                found.append(entry_of(path, attributes, link))
+            except StatusError as problem:
+                if problem.code != wire.NO_SUCH_FILE:
+                    problems.append((path, problem_of(problem)))
+            except ValueError:
+                problems.append((path, Problem("failed", "the SFTP server told no target of a link")))
+        return found, problems
+
+    def _violation(self, folder: bytes, name: bytes) -> IncompleteError:
+        return IncompleteError(
+            "listing-violation",
+            f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
+            about=f"{self._client.where}:{printable(folder)}",
+            hint="Nothing was deleted. Report it to the site if it happens again.",
+        )
+
+
+Asked = TypeVar("Asked")
+Given = TypeVar("Given")
+
+
+def in_order(
+    things: Iterable[Asked],
+    do: Callable[[Asked], Given],
+    *,
+    at_once: int,
+    weigh: Callable[[Asked], int] = lambda _: 0,
+    most: int = 0,
+) -> Iterator[tuple[Asked, Given]]:
+    """Each thing with what `do` made of it, up to `at_once` or `most` weight of them under way."""
+    coming = iter(things)
+    under_way: deque[tuple[Asked, int, Future[Given]]] = deque()
+    held = 0
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="sftp")
+    try:
+        while True:
+            while len(under_way) < at_once and held <= most:
+                thing = next(coming, None)
+                if thing is None:
+                    break
+                weight = weigh(thing)
+                held += weight
+                under_way.append((thing, weight, pool.submit(do, thing)))
+            if not under_way:
+                return
+            thing, weight, future = under_way.popleft()
+            held -= weight
+            yield thing, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_CHANGED = Problem("source-changed", "it changed after it was listed")
+_AT_ONCE = 4  # units or batches under way
+
+
+class _Sum(Protocol):
+    def update(self, data: bytes | bytearray | memoryview, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Opened:
+    """A file open for reading and what it was then, or why it is not."""
+
+    handle: bytes = b""
+    found: Attributes = field(default_factory=Attributes)
+    problem: Problem | None = None
+
+    @property
+    def size(self) -> int:
+        """How long it was when it was opened."""
+        return self.found.size or 0
+
+
+class Files:
+    """Opens and reads regular files below a root. Any thread may ask."""
+
+    def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
+        """`stopped` ends the hashing of large files early."""
+        self._client = client
+        self._beneath = beneath
+        self._stopped = stopped or threading.Event()
+
+    def open_all(self, paths: Sequence[bytes]) -> list[Opened]:
+        """Each open, or its problem; what is no regular file is never opened: a FIFO would hold the server."""
+        client = self._client
+        wrong = self._beneath.parents(paths)
+        opened = [Opened(problem=wrong.get(path)) for path in paths]
+        good = [
+            (one, self._beneath.full(path))
+            for one, path in zip(opened, paths, strict=True)
+            if not one.problem
+        ]
+        looks = [client.ask_stat(full) for _, full in good]
+        for (one, _), pending in zip(good, looks, strict=True):
+            try:
+                if kind_of(client.attributes_of(pending)) is not Kind.FILE:
+                    one.problem = Problem("not-a-file", "it is not a regular file")
+            except StatusError as problem:
+                one.problem = problem_of(problem)
+        good = [(one, full) for one, full in good if one.problem is None]
+        for (one, _), pending in zip(
+            good, [client.ask_open(full, wire.FOR_READING) for _, full in good], strict=True
+        ):
+            try:
+                one.handle = client.handle_of(pending)
+            except StatusError as problem:
+                one.problem = problem_of(problem)
+        self._look([one for one, _ in good if one.handle])
+        return opened
+
+    def _look(self, opened: Sequence[Opened]) -> None:
+        asked = [self._client.ask_handle_stat(one.handle) for one in opened]
+        for one, pending in zip(opened, asked, strict=True):
+            try:
+                one.found = self._client.attributes_of(pending)
+            except StatusError as problem:
+                one.problem = problem_of(problem)
+
+    def close_all(self, opened: Iterable[Opened]) -> None:
+        """Close what is open; nobody waits for the answers."""
+        for one in opened:
+            if one.handle:
+                self._client.ask_close(one.handle)
+                one.handle = b""
+
+    def ask_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
+        """Ask for a range of an open file, all of it at once."""
+        piece = self._client.read_bytes
+        return [
+            (at, size, self._client.ask_read(opened.handle, at, size))
+            for at in range(offset, offset + length, piece)
+            if (size := min(piece, offset + length - at))
+        ]
+
+    def collect(self, opened: Opened, asked: Iterable[tuple[int, int, Pending]]) -> bytearray:
+        """The bytes of a range; a server may give less than asked at a time. `opened.problem` tells what failed."""
+        content = bytearray()
+        for at, size, pending in asked:
+            try:
+                part = self._client.data_of(pending)
+                while len(part) < size:
+                    rest = self._client.ask_read(opened.handle, at + len(part), size - len(part))
+                    more = self._client.data_of(rest)
+                    if not more:
+                        break
+                    part += more
+            except StatusError as problem:
+                opened.problem = opened.problem or problem_of(problem)
+                continue
+            if len(part) != size:
+                opened.problem = opened.problem or _CHANGED
+            content += part
+        self._client.channel.data_bytes += len(content)
+        return bytearray() if opened.problem else content
+
+    def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
+        """One range of each open file; one that is not the same file after it was read has a problem."""
+        asked = [
+            [] if one.problem else self.ask_range(one, offset, length)
+            for one, (offset, length) in zip(opened, ranges, strict=True)
+        ]
+        contents = [self.collect(one, some) for one, some in zip(opened, asked, strict=True)]
+        before = [one.found for one in opened]
+        self._look([one for one in opened if one.handle])
+        for one, found in zip(opened, before, strict=True):
+            if one.handle and one.found != found:
+                one.problem = one.problem or _CHANGED
+        return [
+            bytearray() if one.problem else content for one, content in zip(opened, contents, strict=True)
+        ]
+
+    def hash_all(self, paths: Sequence[bytes]) -> list[tuple[str | None, Problem | None]]:
+        """The sha256 of each file's content as the server gives it now."""
+        opened = self.open_all(paths)
+        try:
+            small = [one for one in opened if one.size <= PACK_BYTES]
+            contents = iter(self.read_ranges(small, [(0, one.size) for one in small]))
+            digests: list[str | None] = []
+            for one in opened:
+                if one.size <= PACK_BYTES:
+                    digests.append(hashlib.sha256(next(contents)).hexdigest())
+                else:
+                    digests.append(self._hash_large(one))
+            return [
+                (None if one.problem else digest, one.problem)
+                for one, digest in zip(opened, digests, strict=True)
+            ]
+        finally:
+            self.close_all(opened)
+
+    def _hash_large(self, opened: Opened) -> str:
+        summed = hashlib.sha256()
+        before = opened.found
+        size = opened.size
+
+        def piece(at: int) -> list[tuple[int, int, Pending]]:
+            return self.ask_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
+
+        asked = [piece(0), piece(PACK_BYTES)]
+        for at in range(0, size, PACK_BYTES):
+            asked.append(piece(at + 2 * PACK_BYTES))
+            summed.update(self.collect(opened, asked.pop(0)))
+            if self._stopped.is_set():
+                opened.problem = opened.problem or Problem("not-tried", "it was interrupted")
+            if opened.problem:
+                break
+        self._look([opened])
+        if opened.found != before:
+            opened.problem = opened.problem or _CHANGED
+        return summed.hexdigest()
+
+
+class Reading:
+    """The reading half of the store."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._sums: dict[int, tuple[int, _Sum]] = {}
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        for (unit, wanted), (opened, contents) in in_order(
+            fill_gaps(units), self._fetch, at_once=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
+        ):
+            payload = self._payload(unit, opened, contents)
+            if wanted:
+                yield payload
+
+    def _fetch(self, asked: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
+        """Runs in a thread of the pool."""
+        unit, _ = asked
+        items = [item for item in unit.items if item.entry.kind is Kind.FILE]
+        opened = self._files.open_all([item.entry.path for item in items])
+        try:
+            for one, item in zip(opened, items, strict=True):
+                if one.problem is None and not is_unchanged(item.entry, one.found):
+                    one.problem = _CHANGED
+            ranges = [(unit.offset, unit.length) if unit.segment else (0, item.entry.size) for item in items]
+            return opened, self._files.read_ranges(opened, ranges)
+        finally:
+            self._files.close_all(opened)
+
+    def _payload(self, unit: Unit, opened: list[Opened], contents: list[bytearray]) -> Payload:
+        data = bytearray()
+        sizes: list[int] = []
+        digests: list[str | None] = []
+        problems: dict[int, Problem] = {}
+        read = iter(zip(opened, contents, strict=True))
+        for position, item in enumerate(unit.items):
+            if item.entry.kind is not Kind.FILE:
+                sizes.append(0)
+                digests.append(None)
+                continue
+            one, content = next(read)
+            digest = self._digest(unit, content)
+            if digest is None and unit.last and one.problem is None:
+                one.problem = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+            if one.problem is not None:
+                problems[position] = one.problem
+                content, digest = bytearray(), None
+            sizes.append(len(content))
+            digests.append(digest)
+            if len(unit.items) == 1:
+                data = content
+            else:
+                data += content
+        return Payload(unit, data, sizes, digests, [Proof.DIGEST] * len(sizes), problems)
+
+    def _digest(self, unit: Unit, content: bytearray) -> str | None:
+        """The digest of a whole file, along its segments; None before the last one."""
+        if not unit.segment:
+            return hashlib.sha256(content).hexdigest()
+        if unit.piece:
+            return None
+        number = unit.items[0].number
+        if unit.offset == 0:
+            self._sums[number] = (0, hashlib.sha256())
+        reached, summed = self._sums.get(number, (-1, hashlib.sha256()))
+        if reached != unit.offset:
+            return None
+        summed.update(content)
+        self._sums[number] = (reached + len(content), summed)
+        return self._sums.pop(number)[1].hexdigest() if unit.last else None
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store: all bytes come here, because that is all that an SFTP server can be asked."""
+        for batch, answers in in_order(
+            _batches(entries),
+            lambda some: self._files.hash_all([entry.path for entry in some]),
+            at_once=_AT_ONCE,
+        ):
+            for entry, (digest, problem) in zip(batch, answers, strict=True):
+                yield entry, digest, problem
+
+
+def _bytes_of(asked: tuple[Unit, bool]) -> int:
+    unit, _ = asked
+    if unit.segment:
+        return min(unit.length, SEGMENT_BYTES)
+    return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Small files together, a large one alone."""
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if batch and (size + entry.size > PACK_BYTES or len(batch) >= PACK_ITEMS):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += entry.size
+    if batch:
+        yield batch

@@ -1,0 +1,362 @@
+"""The Far protocol without any program of ours there: files over SFTP, and words that a forced-command wrapper allows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hibali import subprocesses as shell
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+    UsageError,
+)
+from hibali.ssh.sessions import Login
+from hibali.text import printable
+from transfers.agent import protocol as frames
+from transfers.entry import Entry, Kind
+from transfers.remote.host import Finished, Once, SmallFile, read_answer
+from transfers.stores.base import Space
+from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp.channel import StatusError
+from transfers.stores.sftp.client import Client, entry_of, expand, kind_of, listed_names
+from transfers.stores.sftp.paths import Beneath, Guard
+from transfers.stores.sftp.reading import Files
+
+# What such a wrapper passes on as it is, and what no login shell reads as anything else (S7).
+_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
+_ONCE_SECONDS = 60.0
+# Whoever made a marker and died may have left a question on its way: only after so long nothing comes of it.
+_ON_THE_WAY_SECONDS = 60.0
+_OUTPUT = 8 * 1024 * 1024
+_OUTPUT_MOST = 8 * _OUTPUT  # what comes after the first part is cut off, but not without end
+_REFUSED = 255  # ssh's own status
+
+
+class SftpFar:
+    """One login at one site (transfers.remote.host.Far)."""
+
+    def __init__(self, client: Client, login: Login, command: Sequence[str], guard: Guard) -> None:
+        """`command` are the words before the host of a login, the user's own ssh; `guard` tells whose symlinks there are."""
+        self._client = client
+        self._guard = guard
+        self._read_in: set[bytes] = set()  # folders that were looked at before something was read in them
+        self._login = login
+        self._command = tuple(command)
+        self._facts: dict[str, str] | None = None
+
+    def expand(self, path: str) -> bytes:
+        """See Far; an SFTP server knows no variables."""
+        return expand(self._client, path.encode("utf-8", "surrogateescape"))
+
+    def facts(self) -> dict[str, str]:
+        """See Far: no more than a server tells of a file."""
+        if self._facts is None:
+            home = self._client.real_path(b".")
+            facts = {"host": self._login.host, "home": printable(home), "python": "", "boot": ""}
+            self._facts = {**facts, "user": self._user(), "clock": ""}
+        return dict(self._facts)
+
+    def _user(self) -> str:
+        """The account that ssh logs in to: SFTP itself tells no names."""
+        given = shell.run([*self._command, "-G", "--", self._login.host], timeout=15)
+        for line in given.stdout.decode("utf-8", "replace").splitlines():
+            word, _, name = line.partition(" ")
+            if word == "user" and name:
+                return name
+        return ""
+
+    def room(self, path: bytes) -> Space:
+        """See HasRoom."""
+        return self._client.space(path)
+
+    def stat(self, path: bytes) -> Entry | None:
+        """See Far."""
+        found = self._client.stat(path, follow=True)
+        return None if found is None else entry_of(b"", found)
+
+    def is_private(self, path: bytes) -> bool:
+        """See Far; what a server does not tell counts for private."""
+        self._guard.reach(path)
+        found = self._client.stat(path, follow=True)
+        if found is None or kind_of(found) is not Kind.FOLDER:
+            return False
+        return found.user in {None, 0, self._client.home_user()} and not (found.mode or 0) & 0o022
+
+    def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        """See Far."""
+        self._guard.check_above([path])
+        return self._make_folder(path, exclusive=exclusive)
+
+    def _make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        above = path.rpartition(b"/")[0]
+        if above and self._client.stat(above, follow=True) is None:
+            self._make_folder(above)
+        try:
+            self._client.ask_make_folder(path, 0o700).wait()
+        except StatusError as problem:
+            found = self._client.stat(path, follow=True)
+            if found is None or (kind_of(found) is not Kind.FOLDER and not exclusive):
+                raise self._client.error(problem, path) from None
+            return False
+        return True
+
+    def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """See Far; durable where the server offers fsync."""
+        self._guard.check_above([path])
+        client = self._client
+        partial = path.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
+        mode = 0o700 if executable else 0o600
+        flags = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
+        try:
+            handle = client.handle_of(client.ask_open(partial, flags, mode))
+            written = client.ask_write(handle, 0, memoryview(content))
+            ended = [client.ask_set(handle, mode=mode), client.ask_sync(handle), client.ask_close(handle)]
+            refused = client.settle([*written, *ended]) or self._rename_over(partial, path)
+        except StatusError as problem:
+            raise self._refusal(problem, path, len(content)) from None
+        if refused is not None:
+            client.settle([client.ask_remove(partial)])
+            raise self._refusal(refused, path, len(content))
+
+    def _rename_over(self, old: bytes, new: bytes) -> StatusError | None:
+        client = self._client
+        refused = client.settle([client.ask_rename(old, new)])
+        if refused is not None and not client.offers(b"posix-rename@openssh.com"):
+            client.settle([client.ask_remove(new)])
+            refused = client.settle([client.ask_rename(old, new)])
+        return refused
+
+    def _refusal(self, problem: StatusError, path: bytes, size: int = 0) -> HibaliError:
+        told = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
+        if told.code == "no-space":
+            return RefusedError(told.code, told.message, about=f"{self._client.where}:{printable(path)}")
+        return self._client.error(problem, path)
+
+    def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
+        """See Far."""
+        client = self._client
+        above = path.rpartition(b"/")[0]
+        if above not in self._read_in:
+            self._guard.check_above([path])
+            self._read_in.add(above)
+        found = client.stat(path)
+        if found is None:
+            return None
+        if kind_of(found) is not Kind.FILE:
+            raise IncompleteError(
+                "not-a-file", "it is not a regular file", about=f"{client.where}:{printable(path)}"
+            )
+        try:
+            handle = client.handle_of(client.ask_open(path, wire.FOR_READING))
+        except StatusError as problem:
+            if problem.code == wire.NO_SUCH_FILE:
+                return None
+            raise client.error(problem, path) from None
+        content = bytearray()
+        try:
+            while len(content) < maximum:
+                size = min(client.read_bytes, maximum - len(content))
+                part = client.data_of(client.ask_read(handle, offset + len(content), size))
+                if not part:
+                    break
+                content += part
+        except StatusError as problem:
+            raise client.error(problem, path) from None
+        finally:
+            client.ask_close(handle)
+        return bytes(content)
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """See Far: one after the other, for an SFTP server knows no more."""
+        for path in folders:
+            self.make_folder(path)
+        for each in files:
+            self.put(each.path, each.content, executable=each.executable)
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """See Far."""
+        return [self._get_one(path, maximum) for path in paths]
+
+    def _get_one(self, path: bytes, maximum: int) -> bytes | None:
+        try:
+            return self.get(path, maximum=maximum)
+        except (IncompleteError, AccessError):
+            return None
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """See Far."""
+        for source, target in pairs:
+            self.copy(source, target)
+
+    def names(self, path: bytes) -> list[bytes]:
+        """See Far."""
+        try:
+            return sorted(one.name for one in listed_names(self._client, path))
+        except StatusError as problem:
+            if problem.code == wire.NO_SUCH_FILE:
+                return []
+            raise self._client.error(problem, path) from None
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """See Far: copied there where the server can, else through here."""
+        self._guard.check_above([source, target])
+        self._copy(source, target)
+
+    def _copy(self, source: bytes, target: bytes) -> None:
+        found = self._client.stat(source)
+        if found is None:
+            raise NotFoundError(
+                "vanished", "there is nothing of that name", about=f"{self._client.where}:{printable(source)}"
+            )
+        try:
+            if kind_of(found) is Kind.FOLDER:
+                self._make_folder(target)
+                for name in self.names(source):
+                    self._copy(source + b"/" + name, target + b"/" + name)
+            elif kind_of(found) is Kind.LINK:
+                (link,) = self._client.names_of(self._client.ask_readlink(source))
+                self._client.ask_symlink(target, link.name).wait()
+            elif kind_of(found) is Kind.FILE:
+                self._copy_file(source, target, (found.mode or 0) & 0o100)
+        except StatusError as problem:
+            raise self._refusal(problem, target) from None
+
+    def _copy_file(self, source: bytes, target: bytes, execute: int) -> None:
+        client = self._client
+        flags = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
+        reading = client.handle_of(client.ask_open(source, wire.FOR_READING))
+        writing = b""
+        try:
+            writing = client.handle_of(client.ask_open(target, flags, 0o600 | execute))
+            copied = client.ask_copy(reading, writing)
+            if copied is not None:
+                copied.wait()
+                return
+            offset = 0
+            while part := client.data_of(client.ask_read(reading, offset, client.read_bytes)):
+                refused = client.settle(client.ask_write(writing, offset, memoryview(part)))
+                if refused is not None:
+                    raise refused
+                offset += len(part)
+        finally:
+            for handle in (reading, writing):
+                if handle:
+                    client.ask_close(handle)
+
+    def move(self, source: bytes, target: bytes) -> None:
+        """See Far."""
+        self._guard.check_above([source, target])
+        self._client.settle([self._client.ask_move(source, target)])
+
+    def remove_tree(self, path: bytes) -> None:
+        """See Far; links are removed, not followed."""
+        client = self._client
+        if not path.strip(b"/"):
+            raise RefusedError("unsafe-name", "refusing to remove /", about=client.where)
+        self._guard.reach(path.rpartition(b"/")[0] or b"/", writes=True, confined=True)
+        self._remove_tree(path)
+
+    def _remove_tree(self, path: bytes) -> None:
+        client = self._client
+        found = client.stat(path)
+        if found is None:
+            return
+        try:
+            if kind_of(found) is Kind.FOLDER:
+                for name in self.names(path):
+                    self._remove_tree(path + b"/" + name)
+                client.ask_remove_folder(path).wait()
+            else:
+                client.ask_remove(path).wait()
+        except StatusError as problem:
+            if problem.code != wire.NO_SUCH_FILE:
+                raise client.error(problem, path) from None
+
+    def run(
+        self,
+        argv: Sequence[bytes | str],
+        *,
+        stdin: bytes = b"",
+        folder: bytes | None = None,
+        timeout: float = 60.0,
+    ) -> Finished:
+        """See Far: one word with plain arguments. What it runs in is the account's home, `folder` cannot be had.
+
+        A wrapper that refuses says so in words on standard output and exits 0: who reads an answer has to know one.
+        """
+        del folder
+        line = " ".join(_plain(word, self._client.where) for word in argv)
+        self._login.ensure()
+        found = shell.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
+        if found.exit_code == _REFUSED:
+            raise self._login.explain(found.stderr)
+        return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
+
+    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+        """See Far. Nothing at the far end outlives us here to write the answer: where it was lost it is not known."""
+        for word in argv:
+            _plain(word, self._client.where)
+        answer_file = marker + b"/answer.json"
+        if self.make_folder(marker, exclusive=True):
+            try:
+                finished = self.run(argv, folder=folder, timeout=_ONCE_SECONDS)
+            except TryLaterError:
+                return Once(fresh=True, finished=None, age_seconds=0.0)
+            self.put(answer_file, json.dumps(_record(finished)).encode("ascii"))
+            return Once(fresh=True, finished=finished, age_seconds=0.0)
+        known = self.get(answer_file)
+        age = self._age(marker) - _ON_THE_WAY_SECONDS
+        return Once(fresh=False, finished=read_answer(known) if known else None, age_seconds=max(0.0, age))
+
+    def _age(self, marker: bytes) -> float:
+        """How long ago it was made, by the far filesystem's clock: that of a file made now."""
+        probe = marker.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
+        self.put(probe, b"")
+        now, made = self._client.stat(probe), self._client.stat(marker)
+        self._client.settle([self._client.ask_remove(probe)])
+        if now is None or made is None:
+            return 0.0
+        return float((now.seconds or 0) - (made.seconds or 0))
+
+    def digest(self, path: bytes) -> str:
+        """See Far: all of it is read through here."""
+        files = Files(self._client, Beneath(self._client, b"/"))
+        ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
+        if digest is None:
+            told = problem.message if problem else "the site gave no digest"
+            raise NotFoundError("no-digest", told, about=f"{self._client.where}:{printable(path)}")
+        return digest
+
+    def close(self) -> None:
+        """See Far."""
+        self._client.close()
+
+
+def _plain(word: bytes | str, where: str) -> str:
+    """A word that means only itself on the way; raises `UsageError` for any other."""
+    text = word if isinstance(word, str) else word.decode("utf-8", "replace")
+    if not _WORD.fullmatch(text):
+        raise UsageError(
+            "unsafe-word",
+            "without an agent a command's words can hold only letters, digits and _./:=@%+,-",
+            about=f"{where}:{printable(text)}",
+            hint="Choose a work folder of the site whose path has no other characters.",
+        )
+    return text
+
+
+def _record(finished: Finished) -> dict[str, Any]:
+    """As the agent writes it, so that either can go on from the other's."""
+    return {
+        "exit": finished.exit_code,
+        "stdout": frames.text_of(finished.stdout),
+        "stderr": frames.text_of(finished.stderr),
+    }

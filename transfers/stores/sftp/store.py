@@ -1,0 +1,608 @@
+"""A folder behind an SFTP server as a store: no program of ours, nor any other, runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import islice
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.system_errors import hint_of, words_of
+from hibali.text import printable
+from transfers.agent import protocol as own_names
+from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
+from transfers.agent.lease import LEASE_SECONDS
+from transfers.entry import Entry, Kind
+from transfers.stores.base import (
+    Adjustment,
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+)
+from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp.channel import Attributes, Pending, StatusError
+from transfers.stores.sftp.client import (
+    Client,
+    entry_of,
+    expand,
+    is_unchanged,
+    kind_of,
+    listed_names,
+    problem_of,
+)
+from transfers.stores.sftp.lock import OWN, Own, SftpLock, living_holder, locked
+from transfers.stores.sftp.paths import Beneath, Guard
+from transfers.stores.sftp.reading import Files, Listing, Reading
+from transfers.stores.sftp.writing import Landing, Place
+
+
+def adjust_all(
+    client: Client, beneath: Beneath, batch: Sequence[Adjustment]
+) -> Iterator[tuple[Adjustment, Problem | None]]:
+    """Look at all of them, then set them in the order given: what a folder holds comes before the folder."""
+    wrong = beneath.parents([one.entry.path for one in batch])
+    looks = [
+        None if one.entry.path in wrong else client.ask_stat(beneath.full(one.entry.path)) for one in batch
+    ]
+    problems = [wrong.get(one.entry.path) for one in batch]
+    asked = []
+    for position, (one, look) in enumerate(zip(batch, looks, strict=True)):
+        if look is None:
+            continue
+        try:
+            mode = _mode_to_set(one, client.attributes_of(look))
+        except StatusError as problem:
+            gone = problem.code == wire.NO_SUCH_FILE
+            problems[position] = (
+                Problem("vanished", "there is nothing there") if gone else problem_of(problem)
+            )
+        except ValueError as problem:
+            problems[position] = Problem("target-changed", str(problem))
+        else:
+            if mode is not None:
+                asked.append((position, client.ask_set_mode(beneath.full(one.entry.path), mode)))
+    for position, pending in asked:
+        try:
+            pending.wait()
+        except StatusError as problem:
+            problems[position] = problem_of(problem)
+    yield from zip(batch, problems, strict=True)
+
+
+def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
+    """None where nothing has to be set; raises ValueError where something else stands there than was listed."""
+    folder = one.entry.kind is Kind.FOLDER
+    if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
+        raise ValueError("it changed after it was listed and was left alone")
+    mode = found.mode or 0
+    if one.permissions is None or mode & 0o777 == one.permissions:
+        return None
+    # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
+    return (mode & 0o7000 if folder else 0) | one.permissions
+
+
+class Vacating:
+    """One root whose lock is held."""
+
+    def __init__(self, client: Client, beneath: Beneath, own: Own, lock: SftpLock) -> None:
+        self._client = client
+        self._beneath = beneath
+        self._own = own
+        self._lock = lock
+        self._where = beneath.full(b"").rstrip(b"/")
+
+    def check(self, places: list[bytes], itself_at: bytes | None) -> None:
+        """Raise `TryLaterError("locked")` where somebody of this account holds a folder above, or one of `places`.
+
+        What stands at `itself_at`, the root's path as it was typed, has to be a folder and no symlink.
+        """
+        if itself_at is not None:
+            found = self._client.stat(itself_at.rstrip(b"/"))
+            if found is None or kind_of(found) is not Kind.FOLDER:
+                raise RefusedError(
+                    "symlink-in-the-way",
+                    "it is a symlink, or was replaced just now",
+                    about=self._client.where,
+                )
+        try:
+            clock = self._lock.clock()
+        except StatusError as problem:
+            raise self._client.error(problem, self._where) from None
+        above = self._client.real_path(self._where or b"/")
+        folders = [self._beneath.full(place) for place in places]
+        while above != b"/":
+            above = above.rpartition(b"/")[0] or b"/"
+            folders.append(above)
+        for folder in folders:
+            own = Own(self._client, Beneath(self._client, folder))
+            own.user = self._own.user
+            holder = living_holder(own, clock)
+            if holder is not None:
+                raise locked(holder, self._client.where)
+
+    def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
+        """Remove what is kept at places below; what could not be."""
+        problems = []
+        for place in places:
+            self._lock.check()
+            problem = self._clear_place(place, lease)
+            if problem is not None:
+                problems.append((place, problem))
+        return problems
+
+    def _clear_place(self, place: bytes, lease: int) -> Problem | None:
+        """As the holder of its lock."""
+        path = place + b"/" + OWN
+        wrong = self._beneath.parents([path])
+        if path in wrong:
+            return None if wrong[path].code == "vanished" else wrong[path]
+        inner = Beneath(self._client, self._beneath.full(place))
+        own = Own(self._client, inner)
+        own.user = self._own.user
+        try:
+            found = self._client.stat(inner.full(OWN))
+            if found is None or kind_of(found) is not Kind.FOLDER:
+                return None
+            held = SftpLock(self._client, inner, own, "rm", lease)
+        except HibaliError as problem:
+            return Problem(problem.code, problem.message)
+        _remove_own(own)
+        held.release()
+        return None
+
+    def remove_own(self) -> None:
+        """Remove all that is ours in the `.hibali` of the root, but for the lock that is held."""
+        _remove_own(self._own)
+
+    def remove_root(self) -> Problem | None:
+        """Remove the root folder, empty by now; absent is done already. A symlink is never followed by this."""
+        try:
+            self._client.ask_remove_folder(self._where).wait()
+        except StatusError as problem:
+            if problem.code == wire.NO_SUCH_FILE:
+                return None
+            if problem.code == wire.FAILURE:  # all that servers say of it
+                return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
+            return problem_of(problem)
+        return None
+
+
+def _remove_own(own: Own) -> None:
+    for name in own_names.OWN:
+        if name != b"lock":
+            own.remove(OWN + b"/" + name)
+
+
+_BATCH = 256
+
+_Entries = list[Entry]  # inside the class `list` is a method
+_Paths = list[bytes]
+_Identities = list[Identity]
+_Found = list[Identity | None]
+_Numbered = list[tuple[int, Entry]]
+_Asked = list[tuple[int, Pending]]
+_Problems = list[Problem | None]
+_Troubles = list[tuple[bytes, Problem]]
+
+
+class SftpStore:
+    """The Store protocol over one SFTP conversation (transfers.stores.base.Store)."""
+
+    limited_by = None
+
+    def __init__(
+        self,
+        client: Client,
+        path: bytes,
+        facts: Facts,
+        *,
+        read_back: bool,
+        logins: int = 0,
+        lease: int = LEASE_SECONDS,
+        guard: Guard | None = None,
+        confined: bool = False,
+    ) -> None:
+        """`path` is absolute; `guard` tells whose the symlinks in it are. `confined` as PosixStore has it."""
+        self.facts = facts
+        self.where = path
+        self._guard = guard
+        self._confined = confined
+        self._reached = False
+        self._real = path  # without symlinks, once it is used
+        self.logins = logins
+        self._client = client
+        self._read_back = read_back
+        self._lease = lease
+        self._stand_at(path)
+        self._lock: SftpLock | None = None
+        self._orphans: list[bytes] = []
+        self._places: list[bytes] = []
+        self._tidy = False  # all orphans are known, and nothing else can be left
+        self._seen: tuple[str, bytes] | None = None  # the machine and its table of mounts
+
+    def _stand_at(self, path: bytes) -> None:
+        self._beneath = Beneath(self._client, path)
+        self._files = Files(self._client, self._beneath)
+        self._own = Own(self._client, self._beneath)
+
+    def _reach(self) -> None:
+        """Follow the path of the root, once. Raises `RefusedError`."""
+        if self._reached or self._guard is None:
+            return
+        self._real = self._guard.reach(self.where, confined=self._confined).path
+        if self._real != self.where:
+            self._stand_at(self._real)
+        self._reached = True
+
+    def _check_path(self) -> None:
+        """Before anything is changed: raise `RefusedError` or `IncompleteError` where the path leads elsewhere by now."""
+        if self._guard is not None and self._reached:
+            self._guard.check_same(self.where, self._real)
+
+    def check_trusted(self) -> None:
+        """See Guarded."""
+        self._reach()
+
+    @property
+    def wire_bytes(self) -> int:
+        """File bytes that crossed the network."""
+        return self._client.channel.data_bytes
+
+    @property
+    def pid(self) -> int:
+        """The ssh that carries the conversation."""
+        return self._client.channel.pid
+
+    def shelf(self, folder: bytes) -> tuple[SftpStore, bytes]:
+        """See Shelving."""
+        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        inner = SftpStore(
+            self._client,
+            path,
+            self.facts,
+            read_back=self._read_back,
+            lease=self._lease,
+            guard=self._guard,
+            confined=self._confined,
+        )
+        return inner, b""
+
+    def expect(self, size: int) -> None:
+        """See Store: there is one channel."""
+
+    def begun(self, item: Item) -> int:
+        """See Store; what is there is compared with what comes, so all of it has to come."""
+        del item
+        return 0
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store; the root itself may be a symlink that the user named."""
+        if not path:
+            found = self._client.stat(self.where, follow=True)
+            return None if found is None else entry_of(b"", found)
+        self._reach()
+        wrong = self._beneath.parents([path])
+        if path in wrong:
+            if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
+                return None
+            raise IncompleteError(wrong[path].code, wrong[path].message, about=self._client.where)
+        full = self._beneath.full(path)
+        found = self._client.stat(full)
+        if found is None:
+            return None
+        if kind_of(found) is not Kind.LINK:
+            return entry_of(path, found)
+        try:
+            names = self._client.names_of(self._client.ask_readlink(full))
+        except StatusError as problem:
+            raise self._client.error(problem, full) from None
+        return entry_of(path, found, names[0].name if names else b"")
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
+        """See Resolves."""
+        return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [one for one in self.identify([self.where]) if one is not None]
+
+    def identify(self, paths: Sequence[bytes]) -> _Found:
+        """See Identifies: by the far table of mounts where the server shows it, else by the account and its paths."""
+        if self._seen is None:
+            boot, mounts = self._client.small_files([BOOT, MOUNTS], LONGEST)
+            known = bool(boot.strip() and mounts)
+            self._seen = (
+                (boot.strip().decode("ascii", "replace"), mounts) if known else (self._account(), b"")
+            )
+        machine, mounts = self._seen
+        table = read_mounts(mounts)
+        real = (
+            None if path.startswith(b"$") else self._resolve(expand(self._client, path)) for path in paths
+        )
+        return [None if path is None else described(machine, places_of(path, table)) for path in real]
+
+    def _account(self) -> str:
+        login = self._client.channel.login
+        return login.account if login is not None else ""
+
+    def _resolve(self, path: bytes) -> bytes:
+        """Without symlinks, as far as anything is there; some servers resolve no more than that."""
+        above, missing = path, b""
+        while True:
+            try:
+                return _joined(self._client.real_path(above), missing)
+            except (NotFoundError, IncompleteError):
+                above, _, name = above.rstrip(b"/").rpartition(b"/")
+                missing = _joined(name, missing)
+            if not above:
+                return path
+
+    def _open_folder(self) -> bool:
+        """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
+        self._reach()
+        found = self.stat()
+        if found is None:
+            raise NotFoundError("vanished", "there is nothing of that name", about=self._client.where)
+        if self._own.user is None:
+            self._own.user = self._client.home_user()
+        return found.kind is Kind.FOLDER
+
+    def make_root(self) -> None:
+        """See Store."""
+        self._reach()
+        if self._guard is not None:
+            self._guard.reach(self.where, writes=True)
+        parts = self._real.strip(b"/").split(b"/")
+        for count in range(1, len(parts) + 1):
+            path = b"/" + b"/".join(parts[:count])
+            found = self._client.stat(path, follow=True)
+            if found is None:
+                refused = self._client.settle([self._client.ask_make_folder(path, 0o777)])
+                found = self._client.stat(path, follow=True)
+                if found is None and refused is not None:
+                    raise self._client.error(refused, path)
+            if found is None or kind_of(found) is not Kind.FOLDER:
+                about = f"{self._client.where}:{printable(path)}"
+                raise RefusedError(
+                    "not-a-folder", words_of("not-a-folder"), about=about, hint=hint_of("not-a-folder")
+                )
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        parts = self.where.strip(b"/").split(b"/")
+        for count in range(len(parts) - 1, 0, -1):
+            found = self._client.stat(b"/" + b"/".join(parts[:count]), follow=True)
+            if found is not None:
+                return kind_of(found) is not Kind.FOLDER
+        return False
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""
+        if not self._open_folder():
+            return
+        listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
+        yield from listing
+        self._orphans, self._places = listing.orphans, listing.places
+        self._tidy = not shallow and not listing.problems
+        if listing.problems:
+            raise ListingIncompleteError(self._client.where, listing.problems)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        self._reach()
+        return Reading(self._files).read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        self._reach()
+        return Reading(self._files).digest(entries)
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        self._check_path()
+        try:
+            before = self._own.seeds()
+            seed = self._own.open_seed()
+        except StatusError as problem:
+            told = self._client.problem(problem, self._beneath.full(b""))
+            if told.code == "no-space":
+                raise RefusedError(told.code, told.message, about=self._client.where) from None
+            raise self._client.error(problem, self.where) from None
+        self._tidy = self._tidy or not before
+        landing = Landing(
+            Place(
+                self._client,
+                self._beneath,
+                seed,
+                lock.check,
+                read_back=self._read_back,
+                earlier=tuple(before),
+            )
+        )
+        try:
+            yield from landing.run(payloads)
+            lock.check()
+            self._purge([*landing.aside, *self._orphans])
+            self._orphans = []
+        finally:
+            self._tidy = self._tidy and not landing.left
+
+    def _held(self) -> SftpLock:
+        if self._lock is None:
+            raise TryLaterError(
+                "lease-lost", "the target is not locked", about=self._client.where, transient=False
+            )
+        self._lock.check()
+        return self._lock
+
+    def _purge(self, paths: Iterable[bytes]) -> None:
+        """Remove files and folders of our own."""
+        for path in paths:
+            self._remove_tree(path)
+
+    def _remove_tree(self, path: bytes) -> None:
+        """A name and all below it, links not followed; absent is done."""
+        client = self._client
+        full = self._beneath.full(path)
+        found = client.stat(full)
+        if found is None:
+            return
+        try:
+            if kind_of(found) is not Kind.FOLDER:
+                client.ask_remove(full).wait()
+                return
+            for one in listed_names(client, full):
+                self._remove_tree(path + b"/" + one.name)
+            client.ask_remove_folder(full).wait()
+        except StatusError as problem:
+            if problem.code != wire.NO_SUCH_FILE:
+                raise client.error(problem, full) from None
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        coming = iter(entries)
+        while batch := [*islice(coming, _BATCH)]:
+            lock.check()
+            self._check_path()
+            yield from self._remove_batch(batch)
+
+    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
+        """See Store; the target must be locked."""
+        lock = self._held()
+        coming = iter(adjustments)
+        while batch := [*islice(coming, _BATCH)]:
+            lock.check()
+            yield from adjust_all(self._client, self._beneath, batch)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating."""
+        lock = self._held()
+        itself_at = self.where if itself else None
+        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        lock = self._held()
+        self._check_path()
+        self._purge(self._orphans)
+        self._orphans = []
+        return Vacating(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        self._check_path()
+        vacating = Vacating(self._client, self._beneath, self._own, self._held())
+        vacating.remove_own()
+        self._tidy = False
+        self.unlock()
+        return vacating.remove_root()
+
+    def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
+        client = self._client
+        wrong = self._beneath.parents([entry.path for entry in batch])
+        problems: _Problems = []
+        looks = [
+            None if entry.path in wrong else client.ask_stat(self._beneath.full(entry.path))
+            for entry in batch
+        ]
+        doomed: _Numbered = []
+        for position, (entry, look) in enumerate(zip(batch, looks, strict=True)):
+            problems.append(wrong.get(entry.path))
+            if look is None:
+                if problems[-1] is not None and problems[-1].code == "vanished":
+                    problems[-1] = None
+                continue
+            try:
+                found = client.attributes_of(look)
+            except StatusError as problem:
+                problems[-1] = None if problem.code == wire.NO_SUCH_FILE else problem_of(problem)
+                continue
+            if kind_of(found) is not entry.kind or (
+                entry.kind is Kind.FILE and not is_unchanged(entry, found)
+            ):
+                problems[-1] = Problem("target-changed", "it changed after it was listed and was left alone")
+            else:
+                doomed.append((position, entry))
+        for position, refused in self._remove_all(doomed):
+            problems[position] = refused
+        yield from zip(batch, problems, strict=True)
+
+    def _remove_all(self, doomed: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Problem | None]]:
+        """In the order given: what a folder holds is gone before the folder is tried."""
+        client = self._client
+        asked: _Asked = []
+        for position, entry in doomed:
+            full = self._beneath.full(entry.path)
+            if entry.kind is Kind.FOLDER:
+                client.settle(pending for _, pending in asked)
+                asked.append((position, client.ask_remove_folder(full)))
+            else:
+                asked.append((position, client.ask_remove(full)))
+        for position, pending in asked:
+            try:
+                pending.wait()
+            except StatusError as problem:
+                gone = problem.code == wire.NO_SUCH_FILE
+                yield position, None if gone else problem_of(problem)
+
+    def lock(self, operation: str, *, make: bool = False) -> _Held:
+        """See Store."""
+        if make:
+            self.make_root()
+        self._open_folder()
+        self._check_path()
+        self._lock = SftpLock(self._client, self._beneath, self._own, operation, self._lease)
+        return _Held(self)
+
+    def unlock(self) -> None:
+        """Give the lock back; the journal goes when nothing partial can be left."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            lock.check()
+            self._purge(self._orphans)
+            self._orphans = []
+            if self._tidy:
+                self._own.end_journal()
+        finally:
+            self._tidy = False
+            lock.release()
+
+    def space(self) -> Space:
+        """See Store; of the nearest folder above that exists."""
+        path = self.where
+        while path != b"/" and self._client.stat(path, follow=True) is None:
+            path = path.rpartition(b"/")[0] or b"/"
+        return self._client.space(path)
+
+    def close(self) -> None:
+        """See Store."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._client.close()
+
+
+class _Held:
+    """The lease, as the store's caller has it."""
+
+    def __init__(self, store: SftpStore) -> None:
+        self._store = store
+
+    def release(self) -> None:
+        """See Lock; of a server that is gone the lease runs out."""
+        try:
+            self._store.unlock()
+        except HibaliError:
+            return
+
+
+def _joined(path: bytes, name: bytes) -> bytes:
+    return path.rstrip(b"/") + b"/" + name if name else path

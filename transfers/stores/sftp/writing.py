@@ -1,0 +1,564 @@
+"""Landing packs and segments at an SFTP server: partial names, read back, then all renames (S1, S18)."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+
+from hibali.system_errors import words_of
+from transfers.agent import protocol as own_names
+from transfers.entry import Kind, Proof
+from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp.channel import Pending, StatusError
+from transfers.stores.sftp.client import Client, entry_of, kind_of
+from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.reading import Files, Opened
+
+_NEW = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
+
+
+@dataclass(slots=True)
+class Partial:
+    """One item on its way; `problem` is why it will not land."""
+
+    item: Item
+    name: bytes = b""  # relative, like the item's path
+    handle: bytes = b""
+    offset: int = 0
+    asked: list[Pending | None] = field(default_factory=list)
+    digest: str | None = None
+    problem: Problem | None = None
+
+    @property
+    def folder(self) -> bytes:
+        """Where it lies."""
+        return self.item.entry.path.rpartition(b"/")[0]
+
+
+class Partials:
+    """Makes, fills, ends and drops partial files. Any thread may ask, one at a time for each file."""
+
+    def __init__(self, client: Client, beneath: Beneath, seed: bytes) -> None:
+        self._client = client
+        self._beneath = beneath
+        self._seed = seed
+        self.left = False
+
+    def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
+        """The partial name in the folder of `path`; `what` tells apart several for one path, `seed` is another operation's."""
+        folder = path.rpartition(b"/")[0]
+        name = own_names.partial_name(seed or self._seed, what + path)
+        return folder + b"/" + name if folder else name
+
+    def open_all(self, partials: list[Partial]) -> None:
+        """An empty file for each, under its partial name."""
+        for one in partials:
+            one.name = self.name_for(one.item.entry.path)
+        for again in (False, True):
+            waiting = [one for one in partials if not one.handle and one.problem is None]
+            if again:
+                # An earlier attempt of this very operation may have left something under the name.
+                self._client.settle(
+                    [self._client.ask_remove(self._beneath.full(one.name)) for one in waiting]
+                )
+            asked = [
+                self._client.ask_open(self._beneath.full(one.name), _NEW, _first_mode(one.item))
+                for one in waiting
+            ]
+            for one, pending in zip(waiting, asked, strict=True):
+                try:
+                    one.handle = self._client.handle_of(pending)
+                except StatusError as problem:
+                    if again or problem.code != wire.FAILURE:
+                        one.problem = self.why(problem, one)
+                        one.name = b""
+
+    def resume(self, one: Partial, seeds: Sequence[bytes]) -> int:
+        """Take over what an interrupted operation had of this very file; how many bytes of it are there.
+
+        Whether they are the right ones has to be looked at.
+        """
+        client, full = self._client, self._beneath.full
+        new = self.name_for(one.item.entry.path)
+        names = [self.name_for(one.item.entry.path, seed=seed) for seed in seeds]
+        for name, look in zip(names, [client.ask_stat(full(name)) for name in names], strict=True):
+            try:
+                found = client.attributes_of(look)
+                usable = kind_of(found) is Kind.FILE and 0 < (found.size or 0) <= one.item.entry.size
+                if usable and client.settle([client.ask_rename(full(name), full(new))]) is None:
+                    flags = wire.FOR_READING | wire.FOR_WRITING
+                    one.handle = client.handle_of(client.ask_open(full(new), flags))
+                    one.name = new
+                    return found.size or 0
+            except StatusError:
+                continue
+        return 0
+
+    def write(self, one: Partial, content: memoryview) -> None:
+        """Send more of it; `finish` waits for the answers."""
+        one.asked += self._client.ask_write(one.handle, one.offset, content)
+        one.offset += len(content)
+        self._client.channel.data_bytes += len(content)
+
+    def finish(self, partials: list[Partial]) -> None:
+        """Everything is sent: the mode and time, to disk where the server can, closed; and wait."""
+        for one in partials:
+            entry = one.item.entry
+            one.asked.append(
+                self._client.ask_set(one.handle, mode=_kept_mode(one.item), mtime_ns=entry.mtime_ns)
+            )
+            one.asked.append(self._client.ask_sync(one.handle))
+            one.asked.append(self._client.ask_close(one.handle))
+            one.handle = b""
+        for one in partials:
+            refused = self._client.settle(one.asked)
+            one.asked = []
+            if refused is not None and one.problem is None:
+                one.problem = self.why(refused, one)
+
+    def make_links(self, partials: list[Partial]) -> None:
+        """A symlink for each, under its partial name, with its target as it was asked."""
+        client, full = self._client, self._beneath.full
+        for one in partials:
+            one.name = self.name_for(one.item.entry.path)
+        client.settle([client.ask_remove(full(one.name)) for one in partials])
+        made = [client.ask_symlink(full(one.name), one.item.entry.link) for one in partials]
+        timed = [client.ask_set_link_time(full(one.name), one.item.entry.mtime_ns) for one in partials]
+        looks = [client.ask_readlink(full(one.name)) for one in partials]
+        for one, pending, look in zip(partials, made, looks, strict=True):
+            try:
+                pending.wait()
+                if [found.name for found in client.names_of(look)] != [one.item.entry.link]:
+                    one.problem = Problem("corrupt", "the link that was made points elsewhere")
+            except StatusError as problem:
+                one.problem, one.name = self.why(problem, one), b""
+        client.settle(timed)  # a link without its time is still the link
+
+    def rename_all(self, partials: list[Partial]) -> None:
+        """Give each its final name, over whatever file stands there."""
+        full = self._beneath.full
+        asked = [self._client.ask_rename(full(one.name), full(one.item.entry.path)) for one in partials]
+        for one, pending in zip(partials, asked, strict=True):
+            try:
+                pending.wait()
+            except StatusError as problem:
+                one.problem = (
+                    self._rename_slowly(one) if self._must_move_away(one, problem) else self.why(problem, one)
+                )
+
+    def _must_move_away(self, one: Partial, problem: StatusError) -> bool:
+        """Whether the server only refuses because its rename cannot replace anything."""
+        replaces = one.item.replaces
+        cannot = not self._client.offers(b"posix-rename@openssh.com") and problem.code == wire.FAILURE
+        return cannot and replaces is not None and replaces.kind is not Kind.FOLDER
+
+    def _rename_slowly(self, one: Partial) -> Problem | None:
+        """What stands there goes aside first, and comes back if the new one cannot have its name."""
+        client = self._client
+        path = self._beneath.full(one.item.entry.path)
+        aside = self._beneath.full(self.name_for(one.item.entry.path, b"aside/"))
+        refused = client.settle([client.ask_rename(path, aside)])
+        if refused is None:
+            refused = client.settle([client.ask_rename(self._beneath.full(one.name), path)])
+            client.settle([client.ask_rename(aside, path) if refused else client.ask_remove(aside)])
+        return None if refused is None else self.why(refused, one)
+
+    def drop(self, partials: list[Partial]) -> None:
+        """Remove what will not land; what cannot be removed is `left` for the next run, which knows its name."""
+        for one in partials:
+            if one.handle:
+                self._client.settle(one.asked)
+                self._client.ask_close(one.handle)
+                one.handle, one.asked = b"", []
+        named = [one for one in partials if one.name]
+        asked = [self._client.ask_remove(self._beneath.full(one.name)) for one in named]
+        for pending in asked:
+            try:
+                pending.wait()
+            except StatusError:  # gone with its folder is not gone: the folder may have been moved
+                self.left = True
+        for one in named:
+            one.name = b""
+
+    def leave(self, partials: list[Partial]) -> None:
+        """Close what will not be finished now; its name is known to the next run."""
+        for one in partials:
+            self.left = True
+            self._client.settle(one.asked)
+            if one.handle:
+                self._client.ask_close(one.handle)
+            one.handle, one.asked = b"", []
+
+    def why(self, problem: StatusError, one: Partial) -> Problem:
+        """A no to a write, with the words of a full disk where there is no room."""
+        return self._client.problem(problem, self._beneath.full(b""), one.item.entry.size)
+
+
+def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -> bool:
+    """Whether what is to be sent is what the source hashed; told as the problem where it is not."""
+    found = hashlib.sha256(content).hexdigest()
+    if size == one.item.entry.size and found == digest:
+        one.digest = found
+        return True
+    one.problem = Problem("corrupt", f"what arrived differs from what was read: sha256 {found}", again=True)
+    return False
+
+
+def _first_mode(item: Item) -> int:
+    """Never wider than what will stand there; the server's umask takes its part."""
+    if item.permissions is not None:
+        return item.permissions | 0o600
+    kept = _kept_mode(item)
+    if kept is not None:
+        return kept
+    return 0o777 if item.entry.mode >= 0 and item.entry.mode & 0o100 else 0o666
+
+
+def folder_mode(item: Item) -> int:
+    """What a folder is made with; it has to be filled before it gets its own permissions."""
+    return 0o777 if item.permissions is None else item.permissions | 0o700
+
+
+def _kept_mode(item: Item) -> int | None:
+    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    if item.permissions is not None:
+        return item.permissions
+    replaced = item.replaces
+    if replaced is None or replaced.kind is not Kind.FILE or replaced.mode < 0:
+        return None
+    old = replaced.mode
+    execute = (old >> 2) & 0o111 if item.entry.mode >= 0 and item.entry.mode & 0o100 else 0
+    return (old & 0o666) | execute
+
+
+_PACKS = 4  # packs under way
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where files land: the connection, the root, the secret of partial names, and the lock's own check."""
+
+    client: Client
+    beneath: Beneath
+    seed: bytes
+    check: Callable[[], None]  # raises where the lock is no longer ours
+    read_back: bool = True
+    earlier: tuple[bytes, ...] = ()  # the secrets of operations that were interrupted here
+
+
+@dataclass(slots=True)
+class _Large:
+    """A file that comes in segments, hashed along the frontier."""
+
+    partial: Partial
+    there: int = 0  # so many bytes were there from an interrupted operation
+    summed: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+
+class Landing:
+    """One session; used once. One thread reads the source and sends, some wait for answers, the caller takes them."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._client = place.client
+        self._beneath = place.beneath
+        self._partials = Partials(place.client, place.beneath, place.seed)
+        self._answers: queue.SimpleQueue[Landed | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_PACKS)
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._files = Files(place.client, place.beneath, self._stopped)
+        self._large: dict[int, _Large] = {}
+        self._finishing: list[Future[None]] = []
+        self.aside: list[bytes] = []
+
+    @property
+    def left(self) -> bool:
+        """Whether something may stay under a partial name, for the next run to remove."""
+        return self._partials.left or self._failure is not None
+
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """What became of each item; an error of either side ends it after the other side has stopped."""
+        self._place.check()
+        sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)
+        sender.start()
+        try:
+            while (landed := self._answers.get()) is not None:
+                yield landed
+        finally:
+            self._stopped.set()
+            sender.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _send(self, payloads: Iterable[Payload]) -> None:
+        """Runs in its own thread, so the source is read here too."""
+        pool = ThreadPoolExecutor(_PACKS + 1, thread_name_prefix="land")
+        try:
+            for payload in payloads:
+                if self._stopped.is_set() or self._failure is not None:
+                    break
+                if payload.unit.segment:
+                    self._segment(payload, pool)
+                else:
+                    # A large file that failed for want of room gives it back before small ones are tried.
+                    wait(self._finishing)
+                    self._finishing.clear()
+                    self._room.acquire()
+                    pool.submit(self._guarded, partial(self._land_pack, payload)).add_done_callback(
+                        lambda _: self._room.release()
+                    )
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._failure = self._failure or problem
+        pool.shutdown(wait=True)
+        self._guarded(self._leave_all)
+        self._answers.put(None)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+            self._failure = self._failure or problem
+
+    def _leave_all(self) -> None:
+        """What was begun stays for the next call to go on with, or for it to remove."""
+        self._partials.leave([large.partial for large in self._large.values()])
+        self._large.clear()
+
+    def _tell(self, one: Partial) -> None:
+        if one.problem is not None:
+            self._answers.put(Landed(one.item, None, Proof.NONE, problem=one.problem))
+            return
+        proof = Proof.DIGEST
+        if one.item.entry.kind is Kind.FILE and not self._place.read_back:
+            proof = Proof.SIZE
+        self._answers.put(Landed(one.item, one.digest, proof))
+
+    def _land_pack(self, payload: Payload) -> None:
+        """Runs in a thread of the pool."""
+        given = [
+            Partial(item, problem=payload.problems.get(position))
+            for position, item in enumerate(payload.unit.items)
+        ]
+        contents = _contents(payload, given)
+        try:
+            self._make_folders([one for one in given if one.item.entry.kind is Kind.FOLDER])
+            others = [one for one in given if one.item.entry.kind is not Kind.FOLDER]
+            self._find_folders(others)
+            links = [one for one in others if one.item.entry.kind is Kind.LINK and one.problem is None]
+            self._partials.make_links(links)
+            self._write_files([one for one in others if one.item.entry.kind is Kind.FILE], contents)
+            self._commit([one for one in others if one.problem is None])
+        finally:
+            self._partials.drop([one for one in given if one.name])
+        for one in given:
+            self._tell(one)
+
+    def _find_folders(self, partials: list[Partial]) -> None:
+        """The folders above, made where they are missing."""
+        good = [one for one in partials if one.problem is None]
+        wrong = self._beneath.parents([one.item.entry.path for one in good], make=True)
+        for one in good:
+            one.problem = wrong.get(one.item.entry.path)
+
+    def _make_folders(self, partials: list[Partial]) -> None:
+        """Made at once, because what they hold comes behind them; a file in the way goes where that was agreed."""
+        client = self._client
+        for one in partials:
+            if one.item.clear and one.problem is None:
+                self._clear_name(one)
+        self._find_folders(partials)
+        good = [one for one in partials if one.problem is None]
+        full = [self._beneath.full(one.item.entry.path) for one in good]
+        made = [
+            client.ask_make_folder(path, folder_mode(one.item)) for one, path in zip(good, full, strict=True)
+        ]
+        looks = [client.ask_stat(path) for path in full]
+        for one, pending, look in zip(good, made, looks, strict=True):
+            refused = client.settle([pending])
+            try:
+                if kind_of(client.attributes_of(look)) is not Kind.FOLDER:
+                    one.problem = Problem("not-a-folder", words_of("not-a-folder"))
+            except StatusError as problem:
+                one.problem = self._partials.why(refused or problem, one)
+
+    def _clear_name(self, one: Partial) -> None:
+        """What was agreed to make room for a folder goes."""
+        self._find_folders([one])
+        path = self._beneath.full(one.item.entry.path)
+        found = self._client.stat(path) if one.problem is None else None
+        if found is not None and kind_of(found) is not Kind.FOLDER:
+            self._place.check()
+            self._client.settle([self._client.ask_remove(path)])
+
+    def _write_files(self, files: list[Partial], contents: dict[int, memoryview]) -> None:
+        whole = [
+            one
+            for one in files
+            if one.problem is None
+            and is_whole(one, contents[one.item.number], len(contents[one.item.number]), one.digest)
+        ]
+        self._partials.open_all(whole)
+        opened = [one for one in whole if one.problem is None]
+        for one in opened:
+            self._partials.write(one, contents[one.item.number])
+        self._partials.finish(opened)
+        self._read_back([one for one in opened if one.problem is None])
+
+    def _read_back(self, files: list[Partial]) -> None:
+        """What the server gives now has to be what was sent: only then is it called proven."""
+        if not self._place.read_back:
+            return
+        for one, (digest, problem) in zip(
+            files, self._files.hash_all([one.name for one in files]), strict=True
+        ):
+            if problem is not None:
+                one.problem = problem
+            elif digest != one.digest:
+                one.problem = Problem("corrupt", f"what is read back differs: sha256 {digest}", again=True)
+
+    def _commit(self, partials: list[Partial]) -> None:
+        """Final names, while the lock is ours."""
+        if not partials:
+            return
+        self._place.check()
+        for one in partials:
+            if one.item.clear:
+                self._make_room(one)
+        self._check_expected([one for one in partials if one.item.exact and one.problem is None])
+        good = [one for one in partials if one.problem is None]
+        self._partials.rename_all(good)
+        for one in good:
+            if one.problem is None:
+                one.name = b""
+
+    def _check_expected(self, partials: list[Partial]) -> None:
+        """A saved plan replaces only what it saw: kind, size and second are all that SFTP tells."""
+        client = self._client
+        asked = [client.ask_stat(self._beneath.full(one.item.entry.path)) for one in partials]
+        for one, pending in zip(partials, asked, strict=True):
+            try:
+                found = entry_of(one.item.entry.path, client.attributes_of(pending))
+            except StatusError:
+                continue  # nothing stands there
+            seen = one.item.replaces
+            if seen is None or (found.kind, found.size, found.mtime_ns) != (
+                seen.kind,
+                seen.size,
+                seen.mtime_ns,
+            ):
+                words = "it is no longer what the plan saw at the target, and was left alone"
+                one.problem = Problem("target-changed", words)
+
+    def _make_room(self, one: Partial) -> None:
+        """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
+        path = one.item.entry.path
+        found = self._client.stat(self._beneath.full(path))
+        if found is None or kind_of(found) is not Kind.FOLDER:
+            return
+        aside = self._partials.name_for(path, b"aside/")
+        refused = self._client.settle(
+            [self._client.ask_rename(self._beneath.full(path), self._beneath.full(aside))]
+        )
+        if refused is None:
+            self.aside.append(aside)
+        else:
+            one.problem = self._partials.why(refused, one)
+
+    def _segment(self, payload: Payload, pool: ThreadPoolExecutor) -> None:
+        """Runs in the sending thread: segments are written in their order, the last one is ended by the pool."""
+        unit = payload.unit
+        item = unit.items[0]
+        problem = payload.problems.get(0)
+        if problem is None and unit.offset == 0:
+            self._drop_large(item)
+            problem = self._open_large(item)
+        large = self._large.get(item.number)
+        if problem is None and (large is None or large.partial.offset != unit.offset):
+            problem = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+        if problem is None and large is not None:
+            view = memoryview(payload.data)
+            large.summed.update(view)
+            before = list(large.partial.asked)
+            there = min(max(large.there - unit.offset, 0), len(view))
+            if there and not self._is_there(large.partial, view[:there]):
+                large.there = there = 0
+            large.partial.offset += there
+            self._partials.write(large.partial, view[there:])
+            refused = self._client.settle(before)
+            large.partial.asked = [one for one in large.partial.asked if one not in before]
+            if refused is not None:
+                problem = self._partials.why(refused, large.partial)
+        if problem is not None:
+            # Told once, when it happened; the segments behind it say nothing more.
+            if self._drop_large(item) or unit.offset == 0:
+                self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
+        elif large is not None and unit.last:
+            del self._large[item.number]
+            large.partial.digest = payload.digests[0]
+            self._finishing.append(pool.submit(self._guarded, partial(self._end_large, large)))
+
+    def _open_large(self, item: Item) -> Problem | None:
+        one = Partial(item)
+        self._find_folders([one])
+        there = 0
+        if one.problem is None and self._place.read_back:
+            there = self._partials.resume(one, self._place.earlier)
+        if one.problem is None and not one.handle:
+            self._partials.open_all([one])
+        if one.problem is None:
+            self._large[item.number] = _Large(one, there)
+        return one.problem
+
+    def _is_there(self, one: Partial, expected: memoryview) -> bool:
+        """Whether what an interrupted operation wrote is what the source has now: looked at before it counts."""
+        opened = Opened(one.handle)
+        asked = self._files.ask_range(opened, one.offset, len(expected))
+        return self._files.collect(opened, asked) == expected
+
+    def _drop_large(self, item: Item) -> bool:
+        large = self._large.pop(item.number, None)
+        if large is None:
+            return False
+        self._partials.drop([large.partial])
+        return True
+
+    def _end_large(self, large: _Large) -> None:
+        """Runs in a thread of the pool: wait, compare, read back, rename."""
+        one = large.partial
+        found = large.summed.hexdigest()
+        try:
+            self._partials.finish([one])
+            if one.problem is None and (one.offset != one.item.entry.size or found != one.digest):
+                one.problem = Problem(
+                    "corrupt", f"what arrived differs from what was read: sha256 {found}", again=True
+                )
+            if one.problem is None:
+                self._read_back([one])
+            if one.problem is None:
+                self._commit([one])
+        finally:
+            if one.name and self._stopped.is_set():
+                self._partials.leave([one])
+            elif one.name:
+                self._partials.drop([one])
+        self._tell(one)
+
+
+def _contents(payload: Payload, given: list[Partial]) -> dict[int, memoryview]:
+    """The bytes of each file of a pack, by the item's number; its digest goes into `given`."""
+    view = memoryview(payload.data)
+    found: dict[int, memoryview] = {}
+    at = 0
+    for position, one in enumerate(given):
+        size = payload.sizes[position]
+        found[one.item.number] = view[at : at + size]
+        one.digest = payload.digests[position]
+        at += size
+    return found

@@ -1,0 +1,188 @@
+"""Some files of a store under other names: what is pulled from many folders into one place at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from hibali.errors import NotFoundError, RefusedError
+from transfers.entry import Entry
+from transfers.movers.stream import OverLines
+from transfers.stores.base import Facts, Item, Lock, OnlyRead, Payload, Problem, Space, Store, Unit
+
+
+class SingleSource:
+    """The reading half of the Store protocol for one file."""
+
+    def __init__(self, store: Store, name: bytes, shown: bytes) -> None:
+        """`store` is the folder that holds `name`; everybody else knows the file as `shown`."""
+        self.store = store
+        self.name = name
+        self.shown = shown
+
+    @property
+    def facts(self) -> Facts:
+        """The store's own."""
+        return self.store.facts
+
+    @property
+    def several_lines(self) -> bool:
+        """See OverLines."""
+        return isinstance(self.store, OverLines) and self.store.several_lines
+
+    def entry(self) -> Entry:
+        """The file under its shown name; raises `NotFoundError`."""
+        found = self.store.stat(self.name)
+        if found is None:
+            raise NotFoundError("vanished", "the file is no longer there")
+        return found._replace(path=self.shown)
+
+    def list(self) -> Iterator[Entry]:
+        """Just that file."""
+        yield self.entry()
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        asked: list[Unit] = []
+
+        def renamed() -> Iterator[Unit]:
+            for unit in units:
+                asked.append(unit)
+                items = tuple(replace(i, entry=i.entry._replace(path=self.name)) for i in unit.items)
+                yield replace(unit, items=items)
+
+        for payload in self.store.read(renamed()):
+            payload.unit = asked.pop(0)
+            yield payload
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        for entry in entries:
+            for _, digest, problem in self.store.digest([entry._replace(path=self.name)]):
+                yield entry, digest, problem
+
+
+class SingleTarget:
+    """A target that lists only one name, because a single file is all that goes there."""
+
+    def __init__(self, store: Store, name: bytes) -> None:
+        self._store = store
+        self._name = name
+
+    @property
+    def facts(self) -> Facts:
+        """The store's own."""
+        return self._store.facts
+
+    def list(self) -> Iterator[Entry]:
+        """That name where it stands."""
+        found = self._store.stat(self._name)
+        if found is not None:
+            yield found
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return self._store.digest(entries)
+
+
+class ChosenStore(OnlyRead):
+    """The Store protocol over files of another store (transfers.stores.base.Store); it is only read."""
+
+    def __init__(self, store: Store, chosen: Mapping[bytes, Entry]) -> None:
+        """`chosen` has for each name here the file as `store` listed it."""
+        self._store = store
+        self._chosen = dict(chosen)
+        self.where = store.where
+
+    @property
+    def facts(self) -> Facts:
+        """Those of the store, without what names tell of each other, and without folders of their own."""
+        return replace(self._store.facts, folders=False, hard_links=False, attributes=False, ordered=True)
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return self._store.wire_bytes
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self._store.logins
+
+    @property
+    def limited_by(self) -> str | None:
+        """See Store."""
+        return self._store.limited_by
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        if not path:
+            return self._store.stat()
+        found = self._chosen.get(path)
+        return None if found is None else found._replace(path=path)
+
+    def take_attributes(self) -> bool:
+        """See Store."""
+        return False
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store."""
+        for path in sorted(self._chosen):
+            if not (shallow and b"/" in path):
+                yield self._chosen[path]._replace(path=path)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store; units come back as they were asked for, under the names here."""
+        asked: deque[Unit] = deque()
+
+        def real() -> Iterator[Unit]:
+            for unit in units:
+                asked.append(unit)
+                items = tuple(replace(item, entry=self._real(item.entry)) for item in unit.items)
+                yield replace(unit, items=items)
+
+        for payload in self._store.read(real()):
+            payload.unit = asked.popleft()
+            yield payload
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        asked: deque[Entry] = deque()
+
+        def real() -> Iterator[Entry]:
+            for entry in entries:
+                asked.append(entry)
+                yield self._real(entry)
+
+        for _, digest, problem in self._store.digest(real()):
+            yield asked.popleft(), digest, problem
+
+    def _real(self, entry: Entry) -> Entry:
+        return entry._replace(path=self._chosen[entry.path].path)
+
+    def expect(self, size: int) -> None:
+        """See Store."""
+        self._store.expect(size)
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        del item
+        return 0
+
+    def lock(self, operation: str, *, make: bool = False) -> Lock:
+        """See Store: it is only read."""
+        del operation, make
+        self._refuse()
+
+    def space(self) -> Space:
+        """See Store."""
+        return self._store.space()
+
+    def close(self) -> None:
+        """See Store."""
+        self._store.close()
+
+    def _refuse(self) -> NoReturn:
+        raise RefusedError("only-read", "files that were chosen from a place are only read", about="source")

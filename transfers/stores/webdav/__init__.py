@@ -1,0 +1,1 @@
+"""Folders behind WebDAV servers."""

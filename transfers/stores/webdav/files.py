@@ -1,0 +1,463 @@
+"""What a WebDAV server is asked of files and folders, by its requests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from email.utils import formatdate, parsedate_to_datetime
+from itertools import chain
+from typing import NamedTuple
+from urllib.parse import quote
+
+from hibali.errors import HibaliError, IncompleteError, NotFoundError
+from hibali.http import MOST_ANSWER
+from hibali.system_errors import words_of
+from hibali.text import printable
+from transfers.agent import protocol as own_names
+from transfers.entry import Entry, Kind
+from transfers.spool import Blocks
+from transfers.stores.s3.listing import Listed, in_order
+from transfers.stores.s3.reading import Got, changed
+from transfers.stores.s3.requests import Answer, Bytes
+from transfers.stores.webdav.multistatus import (
+    FIND,
+    FIND_LOCK,
+    FIND_ROOM,
+    KNOWN,
+    LOCK_OWNER,
+    LOCK_TOKEN,
+    MultiStatus,
+    Told,
+    set_property,
+)
+from transfers.stores.webdav.requests import Wire, error_of
+
+_SECOND = 1_000_000_000
+_FIRST_SECOND, _LAST_SECOND = (
+    -30_610_224_000,
+    253_402_300_799,
+)  # of the years 1000 and 9999: what an HTTP date says
+_FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
+_WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
+
+
+class Found(NamedTuple):
+    """One name as the server tells it. `tag` changes with the content as far as it can tell; size -1: not told."""
+
+    folder: bool
+    size: int
+    mtime_ns: int
+    tag: str
+    digest: str | None = None
+    mode: int = -1
+
+    def entry(self, path: bytes) -> Entry:
+        """The same as an entry."""
+        if self.folder:
+            return Entry(path, Kind.FOLDER)
+        return Entry(
+            path, Kind.FILE, self.size, self.mtime_ns, self.mode, etag=self.tag or None, digest=self.digest
+        )
+
+    def is_still(self, entry: Entry) -> bool:
+        """Whether this is what was listed as `entry`."""
+        if self.folder or entry.kind is Kind.FOLDER:
+            return self.folder and entry.kind is Kind.FOLDER
+        if entry.etag and self.tag:
+            return (entry.etag, entry.size) == (self.tag, self.size)
+        return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
+
+
+def found_of(told: Told) -> Found:
+    """What an answer to PROPFIND says of a name; what hibali kept counts only for the same tag and size."""
+    if told.folder:
+        return Found(folder=True, size=0, mtime_ns=0, tag="")
+    told_size = told.properties.get("DAV: getcontentlength", "")
+    size = int(told_size) if told_size.isdigit() and len(told_size) < 20 else -1
+    modified = told.properties.get("DAV: getlastmodified", "")
+    tag = tag_of(told.properties.get("DAV: getetag", ""), modified)
+    known = _WORD.fullmatch(told.properties.get(KNOWN, ""))
+    if known and (int(known[2]), known[5]) == (size, quote(tag, safe="")):
+        return Found(
+            folder=False, size=size, mtime_ns=int(known[3]), tag=tag, digest=known[1], mode=int(known[4])
+        )
+    return Found(folder=False, size=size, mtime_ns=time_of(modified), tag=tag)
+
+
+def known_word(entry: Entry, digest: str, tag: str) -> str:
+    """What is kept of a file that landed."""
+    return f"1 {digest} {entry.size} {entry.mtime_ns} {entry.mode & 0o777 if entry.mode >= 0 else -1} {quote(tag, safe='')}"
+
+
+def tag_of(etag: str, modified: str) -> str:
+    """One way to write an entity tag: servers give it weak for the first second, or without quotes; without one, the time."""
+    plain = etag.removeprefix("W/").strip('"')
+    return plain or (f"@{time_of(modified)}" if modified else "")
+
+
+def time_of(modified: str) -> int:
+    """An HTTP date in nanoseconds since the epoch; 0 where it cannot be understood."""
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return int(parsedate_to_datetime(modified).timestamp()) * _SECOND
+    return 0
+
+
+def header_seconds(mtime_ns: int) -> int:
+    """A time in the whole seconds of `X-OC-Mtime`; the nearest one that servers accept."""
+    return min(max(mtime_ns // _SECOND, _FIRST_IN_HEADER), _LAST_SECOND)
+
+
+def date_of(mtime_ns: int) -> str:
+    """The same the other way round, in whole seconds; the nearest one where an HTTP date cannot say it."""
+    return formatdate(min(max(mtime_ns // _SECOND, _FIRST_SECOND), _LAST_SECOND), usegmt=True)
+
+
+_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
+_FOLDER, _UNKNOWN = -1, -2  # as sizes, while names are sorted
+_TRIES = 5
+_OWN_FILE = Found(folder=False, size=0, mtime_ns=0, tag="")
+_ABSENT = frozenset({404, 410})
+
+
+class Children(NamedTuple):
+    """What one folder holds: names, a folder's with a slash behind it, in that order; whether `.hibali` is among them."""
+
+    names: Iterator[tuple[bytes, Found]]
+    own: bool
+
+
+class Files:
+    """The requests by name; may be used by many threads. Every path is bytes below the site's URL."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.about = wire.about
+
+    def look(self, path: bytes) -> Found | None:
+        """What stands at a path; None where nothing does."""
+        told: list[Told] = []
+        answer = self._find(path, "0", told.append)
+        if answer.status in _ABSENT:
+            return None
+        if answer.status == 400:
+            # Some servers (Apache) say so of a name below a file.
+            if self._lies_in_a_file(path):
+                return None
+            raise error_of(400, self.about)
+        mine = [one for one in told if self.wire.name_in(one.href, path) == b""]
+        if len(mine) != 1:
+            raise self._violation(path)
+        if mine[0].status:
+            code = int(mine[0].status) if mine[0].status.isdigit() else 500
+            if code in _ABSENT:
+                return None
+            raise error_of(code, self.about)
+        return found_of(mine[0])
+
+    def _lies_in_a_file(self, path: bytes) -> bool:
+        above = path.rpartition(b"/")[0]
+        if not above:
+            return False
+        found = self.look(above)
+        return found is None or not found.folder
+
+    def children(self, folder: bytes) -> Children:
+        """The names right below a folder, sorted; all of them are here before the first comes out.
+
+        Raises `IncompleteError("listing-violation")` where an answer names what was not asked for (S3).
+        """
+        spools: list[Blocks] = []  # one an attempt
+        counted = {"itself": 0, "wrong": 0, "own": 0}
+        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
+        own: set[bytes] = set()  # Apache tells a lock that is just being taken twice
+
+        def take(one: Told) -> None:
+            name = self.wire.name_in(one.href, folder)
+            if name and not (inside_own and name in own_names.OWN):
+                spools[-1].append(_line_of(name, found_of(one), one.status))
+                counted["own"] += name == own_names.OWN_FOLDER
+            elif name:
+                own.add(name)
+            else:
+                counted["wrong" if name is None else "itself"] += 1
+
+        def begin() -> None:
+            spools.append(Blocks())
+            counted.update(itself=0, wrong=0, own=0)
+            own.clear()
+
+        try:
+            answer = self._find(folder, "1", take, begin)
+            if answer.status in _ABSENT:
+                raise NotFoundError("vanished", "there is nothing of that name", about=self.about)
+            if answer.status >= 300:
+                raise error_of(answer.status, self.about)
+            if (counted["itself"], counted["wrong"]) != (1, 0):
+                raise self._violation(folder)
+            for name in own:
+                spools[-1].append(_line_of(name, _OWN_FILE, ""))
+            return Children(_sorted(spools[-1], self.about), own=counted["own"] > 0)
+        finally:
+            for spooled in spools:
+                spooled.close()
+
+    def _find(
+        self, path: bytes, depth: str, take: Callable[[Told], None], begin: Callable[[], None] = lambda: None
+    ) -> Answer:
+        parsers: list[MultiStatus] = []
+
+        def start(answer: Answer) -> None:
+            if answer.status != 207:
+                raise IncompleteError(
+                    "not-webdav",
+                    "what answers there speaks no WebDAV",
+                    about=self.about,
+                    hint="Correct the site's url in config.toml.",
+                )
+            begin()
+            parsers[:] = [MultiStatus(take, self.about)]
+
+        def feed(piece: bytes) -> None:
+            parsers[0].feed(piece)
+
+        answer = self.wire.ask(
+            "PROPFIND",
+            path,
+            folder=depth == "1",
+            headers={"Depth": depth, "Content-Type": "application/xml"},
+            body=FIND,
+            accept=(400, 404, 410),
+            take=feed,
+            begin=start,
+        )
+        if parsers and answer.status < 300:
+            parsers[0].close()
+        return answer
+
+    def _violation(self, folder: bytes) -> IncompleteError:
+        return IncompleteError(
+            "listing-violation",
+            "the listing cannot be trusted: it names what was not asked for, or leaves out what was",
+            about=f"{self.about}:{printable(folder)}",
+            hint="Nothing was deleted. Report it to the server's people if it happens again.",
+        )
+
+    def room(self, path: bytes) -> int | None:
+        """How many bytes may still be put there, as far as the server tells (RFC 4331)."""
+        word = self._properties(path, FIND_ROOM).get("DAV: quota-available-bytes", "")
+        return int(word) if word.isdigit() and len(word) < 20 else None
+
+    def lock_at(self, path: bytes) -> tuple[str, str]:
+        """Owner and token of the lock on a path, as the server tells them; empty where there is none."""
+        found = self._properties(path, FIND_LOCK)
+        return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
+
+    def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
+        told: list[Told] = []
+        answer = self.wire.ask(
+            "PROPFIND",
+            path,
+            headers={"Depth": "0", "Content-Type": "application/xml"},
+            body=asked,
+            accept=range(400, 500),
+        )
+        if answer.status != 207:
+            return {}
+        parser = MultiStatus(told.append, self.about)
+        parser.feed(answer.body)
+        parser.close()
+        return told[0].properties if told else {}
+
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = MOST_ANSWER,
+    ) -> Got:
+        """All bytes, at most `most`, or `length` of them from `offset`, with the tag and whole size of what they are of."""
+        del etag  # whoever asked compares: a tag is weak in its first second, which If-Match does not take
+        content = bytearray()
+        heads: list[Answer] = []
+
+        def take(piece: bytes) -> None:
+            if length is not None and heads[0].status == 206 and len(content) + len(piece) > length:
+                raise changed(self.about)
+            content.extend(piece)
+
+        def begin(answer: Answer) -> None:
+            content.clear()
+            heads[:] = [answer]
+            if length is not None and answer.status != 206:
+                told = answer.headers.get("content-length", "")
+                if not told.isdigit() or int(told) > _MOST_WHOLE:
+                    raise IncompleteError(
+                        "no-ranges", "the server sends large files only whole", about=self.about
+                    )
+
+        headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
+        limit = (
+            most if length is None else max(length, _MOST_WHOLE)
+        )  # all of it, where the server has no ranges
+        try:
+            answer = self.wire.ask(
+                "GET",
+                path,
+                headers=headers,
+                take=take,
+                begin=begin,
+                accept=(416,),
+                most=limit,
+                content=limit,
+            )
+        except IncompleteError as problem:
+            raise changed(self.about) if problem.code == "answer-too-long" else problem from None
+        if answer.status == 416:
+            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+        tag = self._tag_in(heads[0], path)
+        if length is None:
+            return Got(content, tag, len(content))
+        if answer.status != 206:
+            return Got(content[offset : offset + length], tag, len(content))
+        found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if found is None or int(found[1]) != offset:
+            raise IncompleteError(
+                "not-the-range-asked", "the server did not answer with the range asked", about=self.about
+            )
+        return Got(content, tag, int(found[2]))
+
+    def _tag_in(self, head: Answer, path: bytes) -> str:
+        """The tag of what was read: where the answer has none, what stands there now is asked."""
+        etag = head.headers.get("etag", "")
+        if etag:
+            return tag_of(etag, "")
+        found = self.look(path)
+        return "" if found is None else found.tag
+
+    def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
+        """The sha256, size and tag of what the server gives now, read whole; nothing of it is kept.
+
+        Of what has more than the `expected` bytes nothing more is read, and the size told is larger than that.
+        """
+        summed = hashlib.sha256()
+        size = 0
+        heads: list[Answer] = []
+
+        def begin(answer: Answer) -> None:
+            nonlocal summed, size
+            summed, size = hashlib.sha256(), 0
+            heads[:] = [answer]
+
+        def take(piece: bytes) -> None:
+            nonlocal size
+            summed.update(piece)
+            size += len(piece)
+
+        try:
+            self.wire.ask("GET", path, take=take, begin=begin, most=expected, content=expected)
+        except IncompleteError as problem:
+            if problem.code != "answer-too-long":
+                raise
+            return "", expected + 1, ""
+        return summed.hexdigest(), size, self._tag_in(heads[0], path)
+
+    def put(self, path: bytes, content: Bytes, headers: dict[str, str]) -> None:
+        """A whole small file; what stood there is replaced."""
+        self.wire.ask("PUT", path, headers=headers, body=content)
+
+    def make_folder(self, path: bytes) -> None:
+        """Make one folder, above which all stand; one that is there already is fine. Raises for a file of that name."""
+        status = 0
+        for _ in range(_TRIES):
+            # Apache says 403 where another makes it or takes it away at the same moment.
+            status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
+            found = None if status < 300 else self.look(path)
+            if status < 300 or (found is not None and found.folder):
+                return
+            if found is not None:
+                break
+            if status not in {403, 405}:  # else it may have gone between the two questions
+                raise error_of(status, self.about)
+        else:
+            raise error_of(status, self.about)
+        raise IncompleteError("not-a-folder", words_of("not-a-folder"), about=self.about)
+
+    def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
+        """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""
+        return self._judge(
+            self.wire.ask(
+                "MOVE",
+                path,
+                headers={**headers, "Destination": self.wire.address(to), "Overwrite": "FT"[overwrite]},
+                accept=(404, 412),
+            )
+        )
+
+    def delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
+        """DELETE; the status: a success, 404, or 412 where a condition does not hold."""
+        return self._judge(self.wire.ask("DELETE", path, headers=headers, folder=folder, accept=(404, 412)))
+
+    def set_property(self, path: bytes, name: str, value: str) -> bool:
+        """PROPPATCH one property; whether the server took it."""
+        try:
+            answer = self.wire.ask(
+                "PROPPATCH",
+                path,
+                headers={"Content-Type": "application/xml"},
+                body=set_property(name, value),
+                accept=range(400, 500),
+            )
+        except HibaliError as problem:
+            if problem.code == "not-supported":
+                return False
+            raise
+        return answer.status < 300 and not self._failures(answer)
+
+    def _judge(self, answer: Answer) -> int:
+        """Raise for a part of it that failed, which a status of 207 may hide."""
+        for code in self._failures(answer):
+            raise error_of(code, self.about)
+        return answer.status
+
+    def _failures(self, answer: Answer) -> list[int]:
+        if answer.status != 207:
+            return []
+        told: list[Told] = []
+        parser = MultiStatus(told.append, self.about)
+        parser.feed(answer.body)
+        parser.close()
+        codes = [int(one.status) for one in told if one.status.isdigit()]
+        return [code for code in codes if code >= 300]
+
+
+def _line_of(name: bytes, found: Found, status: str) -> bytes:
+    """One name on its way to be sorted; one that could not be looked at has a tag that says why."""
+    size = _FOLDER if found.folder else _UNKNOWN if status or found.size < 0 else found.size
+    path = name + b"/" if found.folder else name
+    told = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
+    return json.dumps([path.decode("latin-1"), size, status or found.tag, told]).encode("ascii")
+
+
+def _listed_of(line: bytes) -> Listed:
+    path, size, tag, told = json.loads(line)
+    return Listed(path.encode("latin-1"), size, tag, told)
+
+
+def _sorted(spooled: Blocks, about: str) -> Iterator[tuple[bytes, Found]]:
+    """In order; all of `spooled` is read when this returns."""
+    ordered = in_order(map(_listed_of, spooled.blocks()), about)
+    first = next(ordered, None)
+    return (_found_in(listed) for listed in chain([] if first is None else [first], ordered))
+
+
+def _found_in(listed: Listed) -> tuple[bytes, Found]:
+    path, size, tag, told = listed
+    mtime_ns, mode, digest = told.split(" ")
+    folder = size == _FOLDER
+    return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))

@@ -1,0 +1,65 @@
+"""Folders behind WebDAV servers (davs://, and dav:// on this machine): opening and checking them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from hibali.config.model import Site
+from hibali.errors import NotFoundError, UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from transfers.stores.webdav.requests import Wire, login_of
+from transfers.stores.webdav.store import DavStore
+
+_SCHEMES = {"davs": "https", "dav": "http"}
+
+
+def is_webdav(site: Site) -> bool:
+    """Whether the site's URL names a WebDAV server."""
+    return (site.url or "").partition(":")[0] in _SCHEMES
+
+
+def open_store(location: Location, *, tell: Listener = ignore) -> DavStore:
+    """The folder named; what its server honours is tried once, when a site is checked or first written to."""
+    site = location.site
+    return DavStore(
+        _wire(site, tell),
+        site.name,
+        location.raw,
+        read_back=site.read_back,
+        tell=tell,
+        lease=site.limits.lease_seconds,
+    )
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+    """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
+
+    Small files are written below the site's URL and removed again.
+    """
+    wire = _wire(site, tell)
+    store = DavStore(wire, site.name, b"", tell=tell)
+    try:
+        facts["url"] = wire.origin + wire.base
+        facts["access"] = "with a login" if site.credentials_command else "without a login"
+        if store.stat() is None:
+            raise NotFoundError(
+                "no-such-folder", "there is nothing at this URL", about=site.name, hint="Correct config.toml."
+            )
+        for name, value in asdict(store.probe(again=True)).items():
+            facts[name.replace("_", " ")] = (
+                value if not isinstance(value, tuple) else " ".join(map(repr, value))
+            )
+        room = store.space().free_bytes
+        if room is not None:
+            facts["free bytes"] = room
+    finally:
+        store.close()
+
+
+def _wire(site: Site, tell: Listener) -> Wire:
+    scheme, _, rest = (site.url or "").partition(":")
+    if scheme not in _SCHEMES:
+        raise UsageError("not-a-webdav-site", "the site's url is no davs:// URL", about=site.name)
+    url = f"{_SCHEMES[scheme]}:{rest}"
+    return Wire(url, site.name, login_of(site, secure=scheme == "davs"), tell)

@@ -1,0 +1,286 @@
+"""What a WebDAV server really does, tried once with small files that are removed again, and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hibali.errors import AccessError, HibaliError, IncompleteError
+from transfers.entry import Entry, Kind, Proof
+from transfers.stores.base import Facts, keep_seen, read_seen
+from transfers.stores.webdav.files import Files, Found, date_of, known_word
+from transfers.stores.webdav.lock import OWN, Own, ask_lock, below, holding, token_in
+from transfers.stores.webdav.multistatus import KNOWN
+
+SEGMENT_BYTES = 8 * 1024 * 1024
+MODIFIED = "DAV: getlastmodified"
+TIME_HEADER = "X-OC-Mtime"  # ownCloud's, which Nextcloud, rclone and others know, too
+_TABLE = "folders"
+_SECOND = 1_000_000_000
+_TIME = 1_000_000_000 * _SECOND
+_FIRST, _OTHER = b"hibali asks what this server does\n", b"and asks again\n"
+_DIGEST = "0" * 64
+_ODD = (
+    b"\\",
+    b"\n",
+    b"\r",
+    b"\t",
+    b"\x01",
+    b"\x7f",
+    b":",
+    b"*",
+    b"?",
+    b'"',
+    b"<",
+    b"|",
+    b"#",
+    b"%",
+    b"+",
+    b";",
+    b" ",
+)
+_LONG = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Honours:
+    """What a server was seen to do; before anything was seen, nothing."""
+
+    writable: bool = False  # PUT, MOVE that refuses to replace unasked, MOVE that replaces, DELETE
+    locks: bool = False  # LOCK keeps others from a file
+    properties: bool = False  # keeps a property of ours through MOVE, and the tag with it
+    times: str = ""  # how a modification time can be set: "header", "proppatch" or not at all
+    ranges: bool = False  # gives parts of a file
+    if_match: bool = False  # DELETE with If-Match: a wrong tag does not pass
+    if_tag: bool = False  # the same for the If header of MOVE about what is replaced
+    utf8_names: bool = True  # only UTF-8 names
+    folds_case: bool = False
+    name_bytes: int = 0  # 255 where a longer component was refused
+    refuses: tuple[str, ...] = ()  # characters no name here can have
+
+    @property
+    def mtimes(self) -> bool:
+        """Whether a file's time is kept anywhere."""
+        return self.properties or bool(self.times)
+
+
+def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> Facts:
+    """The store's facts; while nothing is known of the server, a lock is worth asking for."""
+    seen = honours or Honours(writable=True, locks=True, properties=True, utf8_names=True)
+    return Facts(
+        kind="webdav",
+        proof_read=proof_read,
+        proof_write=Proof.DIGEST if read_back else Proof.SIZE,
+        links=False,
+        modes=seen.properties,
+        mtimes=seen.mtimes,
+        mtime_unit_ns=1 if honours is not None and seen.properties else _SECOND,
+        locks=seen.locks,
+        swaps=False,
+        name_bytes=seen.name_bytes,
+        utf8_names=seen.utf8_names,
+        folds_case=seen.folds_case,
+        segment_bytes=SEGMENT_BYTES,
+        refuses=tuple(word.encode() for word in seen.refuses),
+        known=honours is not None,
+    )
+
+
+def recall(site: str, origin: str, base: str) -> Honours | None:
+    """What was seen of this server below this path before; None where nothing was."""
+    found = read_seen(site, _TABLE, base, origin)
+    if found is None:
+        return None
+    try:
+        seen = Honours(**found)
+        return replace(seen, refuses=tuple(seen.refuses))
+    except TypeError:
+        return None
+
+
+def remember(site: str, origin: str, base: str, honours: Honours) -> None:
+    """Keep it for the next call."""
+    keep_seen(site, _TABLE, base, origin, asdict(honours))
+
+
+def probe_server(files: Files, root: bytes) -> Honours:
+    """Try it in the folder `root`, which stands. Raises the errors of reaching the server.
+
+    Where writing is denied, nothing else can be seen.
+    """
+    probe = _Probe(files, root)
+    # In a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        try:
+            return thread.submit(probe.run_and_clean).result()
+        finally:
+            probe.stopped.set()
+
+
+class _Probe:
+    """One probe; its names are our own, so whatever a crash leaves is in no listing of ours."""
+
+    def __init__(self, files: Files, root: bytes) -> None:
+        self._files = files
+        self._wire = files.wire
+        self._root = root
+        self._all = below(root, OWN + b"/probe")
+        self._folder = self._all + b"/" + secrets.token_hex(8).encode("ascii")
+        self.stopped = threading.Event()
+
+    def run_and_clean(self) -> Honours:
+        """Raises `CancelledError` once `stopped` is set."""
+        try:
+            for folder in (below(self._root, OWN), self._all, self._folder):
+                self._files.make_folder(folder)
+            return self._run()
+        except AccessError as problem:
+            if problem.code != "denied":
+                raise
+            return Honours()
+        except IncompleteError as problem:
+            if problem.code not in {"not-supported", "refused-by-server"}:
+                raise
+            return Honours()
+        finally:
+            self._clean()
+
+    def _clean(self) -> None:
+        with contextlib.suppress(HibaliError):
+            self._files.delete(self._folder, folder=True)
+            if next(self._files.children(self._all).names, None) is None:
+                self._files.delete(self._all, folder=True)
+            Own(self._files, self._root).remove_folder()
+
+    def _run(self) -> Honours:
+        moved, old = self._put(b"a", _FIRST), self._put(b"b", _OTHER)
+        entry = Entry(b"", Kind.FILE, len(_FIRST), _TIME, 0o644)
+        kept = self._files.set_property(self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag))
+        if self._move({}, overwrite=False) != 412:
+            return Honours()  # it replaces what it was not asked to
+        wrong = f'<{self._wire.address(self._path(b"b"))}> (["no tag of it"])'
+        right = wrong.replace("no tag of it", old.tag)
+        if_tag = (
+            self._move({"If": wrong}, overwrite=True) == 412
+            and self._move({"If": right}, overwrite=True) < 300
+        )
+        if not if_tag:
+            # Where the wrong one passed, both files are to be made again.
+            moved = self._put(b"a", _FIRST)
+            kept = kept and self._files.set_property(
+                self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag)
+            )
+            self._put(b"b", _OTHER)
+            if self._move({}, overwrite=True) >= 300:
+                return Honours()
+        now = self._found(b"b")
+        if now is None or now.size != len(_FIRST) or self._found(b"a") is not None:
+            return Honours()
+        return Honours(
+            writable=True,
+            locks=self._locks(),
+            properties=kept and now.digest == _DIGEST and now.mtime_ns == _TIME,
+            times=self._times(),
+            ranges=self._ranges(),
+            if_match=self._if_match(),
+            if_tag=if_tag,
+            **self._names(),
+        )
+
+    def _path(self, name: bytes) -> bytes:
+        return self._folder + b"/" + name
+
+    def _put(self, name: bytes, content: bytes, headers: dict[str, str] | None = None) -> Found:
+        if self.stopped.is_set():
+            raise CancelledError
+        self._files.put(self._path(name), content, headers or {})
+        found = self._found(name)
+        if found is None:
+            raise IncompleteError("refused-by-server", "what was put is not there", about=self._files.about)
+        return found
+
+    def _found(self, name: bytes) -> Found | None:
+        return self._files.look(self._path(name))
+
+    def _move(self, headers: dict[str, str], *, overwrite: bool) -> int:
+        try:
+            return self._files.move(self._path(b"a"), self._path(b"b"), headers, overwrite=overwrite)
+        except IncompleteError:  # some servers choke on the header
+            return 412
+
+    def _locks(self) -> bool:
+        path = self._path(b"lock")
+        try:
+            token = token_in(ask_lock(self._wire, path, 60, "hibali"))
+            mine = holding(self._wire, path, token)
+            asked = {"Timeout": "Second-60"}
+            return (
+                token != ""
+                and ask_lock(self._wire, path, 60, "hibali").status == 423
+                and self._status("PUT", path, {}) == 423
+                and self._status("PUT", path, mine) < 300
+                and self._status("LOCK", path, {**mine, **asked}) < 300
+                and self._status("DELETE", path, mine) < 300
+            )
+        except HibaliError as problem:
+            if problem.code in {"not-supported", "refused-by-server", "busy", "denied"}:
+                return False
+            raise
+
+    def _status(self, method: str, path: bytes, headers: dict[str, str]) -> int:
+        body = _FIRST if method == "PUT" else b""
+        return self._wire.ask(method, path, headers=headers, body=body, accept=range(400, 500)).status
+
+    def _times(self) -> str:
+        asked = {TIME_HEADER: str(_TIME // _SECOND)}
+        if self._put(b"t", _FIRST, asked).mtime_ns == _TIME:
+            return "header"
+        self._files.set_property(self._path(b"t"), MODIFIED, date_of(_TIME))
+        found = self._found(b"t")
+        return "proppatch" if found is not None and found.mtime_ns == _TIME else ""
+
+    def _ranges(self) -> bool:
+        answer = self._wire.ask("GET", self._path(b"t"), headers={"Range": "bytes=2-4"})
+        return answer.status == 206 and answer.body == _FIRST[2:5]
+
+    def _if_match(self) -> bool:
+        found = self._found(b"t")
+        if found is None or found.tag.startswith("@"):
+            return False
+        # The right one is not tried: in its first second a tag is weak, which If-Match never takes.
+        return self._files.delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
+
+    def _names(self) -> dict[str, Any]:
+        tried = {
+            b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD
+        }  # `%41` may become an `A`
+        byte, long, upper = b"x\xff", b"l" * _LONG, b"UPPER"
+        for name in (*tried, byte, long, upper):
+            self._try(name)
+        found = {name for name, told in self._files.children(self._folder).names if told.size == len(_FIRST)}
+        lacking = [odd.decode() for name, odd in tried.items() if name not in found]
+        if "\x01" in lacking:
+            lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
+        return {
+            "refuses": tuple(lacking),
+            "name_bytes": 0 if long in found else 255,
+            "utf8_names": byte not in found,
+            "folds_case": self._found(b"upper") is not None,
+        }
+
+    def _try(self, name: bytes) -> None:
+        """A name that the server may not be able to hold; some break on one.
+
+        Given by MOVE, as files that land get theirs: wsgidav cuts names in Destination off at a `?` or `#`.
+        """
+        if self.stopped.is_set():
+            raise CancelledError
+        with contextlib.suppress(HibaliError):
+            part = self._path(b"part")
+            self._wire.ask("PUT", part, body=_FIRST, accept=range(400, 501))
+            headers = {"Destination": self._wire.address(self._path(name)), "Overwrite": "F"}
+            self._wire.ask("MOVE", part, headers=headers, accept=range(400, 600), attempts=1)

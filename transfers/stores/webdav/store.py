@@ -1,0 +1,418 @@
+"""A folder at a WebDAV server as a store."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, NoReturn, cast
+
+from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.events import Listener, Noted, ignore
+from hibali.locations import Location
+from hibali.text import printable
+from transfers.agent import protocol as own_names
+from transfers.agent.identity import Identity
+from transfers.agent.lease import LEASE_SECONDS
+from transfers.entry import Entry, Kind, Proof
+from transfers.overlap import identity_of_url
+from transfers.plan import unholdable
+from transfers.stores.base import (
+    Facts,
+    Item,
+    Landed,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    unsafe_component,
+)
+from transfers.stores.s3.reading import Reading
+from transfers.stores.s3.requests import problem_of
+from transfers.stores.server_lease import KeptLease, NoLock
+from transfers.stores.webdav.files import Children, Files, Found
+from transfers.stores.webdav.lock import OWN, DavLock, Own, below
+from transfers.stores.webdav.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.removing import Removing, Vacating
+from transfers.stores.webdav.requests import CONNECTIONS, Wire
+from transfers.stores.webdav.writing import Place, Writing
+
+_FOLDERS_AHEAD = 8
+_NAMES_AHEAD = 64
+
+
+class Listing:
+    """One walk: iterate it, then look at `problems`, `orphans` and `places`."""
+
+    def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
+        """`root` is a folder; what it holds is told by paths below it."""
+        self._files = files
+        self._pool = pool
+        self._root = root
+        self._own = own
+        self._shallow = shallow
+        self._seeds: list[bytes] = []
+        self._ahead: dict[bytes, Future[Children]] = {}
+        self.problems: list[tuple[bytes, Problem]] = []
+        self.orphans: list[bytes] = []
+        self.places: list[bytes] = []  # which have a `.hibali`
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Entries by the bytes of the whole path, a folder's with a slash behind it."""
+        stack = [self._children(b"")]
+        while stack:
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+                continue
+            entry, folder = found
+            if not folder or entry.path.rpartition(b"/")[2] != OWN:
+                yield entry
+            if folder and not self._shallow:
+                stack.append(self._children(entry.path))
+
+    def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
+        """What one folder holds without names of our own, and whether each is a folder."""
+        asked = self._ahead.pop(folder, None)
+        try:
+            children = asked.result() if asked is not None else self._look(folder)
+            if children.own:
+                self._seeds += self._own.seeds(folder)
+                self.places.append(folder)
+        except HibaliError as problem:
+            if not folder:
+                raise
+            if problem.code != "vanished":  # meanwhile: it is not there, which is what a listing says
+                self.problems.append((folder, problem_of(problem, denied=True)))
+            return
+        for name, found in self._look_ahead(folder, children.names):
+            path = below(folder, name)
+            self._refuse_unsafe(name, path)
+            if self._is_own(folder, path):
+                continue
+            if found.size < 0:
+                self.problems.append((path, _why(found)))
+            else:
+                yield found.entry(path), found.folder
+
+    def _look(self, folder: bytes) -> Children:
+        return self._files.children(below(self._root, folder))
+
+    def _look_ahead(
+        self, folder: bytes, names: Iterator[tuple[bytes, Found]]
+    ) -> Iterator[tuple[bytes, Found]]:
+        """The same names without slashes; folders that come soon are asked for meanwhile."""
+        coming: deque[tuple[bytes, Found]] = deque()
+        for listed, found in names:
+            name = listed.removesuffix(b"/")
+            coming.append((name, found))
+            if found.folder and not self._shallow and name != OWN and len(self._ahead) < _FOLDERS_AHEAD:
+                path = below(folder, name)
+                self._ahead[path] = self._pool.submit(self._look, path)
+            if len(coming) > _NAMES_AHEAD:
+                yield coming.popleft()
+        yield from coming
+
+    def _refuse_unsafe(self, name: bytes, path: bytes) -> None:
+        reason = unsafe_component(name)
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._files.about
+            )
+
+    def _is_own(self, folder: bytes, path: bytes) -> bool:
+        name = path.rpartition(b"/")[2]
+        if folder.rpartition(b"/")[2] == OWN and (
+            name in own_names.OWN or own_names.is_lock_part(name) or name == b"probe"
+        ):
+            return True
+        if own_names.has_partial_shape(name) and any(
+            own_names.is_partial_of(seed, name) for seed in self._seeds
+        ):
+            self.orphans.append(path)
+            return True
+        return False
+
+
+def _why(found: Found) -> Problem:
+    """Why a name could not be looked at."""
+    if found.tag in {"401", "403"}:
+        return Problem("denied", "the server does not allow this")
+    return Problem("no-size", "the server does not tell how large it is")
+
+
+_Streams = list[Reading | Writing]
+_Paths = list[bytes]
+_Identities = list[Identity]
+_Troubles = list[tuple[bytes, Problem]]
+
+
+class DavStore:
+    """The Store protocol over one folder (transfers.stores.base.Store)."""
+
+    logins = 0
+    limited_by = None
+
+    def __init__(
+        self,
+        wire: Wire,
+        site: str,
+        root: bytes,
+        *,
+        read_back: bool = True,
+        tell: Listener = ignore,
+        lease: int = LEASE_SECONDS,
+    ) -> None:
+        """`root` is a path below the site's URL without slashes around it."""
+        self.where = root
+        self._wire = wire
+        self._site = site
+        self._read_back = read_back
+        self._tell = tell
+        self._lease = lease
+        self._files = Files(wire)
+        self._own = Own(self._files, root)
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="webdav")
+        self._honours = recall(site, wire.origin, wire.base)
+        self._proof_read = Proof.RECORDED
+        self._holder: KeptLease | NoLock = NoLock()
+        self._streams: _Streams = []
+        self._orphans: _Paths = []
+        self._places: _Paths = []  # below, which have a `.hibali`
+        self._tidy = False  # all orphans are known, and nothing else can be left
+
+    @property
+    def facts(self) -> Facts:
+        """What the server was seen to do, and the best proof that what was listed here allows."""
+        return facts_of(self._honours, self._proof_read, read_back=self._read_back)
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return sum(stream.bytes for stream in self._streams)
+
+    def identities(self) -> _Identities:
+        """See Identified."""
+        return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
+
+    def probe(self, *, again: bool = False) -> Honours:
+        """What the server honours, tried where nobody knows yet; the root stands."""
+        if self._honours is None or again:
+            self._honours = probe_server(self._files, self.where)
+            remember(self._site, self._wire.origin, self._wire.base, self._honours)
+        return self._honours
+
+    def _path(self, path: bytes) -> bytes:
+        """Below the site's URL; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        return self._safe(path, unsafe_component(path))
+
+    def _target_path(self, path: bytes) -> bytes:
+        """The same for what is to be written."""
+        return self._safe(path, unholdable(path, self.facts))
+
+    def _safe(self, path: bytes, reason: str | None) -> bytes:
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._wire.about
+            )
+        return below(self.where, path)
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        found = self._files.look(self._path(path) if path else self.where)
+        if found is None:
+            return None
+        entry = found.entry(path)
+        self._weaken(entry)
+        return entry
+
+    def file_above(self) -> bool:
+        """See ChecksAbove."""
+        parts = self.where.strip(b"/").split(b"/")
+        for count in range(len(parts) - 1, 0, -1):
+            found = self._files.look(b"/".join(parts[:count]))
+            if found is not None:
+                return not found.folder
+        return False
+
+    def _weaken(self, entry: Entry) -> None:
+        if entry.kind is Kind.FILE and entry.digest is None:
+            self._proof_read = Proof.SIZE
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. The XML that ends properly stands for a closing count."""
+        root = self.stat()
+        if root is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=self._wire.about)
+        if root.kind is Kind.FILE:
+            return
+        listing = Listing(self._files, self._pool, self.where, self._own, shallow=shallow)
+        for entry in listing:
+            self._weaken(entry)
+            yield entry
+        self._orphans = listing.orphans
+        self._places = [place for place in listing.places if place]
+        self._tidy = not shallow and not listing.problems
+        if listing.problems:
+            raise ListingIncompleteError(self._wire.about, listing.problems)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return self._reading().read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store: every file is read whole, because that is all that a server can be asked."""
+        return self._reading().digest(entries, self._size_now, SEGMENT_BYTES)
+
+    def _reading(self) -> Reading:
+        reading = Reading(cast("Any", self._files), self._pool, self._path)
+        self._streams.append(reading)
+        return reading
+
+    def _size_now(self, entry: Entry) -> int | None:
+        found = self._files.look(self._path(entry.path))
+        return None if found is None or found.folder else found.size
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store; where the server can lock, the target must be."""
+        place = self._place()
+        writing = Writing(place, self._pool)
+        self._streams.append(writing)
+        whole = False
+        try:
+            yield from writing.run(payloads)
+            self._holder.check(now=True)
+            place.purge()
+            self._purge()
+            whole = True
+        finally:
+            if whole and self._tidy and not place.left:
+                self._own.end_journal()
+                if not self._holder.held:
+                    self._own.remove_folder()
+            self._tidy = False
+
+    def _place(self) -> Place:
+        """Where and how files land, once the server was tried and the lock is ours."""
+        honours = self._writable()
+        self._check_held(honours)
+        earlier = self._own.seeds()
+        self._tidy = self._tidy or not earlier
+        return Place(
+            files=self._files,
+            removing=self._removing(),
+            honours=honours,
+            holder=self._holder,
+            root=self.where,
+            seed=self._own.open_seed(earlier),
+            path_of=self._target_path,
+            read_back=self._read_back,
+        )
+
+    def _writable(self) -> Honours:
+        honours = self.probe()
+        if not honours.writable:
+            raise RefusedError(
+                "read-only-site",
+                "this server does not let us write there, or not safely",
+                about=self._wire.about,
+                hint=f"`hibali sites check {self._site}` shows what it does.",
+            )
+        return honours
+
+    def _check_held(self, honours: Honours) -> None:
+        if honours.locks and not self._holder.held:
+            raise TryLaterError(
+                "lock-lost", "the target is not locked", about=self._wire.about, transient=False
+            )
+
+    def _removing(self) -> Removing:
+        return Removing(self._files, self._pool, self.probe(), self._path)
+
+    def _purge(self) -> None:
+        """Remove what an interrupted operation left under partial names."""
+        for path in self._orphans:
+            self._files.delete(self._path(path))
+        self._orphans = []
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; where the server can lock, the target must be."""
+        self._check_held(self._writable())
+        self._holder.check(now=True)
+        yield from self._removing().remove(entries, self._holder.check)
+
+    def check_vacant(self, *, itself: bool) -> None:
+        """See Vacating; nothing tells of links there."""
+        del itself
+        self._vacating().check()
+
+    def sweep(self) -> _Troubles:
+        """See Vacating."""
+        self._purge()
+        return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+
+    def vacate(self) -> Problem | None:
+        """See Vacating."""
+        self._holder.check(now=True)
+        return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
+
+    def _vacating(self) -> Vacating:
+        return Vacating(self._files, self.where, self._places)
+
+    def adjust(self, adjustments: object) -> NoReturn:
+        """See Store: never asked (`Facts.adjusts`)."""
+        del adjustments
+        raise NotImplementedError
+
+    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store: never asked (`Facts.keeps`)."""
+        del place, entries
+        raise NotImplementedError
+
+    def expect(self, size: int) -> None:
+        """See Store: connections are opened as they are needed."""
+
+    def begun(self, item: Item) -> int:
+        """See Store: a PUT that broke off leaves nothing to go on with."""
+        del item
+        return 0
+
+    def make_root(self) -> None:
+        """See Store; what the server honours is known after this."""
+        parts = self.where.split(b"/") if self.where else []
+        if self._files.look(self.where) is None:
+            for count in range(1, len(parts) + 1):
+                self._files.make_folder(b"/".join(parts[:count]))
+        self.probe()
+
+    def lock(self, operation: str, *, make: bool = False) -> KeptLease | NoLock:
+        """See Store; where the server cannot hold a lock, that is told and nothing is held."""
+        if make:
+            self.make_root()
+        if not self.probe().writable:
+            self.probe(again=True)
+        honours = self._writable()
+        if honours.locks:
+            self._holder = DavLock(self._files, self.where, operation, self._lease)
+        else:
+            self._holder = NoLock()
+            self._note("this server cannot hold a lock; write to it from one place at a time.")
+        if not honours.mtimes:
+            self._note("this server keeps no times, so files are sent again each time; --checksum compares.")
+        return self._holder
+
+    def _note(self, text: str) -> None:
+        self._tell(Noted(f"{self._wire.about}: {text}"))
+
+    def space(self) -> Space:
+        """See Store; of the nearest folder above that exists."""
+        path = self.where
+        while path and self._files.look(path) is None:
+            path = path.rpartition(b"/")[0]
+        return Space(self._files.room(path), None)
+
+    def close(self) -> None:
+        """See Store."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._wire.close()

@@ -1,0 +1,417 @@
+"""Landing payloads at a WebDAV server: small files whole, large ones as one stream, several at once within a bounded window."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+from hibali.errors import HibaliError, IncompleteError
+from transfers.agent import protocol as own_names
+from transfers.entry import Entry, Kind, Proof
+from transfers.pipeline.batches import Jobs
+from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, problem_of
+from transfers.stores.server_lease import KeptLease, NoLock
+from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_word
+from transfers.stores.webdav.lock import below
+from transfers.stores.webdav.multistatus import KNOWN
+from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, Honours
+from transfers.stores.webdav.removing import Removing
+
+CORRUPT = Problem("corrupt", "what is read back differs from what was sent", again=True)
+_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
+_FOLDER = Problem("folder-in-the-way", "a folder of that name stands at the target")
+_ROUNDS = 3
+
+
+class Refused(Exception):  # noqa: N818  # one item's problem on its way up
+    """An item that will not land."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.code)
+        self.problem = problem
+
+
+@dataclass(slots=True)
+class Place:
+    """Where files land, for one `write`. `aside` are folders that made room, to be purged at the end."""
+
+    files: Files
+    removing: Removing
+    honours: Honours
+    holder: KeptLease | NoLock
+    root: bytes
+    seed: bytes
+    path_of: Callable[[bytes], bytes]
+    read_back: bool
+    aside: list[bytes] = field(default_factory=list)
+    left: bool = False  # something may stay under a partial name
+    _made: set[bytes] = field(default_factory=set)
+    _making: threading.Lock = field(default_factory=threading.Lock)
+
+    def name_for(self, path: bytes, what: bytes = b"") -> bytes:
+        """The whole partial path beside `path`; `what` tells apart several for one path."""
+        folder = path.rpartition(b"/")[0]
+        return below(self.root, below(folder, own_names.partial_name(self.seed, what + path)))
+
+    def headers_of(self, entry: Entry) -> dict[str, str]:
+        """What goes with a PUT."""
+        if self.honours.times != "header":
+            return {}
+        return {TIME_HEADER: str(header_seconds(entry.mtime_ns))}
+
+    def make_folders(self, path: bytes) -> None:
+        """The folders above a path below the root, made where they are missing; raises for a file among them."""
+        parts = path.split(b"/")[:-1]
+        for count in range(1, len(parts) + 1):
+            folder = b"/".join(parts[:count])
+            with self._making:
+                if folder not in self._made:
+                    self.files.make_folder(self.path_of(folder))
+                    self._made.add(folder)
+
+    def make_folder(self, item: Item) -> None:
+        """The folder of an item; a file in its way goes where that was agreed."""
+        if item.clear and item.replaces is not None and item.replaces.kind is not Kind.FOLDER:
+            self.holder.check()
+            problem = self.removing.remove_file(self.path_of(item.entry.path), item.replaces)
+            if problem is not None:
+                raise Refused(problem)
+        self.make_folders(item.entry.path + b"/")
+
+    def finish(self, item: Item, name: bytes, digest: str) -> Found:
+        """What was put under `name` is read back, gets its time, and then its name. Raises `Refused`, `HibaliError`."""
+        entry = item.entry
+        if self.honours.times == "proppatch":
+            self.files.set_property(name, MODIFIED, date_of(entry.mtime_ns))
+        tag = self._look_back(entry, name, digest)
+        kept = bool(tag) and self.honours.properties
+        if kept and not self.files.set_property(name, KNOWN, known_word(entry, digest, tag)):
+            raise Refused(Problem("no-property", "the server did not keep its time and digest"))
+        self.holder.check()
+        self._move(item, name, digest)
+        return Found(folder=False, size=entry.size, mtime_ns=entry.mtime_ns, tag=tag, digest=digest)
+
+    def _look_back(self, entry: Entry, name: bytes, digest: str) -> str:
+        """The tag of what stands under the partial name, once it is what was sent."""
+        if self.read_back:
+            found, size, tag = self.files.digest(name, entry.size)
+            if (found, size) != (digest, entry.size):
+                raise Refused(CORRUPT)
+            return tag
+        there = self.files.look(name)
+        if there is None or there.size != entry.size:
+            raise Refused(CORRUPT)
+        return there.tag
+
+    def _move(self, item: Item, name: bytes, digest: str) -> None:
+        """The final name. MOVE over something deletes it first (RFC 4918, 9.9.3), folders with all they hold: so it is looked at."""
+        to = self.path_of(item.entry.path)
+        looked = item.exact or item.replaces is not None
+        for _ in range(_ROUNDS):
+            there = self.files.look(to) if looked else None
+            problem = self._unfit(item, there)
+            if problem is not None:
+                raise Refused(problem)
+            if there is not None and there.folder:
+                self._set_aside(item, to)
+                there = None
+            if self._moved(name, to, there, digest, item.entry.size):
+                return
+            looked = True
+        raise Refused(_CHANGED)
+
+    def _unfit(self, item: Item, there: Found | None) -> Problem | None:
+        """Why what stands there may not be replaced."""
+        if there is None:
+            return None
+        if there.folder:
+            agreed = item.replaces is not None and item.replaces.kind is Kind.FOLDER and item.clear
+            return None if agreed else _FOLDER
+        if item.exact and (item.replaces is None or not there.is_still(item.replaces)):
+            return _CHANGED
+        return None
+
+    def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str, size: int) -> bool:
+        """Whether it has its name; False where something else came to stand there since it was looked at."""
+        headers = {}
+        if there is not None and self.honours.if_tag and not there.tag.startswith("@"):
+            headers["If"] = f'<{self.files.wire.address(to)}> (["{there.tag}"])'
+        status = self.files.move(name, to, headers, overwrite=there is not None)
+        if status == 404 and self.files.digest(to, size)[0] != digest:
+            # A MOVE whose answer was lost finds nothing more to move the second time.
+            raise IncompleteError(
+                "corrupt", "it vanished before it had its name", about=self.files.about, transient=True
+            )
+        return status != 412
+
+    def _set_aside(self, item: Item, path: bytes) -> None:
+        """A folder that agreed to make room goes under a name of ours and is purged at the end."""
+        aside = self.name_for(item.entry.path, b"aside/")
+        if self.files.move(path, aside, {}, overwrite=False) < 300:
+            self.aside.append(aside)
+            with self._making:
+                gone = item.entry.path + b"/"
+                self._made = {made for made in self._made if not (made + b"/").startswith(gone)}
+
+    def drop(self, name: bytes) -> None:
+        """Remove what will not land; what cannot be removed is left for the next run, which knows its name."""
+        try:
+            self.files.delete(name)
+        except HibaliError:
+            self.left = True
+
+    def purge(self) -> None:
+        """What was set aside goes, with all it holds."""
+        for path in self.aside:
+            self.files.delete(path, folder=True)
+        self.aside.clear()
+
+
+_AT_ONCE = 8  # connections that write
+_PIECES = 2  # of one large file that wait to be sent
+_WAIT_SECONDS = 0.2
+_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server holds files and folders only")
+_DIFFERS = Problem("corrupt", "what arrived differs from what was read", again=True)
+_EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+
+
+class _GivenUpError(Exception):
+    """The stream of a large file ends before the file does."""
+
+
+class _BegunAgainError(Exception):
+    """The same file comes from its beginning once more; of the first attempt nobody is told."""
+
+
+class _Large:
+    """A file that comes in segments; they are taken by whoever sends them, in another thread."""
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.offset = 0
+        self.digest: str | None = None
+        self.problem: Problem | None = None
+        self.again = False  # it comes once more from its beginning
+        self.over = threading.Event()  # nobody takes more of it
+        self.ended = threading.Event()  # nor does anything of it stand anywhere
+        self._summed = hashlib.sha256()
+        self._pieces: queue.Queue[Bytes | None] = queue.Queue(_PIECES)
+
+    def give(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
+        """Let it be sent, once there is room; None says that no more comes. Nothing, where nobody takes it any more."""
+        if content is not None:
+            self._summed.update(content)
+            self.offset += len(content)
+        while not (self.over.is_set() or stopped()):
+            try:
+                self._pieces.put(content, timeout=_WAIT_SECONDS)
+                return
+            except queue.Full:
+                continue
+
+    def pieces(self, stopped: Callable[[], bool]) -> Iterator[Bytes]:
+        """Raises `_GivenUpError` where it is not to be completed: the last piece comes out only once all of them are right."""
+        held: Bytes | None = None
+        while (piece := self._next(stopped)) is not None:
+            if held is not None:
+                yield held
+            held = piece
+        if self.digest is None or self.offset != self.item.entry.size:
+            raise _GivenUpError
+        if self._summed.hexdigest() != self.digest:
+            self.problem = _DIFFERS
+            raise _GivenUpError
+        if held is not None:
+            yield held
+
+    def _next(self, stopped: Callable[[], bool]) -> Bytes | None:
+        while True:
+            try:
+                return self._pieces.get(timeout=_WAIT_SECONDS)
+            except queue.Empty:
+                if stopped():
+                    raise _GivenUpError from None
+
+
+class Writing:
+    """One `write`: used once. `bytes` is what was sent and read back."""
+
+    def __init__(self, place: Place, pool: Executor) -> None:
+        self._place = place
+        self._jobs: Jobs[Landed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._large: dict[int, _Large] = {}
+        self._failed: set[int] = set()  # of which the later segments say nothing more
+        self._counting = threading.Lock()
+        self.bytes = 0
+
+    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+        """See Store.write."""
+        yield from self._jobs.run(lambda: self._feed(payloads))
+
+    def _stopped(self) -> bool:
+        return self._jobs.stopped
+
+    def _feed(self, payloads: Iterable[Payload]) -> None:
+        """Runs in its own thread, so the source is read here too."""
+        try:
+            self._place.holder.check(now=True)
+            for payload in payloads:
+                if self._jobs.stopped:
+                    return
+                self._place.holder.check()
+                if payload.unit.segment:
+                    self._take_segment(payload)
+                else:
+                    self._take_pack(payload)
+        finally:
+            for large in self._large.values():
+                large.give(None, self._stopped)
+
+    def _take_pack(self, payload: Payload) -> None:
+        start = 0
+        view = memoryview(payload.data)
+        for position, item in enumerate(payload.unit.items):
+            content = view[start : start + payload.sizes[position]]
+            start += payload.sizes[position]
+            problem = payload.problems.get(position)
+            if problem is None and item.entry.kind in {Kind.LINK, Kind.SPECIAL}:
+                problem = _CANNOT_HOLD
+            if problem is not None:
+                self._fail(item, problem)
+            elif item.entry.kind is Kind.FOLDER:
+                self._guarded(item, partial(self._make_folder, item))  # at once: what follows may lie in it
+            else:
+                digest = payload.digests[position] or ""
+                self._jobs.submit(len(content), self._land, item, content, digest)
+
+    def _fail(self, item: Item, problem: Problem) -> None:
+        self._jobs.tell(Landed(item, None, Proof.NONE, problem=problem))
+
+    def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
+        """Whether it worked; what is wrong with this one item is told."""
+        try:
+            act()
+        except Refused as refused:
+            self._fail(item, refused.problem)
+        except HibaliError as problem:
+            self._fail(item, problem_of(problem))
+        else:
+            return True
+        return False
+
+    def _make_folder(self, item: Item) -> None:
+        self._place.make_folder(item)
+        self._jobs.tell(Landed(item, None, Proof.DIGEST))
+
+    def _land(self, item: Item, content: memoryview, digest: str) -> None:
+        """One whole file, hashed in memory first."""
+        if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
+            self._fail(item, _DIFFERS)
+            return
+
+        def send(name: bytes) -> None:
+            self._place.files.put(name, content, self._place.headers_of(item.entry))
+
+        self._through(item, lambda: digest, send)
+
+    def _through(self, item: Item, digest: Callable[[], str], send: Callable[[bytes], None]) -> None:
+        """Make the folders, send under a partial name, prove and move; what fails is taken away again."""
+        place = self._place
+        name = b""
+
+        def act() -> None:
+            nonlocal name
+            place.path_of(item.entry.path)  # it is a name that may stand here
+            place.make_folders(item.entry.path)
+            name = place.name_for(item.entry.path)
+            send(name)
+            found = place.finish(item, name, digest())
+            name = b""
+            self._count(item.entry.size * (2 if place.read_back else 1))
+            proof = Proof.DIGEST if place.read_back else Proof.SIZE
+            self._jobs.tell(Landed(item, found.digest, proof, found.tag or None))
+
+        try:
+            self._guarded(item, act)
+        except _BegunAgainError:
+            pass
+        finally:
+            if name:
+                place.drop(name)
+
+    def _take_segment(self, payload: Payload) -> None:
+        """Segments of one file come in order, without gaps, and go on as one stream."""
+        unit, item = payload.unit, payload.unit.items[0]
+        problem = payload.problems.get(0)
+        if unit.offset == 0:
+            self._begin(item, unit.length, problem)
+        large = self._large.get(item.number)
+        if problem is None and (large is None or large.offset != unit.offset):
+            problem = _EARLIER
+        if problem is not None:
+            self._end(item, problem)
+        elif large is not None:
+            large.give(memoryview(payload.data), self._stopped)
+            if unit.last:
+                large.digest = payload.digests[0]
+                del self._large[item.number]
+                large.give(None, self._stopped)
+
+    def _begin(self, item: Item, length: int, problem: Problem | None) -> None:
+        self._failed.discard(item.number)
+        earlier = self._large.pop(item.number, None)
+        if earlier is not None:
+            earlier.again = True
+            earlier.give(None, self._stopped)
+            while not (earlier.ended.wait(_WAIT_SECONDS) or self._jobs.stopped):
+                pass  # both would have the same partial name
+        if problem is None:
+            large = self._large[item.number] = _Large(item)
+            self._jobs.submit(_PIECES * length, self._send, large)
+
+    def _end(self, item: Item, problem: Problem) -> None:
+        """It will not land, which is told once."""
+        large = self._large.pop(item.number, None)
+        if large is not None:
+            large.problem = problem
+            large.give(None, self._stopped)
+        elif item.number not in self._failed:
+            self._fail(item, problem)
+        self._failed.add(item.number)
+
+    def _send(self, large: _Large) -> None:
+        """Runs in a thread of the pool."""
+        item, place = large.item, self._place
+
+        def send(name: bytes) -> None:
+            try:
+                place.files.wire.put(
+                    name, large.pieces(self._stopped), item.entry.size, place.headers_of(item.entry)
+                )
+            except _GivenUpError:
+                # The server may still be at what came, and leave it there after we have removed it.
+                place.left = True
+                if large.again:
+                    raise _BegunAgainError from None
+                raise Refused(large.problem or _EARLIER) from None
+            except HibaliError:
+                place.left = True
+                raise
+            finally:
+                large.over.set()
+
+        try:
+            self._through(item, lambda: large.digest or "", send)
+        finally:
+            large.over.set()
+            large.ended.set()
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self.bytes += size
