@@ -115,7 +115,7 @@ _ALL: Final = (
 )
 EXPLANATIONS: Final[Mapping[str, Explanation]] = MappingProxyType({each.code: each for each in _ALL})
 
-# The same as in transfers.agent.problems, which may import nothing of ours.
+# The same as in transfers.agent.protocol, which may import nothing of ours.
 _CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
         errno.ENOENT: "vanished",

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from hibali.config import importers as profile
-from hibali.config import importers as rclone
-from hibali.config import importers as ssh_config
+from hibali.config import importers
 from hibali.config.edit import Change, add_site, plan_site, render_site
 from hibali.config.importers import Found, Passed, Proposal, proposals_in
 from hibali.config.model import Site
@@ -35,15 +33,15 @@ class Wanted(NamedTuple):
 def gather(settings: Settings, wanted: Wanted) -> list[Found]:
     """Everything found there. Raises `NotFoundError`, `UsageError`, `RefusedError`, and what fetching does."""
     if wanted.source not in {"", *OWN}:
-        found = profile.read_profile(_read(settings, wanted.source), printable(wanted.source))
-        return [profile.with_account(each, wanted.user, wanted.account) for each in found]
+        found = importers.read_profile(_read(settings, wanted.source), printable(wanted.source))
+        return [importers.with_account(each, wanted.user, wanted.account) for each in found]
     gathered: list[Found] = []
     if wanted.source in {"", "ssh"}:
-        gathered += ssh_config.propose_ssh_hosts(Path(wanted.ssh_config) if wanted.ssh_config else None, ())
-    path = rclone.rclone_config_file()
+        gathered += importers.propose_ssh_hosts(Path(wanted.ssh_config) if wanted.ssh_config else None, ())
+    path = importers.rclone_config_file()
     if wanted.source == "rclone" or (wanted.source == "" and path.exists()):
         taken = [each.name for each in proposals_in(gathered)]
-        gathered += rclone.propose_rclone_remotes(path, taken)
+        gathered += importers.propose_rclone_remotes(path, taken)
     return gathered
 
 
@@ -55,10 +53,10 @@ def _read(settings: Settings, source: str) -> bytes:
         origins = set(settings.catalogue.origins)
         if parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}:
             origins.add(f"http://{parts.netloc}")
-        return fetch(source, frozenset(origins), profile.MOST_BYTES)
+        return fetch(source, frozenset(origins), importers.MOST_BYTES)
     try:
         with Path(source).open("rb") as stream:
-            return stream.read(profile.MOST_BYTES + 1)
+            return stream.read(importers.MOST_BYTES + 1)
     except FileNotFoundError:
         hint = "It is ssh, rclone, a file, or a URL: hibali sites import ssh"
         raise NotFoundError("no-such-file", "there is no such file", about=source, hint=hint) from None

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.config.model import Site, local_site
 from hibali.errors import Exit, IncompleteError
 from hibali.events import Listener
@@ -189,7 +189,7 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 def is_within(words: Sequence[str], a: Path, b: Path) -> bool:
     """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
-    finished = shell.run([*words, str(a), str(b)], timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run([*words, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
         raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", about=words[0])
     return finished.exit_code == 0

@@ -13,7 +13,7 @@ from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Plan
 from hibali.ledger import Journal, new_identifier
 from hibali.locations import Location, check_writable
 from hibali.text import printable
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, end_journal, exit_after, journal_line, open_journal, place_line
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
@@ -144,7 +144,7 @@ class _Removal:
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
         if mounts:
-            raise self._another(frames.bytes_of(mounts[0][2]))
+            raise self._another(protocol.bytes_of(mounts[0][2]))
         if top is not None and top.device != found.device:
             raise self._another(b"")
         self._open(location)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.config.edit import check_site_table
 from hibali.config.schema import SITE_NAME, Wrong, read_document
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
@@ -150,7 +150,7 @@ def _propose(alias: str, origin: str, command: Sequence[str], taken: set[str]) -
     if not _HOST.fullmatch(alias):
         return Passed(printable(alias), origin, "this cannot be the name of a host")
     try:
-        told = shell.run([*command, "-G", "--", alias], timeout=15)
+        told = subprocesses.run([*command, "-G", "--", alias], timeout=15)
     except HibaliError as problem:
         return Passed(alias, origin, problem.message)
     if told.exit_code != 0:

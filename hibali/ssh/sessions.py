@@ -17,14 +17,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.files import control_folder
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
-from hibali.ssh import connect_helper as dial
+from hibali.ssh import connect_helper
 from hibali.ssh.gsi import explain_gss, ready_proxy, without_debug
 
 # What ssh says of a login it made without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
@@ -98,7 +98,7 @@ def only_to(address: Address) -> list[str]:
 
     `HostName` would do, too, but a `Match host`, a certificate's principals and a Kerberos ticket are for the name.
     """
-    words = [sys.executable, "-I", "-S", dial.__file__, address[0], str(address[1])]
+    words = [sys.executable, "-I", "-S", connect_helper.__file__, address[0], str(address[1])]
     command = " ".join(shlex.quote(word) for word in words).replace("%", "%%")
     return ["-o", f"ProxyCommand={command}", "-o", "ProxyUseFdpass=yes"]
 
@@ -171,7 +171,7 @@ class Login:
         return control_folder() / f"{self._name}.{what}"
 
     def _may_ask(self) -> bool:
-        return shell.has_terminal() and self._asks
+        return subprocesses.has_terminal() and self._asks
 
     @property
     def shared(self) -> bool:
@@ -295,7 +295,7 @@ class Login:
     def close(self) -> None:
         """End the kept login now."""
         if self.shared and self._socket.exists():
-            shell.run(
+            subprocesses.run(
                 [*self._settings.command, "-S", str(self._socket), "-O", "exit", "--", self.host], timeout=15
             )
 
@@ -319,7 +319,7 @@ class Login:
         if not self._socket.exists():
             return False
         words = [*self._settings.command, "-S", str(self._socket), "-O", "check", "--", self.host]
-        return shell.run(words, timeout=15).exit_code == 0
+        return subprocesses.run(words, timeout=15).exit_code == 0
 
     def _log_in_first(self) -> None:
         self._forget_further_refusal()
@@ -380,7 +380,7 @@ class Login:
         ]
         self._tell(Noted(f"Logging in to {self.host}."))
         began = time.monotonic()
-        finished = shell.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask(), enough=_TAKEN)
+        finished = subprocesses.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask(), enough=_TAKEN)
         took = time.monotonic() - began
         if finished.exit_code != 0 and not (_TAKEN in finished.stderr and self._is_up()):
             raise self.explain(finished.stderr)
@@ -448,7 +448,7 @@ def address_of(settings: SshSettings) -> tuple[str, str]:
 
 @functools.cache
 def _configured(command: tuple[str, ...], host: str) -> dict[str, str]:
-    told = shell.run([*command, "-G", "--", host], timeout=15)
+    told = subprocesses.run([*command, "-G", "--", host], timeout=15)
     lines = told.stdout.decode("utf-8", "replace").splitlines() if told.exit_code == 0 else []
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 

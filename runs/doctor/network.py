@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.config.importers import read_told
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
@@ -94,7 +94,7 @@ _GREETING_BYTES = 255  # RFC 4253, 4.2
 
 def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
     """What ssh would do to reach a host (ssh(1), -G); empty where this ssh cannot tell. Raises `UsageError`, `NotFoundError`."""
-    told = shell.run([*command, "-G", "--", host], timeout=15)
+    told = subprocesses.run([*command, "-G", "--", host], timeout=15)
     if told.exit_code == 0:
         return read_told(told.stdout.decode("utf-8", "replace"))
     said = printable(told.stderr.strip()[-300:])
@@ -210,7 +210,10 @@ def knows_key(says: dict[str, str], host: str) -> bool | None:
     files = f"{says.get('userknownhostsfile', '')} {says.get('globalknownhostsfile', '')}".split()
     for file in files:
         path = Path(os.path.expandvars(file)).expanduser()
-        if path.is_file() and shell.run(["ssh-keygen", "-F", searched, "-f", str(path)]).exit_code == 0:
+        if (
+            path.is_file()
+            and subprocesses.run(["ssh-keygen", "-F", searched, "-f", str(path)]).exit_code == 0
+        ):
             return True
     return False
 

@@ -12,7 +12,7 @@ from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
 from hibali.plugins import load
-from runs import rate_limits as courtesy
+from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
 from runs.doctor.network import Walk, connect_once, find_addresses, look_at_collection, look_beside
@@ -179,7 +179,7 @@ def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
         walk.fault("settings", problem)
         return
     walk.ok("settings", f"{site.name} is of kind {site.kind}")
-    courtesy.start_afresh(site)
+    rate_limits.start_afresh(site)
     if site.kind == "s3":
         look_at_bucket(walk, site, tell)
     elif site.kind == "url":
@@ -196,7 +196,7 @@ def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> No
     if found is None:
         walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
-    with contextlib.closing(courtesy.counted(found, site.name)) as far:
+    with contextlib.closing(rate_limits.counted(found, site.name)) as far:
         machine.look_at_machine(walk, site, far)
         if not job:
             return
@@ -211,7 +211,7 @@ def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> No
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: courtesy.reach(site, tell), tell)
+        run_job(walk, site, far, lambda: rate_limits.reach(site, tell), tell)
 
 
 def _look_at_web(walk: Walk, site: Site, tell: Listener) -> None:

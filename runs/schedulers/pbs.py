@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from hibali import documents as xml_document
+from hibali import documents
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
@@ -270,7 +270,7 @@ def _listed(finished: Finished) -> Iterator[tuple[str, Status]]:
 
 def _read_xml(content: bytes, finished: Finished) -> Iterator[tuple[str, Status]]:
     try:
-        root = xml_document.parse(content, "qstat")
+        root = documents.parse(content, "qstat")
     except TryLaterError:
         raise no_answer("qstat", finished) from None
     for element in root.iter("Job"):

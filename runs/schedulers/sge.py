@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hibali import documents as xml_document
+from hibali import documents
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
@@ -207,7 +207,7 @@ def _listed(finished: Finished) -> Iterator[dict[str, str]]:
     if start < 0:
         raise no_answer("qstat", finished)
     try:
-        root = xml_document.parse(finished.stdout[start:], "qstat")
+        root = documents.parse(finished.stdout[start:], "qstat")
     except TryLaterError:
         raise no_answer("qstat", finished) from None
     for element in root.iter("job_list"):

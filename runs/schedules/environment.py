@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.config.model import Site
 from hibali.errors import HibaliError
 from hibali.files import config_file, state_folder
@@ -118,7 +118,7 @@ def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Cr
         if not Path(path).is_file():
             continue
         try:
-            listed = shell.run(
+            listed = subprocesses.run(
                 ["ssh-keygen", "-L", "-f", path], environment={**os.environ, "LC_ALL": "C"}, timeout=15
             )
             expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
@@ -157,7 +157,7 @@ def _x509(site: str, kind: Kind, words: str, path: str, renew: str) -> list[Cred
     if not Path(path).is_file():
         return []
     try:
-        told = shell.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
+        told = subprocesses.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
         expires = x509_end(told.stdout.decode("ascii", "replace"))
     except (HibaliError, ValueError):
         return []

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.files import account_names, write_atomic
 from hibali.ledger import ledger_folder
@@ -216,7 +216,7 @@ def _holds(path: Path, text: str) -> bool:
 def systemd_answers() -> bool:
     """Whether this account has a systemd that takes timers."""
     try:
-        return shell.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
+        return subprocesses.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
     except (NotFoundError, TryLaterError):
         return False
 
@@ -245,7 +245,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
     if _read_crontab() != before:
         raise TryLaterError("crontab-changed", "somebody else changed the crontab meanwhile", about="crontab")
     words = ["crontab", "-"] if after else ["crontab", "-r"]
-    finished = shell.run(words, stdin=after)
+    finished = subprocesses.run(words, stdin=after)
     if finished.exit_code != 0 or _read_crontab() != after:
         said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(
@@ -258,7 +258,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
 
 def _read_crontab() -> bytes:
     """The user's crontab, b"" where there is none; raises `NotFoundError`, `AccessError`."""
-    finished = shell.run(["crontab", "-l"])
+    finished = subprocesses.run(["crontab", "-l"])
     if finished.exit_code == 0:
         return finished.stdout
     said = finished.stderr.decode("utf-8", "replace").strip()
@@ -344,7 +344,7 @@ def _systemctl(*words: str) -> None:
     """Tell the user's systemd; where none answers the files stand there, and it finds them when it starts."""
     if not systemd_answers():
         return
-    finished = shell.run(["systemctl", "--user", "--no-ask-password", *words])
+    finished = subprocesses.run(["systemctl", "--user", "--no-ask-password", *words])
     if finished.exit_code != 0:
         said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError("systemd-refused", said[-1] if said else "systemctl fails", about=" ".join(words))

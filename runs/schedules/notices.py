@@ -13,7 +13,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, Literal
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.amounts import time_words
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
@@ -241,7 +241,7 @@ def _ways(notices: Notices) -> int:
 
 
 def _by_command(words: tuple[str, ...], content: bytes) -> None:
-    finished = shell.run(words, stdin=content, timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run(words, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
         raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=words[0])
 
@@ -256,7 +256,9 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
     message["Auto-Submitted"] = "auto-generated"
     lines = [printable(notice.message), printable(notice.hint), "", content.decode("ascii")]
     message.set_content("\n".join(lines))
-    finished = shell.run([program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run(
+        [program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS
+    )
     if finished.exit_code != 0:
         raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=program)
 
@@ -275,7 +277,7 @@ def _by_webhook(notices: Notices, content: bytes) -> None:
 
 def _secret(notices: Notices) -> str:
     if notices.secret_command:
-        finished = shell.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
+        finished = subprocesses.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise IncompleteError(
                 "no-secret", f"it ended with {finished.exit_code}", about=notices.secret_command[0]
@@ -330,6 +332,6 @@ def give_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
     if target.url:
         post_json(target.url, content)
         return
-    finished = shell.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
         raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=target.words[0])

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hibali import errors
-from hibali import subprocesses as shell
+from hibali import errors, subprocesses
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
@@ -250,7 +249,7 @@ def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) 
         words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
         fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
         try:
-            finished = shell.run(words, environment=fresh, timeout=_CHECK_SECONDS)
+            finished = subprocesses.run(words, environment=fresh, timeout=_CHECK_SECONDS)
             if finished.exit_code != 0:
                 return _told(finished.stdout, finished.exit_code, site.name)
             problems = (_list_end(end, fresh) for end in ends)
@@ -282,7 +281,9 @@ def missing_source(location: Location) -> NotFoundError:
 def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
     """Why a command of hibali that changes nothing fails in this folder and this environment; None where it does not, or takes too long to tell."""
     try:
-        finished = shell.run([*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS)
+        finished = subprocesses.run(
+            [*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS
+        )
     except TryLaterError:
         return None
     if finished.exit_code == 0:
@@ -305,7 +306,7 @@ def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = 
 def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool) -> WayIn | None:
     assert site.ssh is not None
     try:
-        told = shell.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
+        told = subprocesses.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
     except HibaliError:
         return None  # the login itself will say so
     if told.exit_code != 0:
@@ -372,7 +373,7 @@ def _ends_at_logout(agent: str) -> bool:
 def _has_passphrase(path: str) -> bool:
     """Whether the private key cannot be read without one (ssh-keygen(1), -y with an empty -P)."""
     try:
-        return shell.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
+        return subprocesses.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
     except HibaliError:
         return False
 
@@ -381,7 +382,7 @@ def _is_known(name: str, files: Iterable[str]) -> bool | None:
     for path in files:
         if Path(path).is_file():
             try:
-                if shell.run(["ssh-keygen", "-F", name, "-f", path], timeout=15).exit_code == 0:
+                if subprocesses.run(["ssh-keygen", "-F", name, "-f", path], timeout=15).exit_code == 0:
                     return True
             except NotFoundError:
                 return None
@@ -395,7 +396,9 @@ def _end_logins(site: Site, folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_socket():
             try:
-                shell.run([*site.ssh.command, "-S", str(path), "-O", "exit", "--", site.ssh.host], timeout=15)
+                subprocesses.run(
+                    [*site.ssh.command, "-S", str(path), "-O", "exit", "--", site.ssh.host], timeout=15
+                )
             except HibaliError:
                 return
 

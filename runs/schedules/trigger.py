@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.errors import Exit, HibaliError, TryLaterError
 from hibali.ledger import ledger_folder, new_identifier, read_records
 from hibali.retry import pause
@@ -147,7 +147,7 @@ def run_errand(
         if isinstance(record, dict):
             heard.take(record)
 
-    errand = shell.Errand(
+    errand = subprocesses.Errand(
         words, environment=environment, folder=folder, aside=log.stream, take=take, leave=leave
     )
     began = time.monotonic()

@@ -30,7 +30,7 @@ from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
 from tests.support.lacking import lacks
 from tests.support.trees import make_tree
-from transfers import single_files as small_files
+from transfers import single_files
 from transfers.stores.s3.requests import Answer, Requests
 from transfers.stores.s3.store import S3Store
 
@@ -338,7 +338,7 @@ def excludes(ground: Ground) -> bool:
 class Counted:
     """The small files of a place, and what went there and came from there."""
 
-    def __init__(self, files: small_files.SmallFiles) -> None:
+    def __init__(self, files: single_files.SmallFiles) -> None:
         self._files = files
         self.read_bytes: list[int] = []
         self.created: list[int] = []
@@ -364,7 +364,7 @@ def test_one_new_version_moves_only_that_one(
     counted: list[Counted] = []
 
     def open_counted(*words: Any, **more: Any) -> Counted:
-        counted.append(Counted(small_files.open_small_files(*words, **more)))
+        counted.append(Counted(single_files.open_small_files(*words, **more)))
         return counted[-1]
 
     monkeypatch.setattr("runs.site_remotes.open_small_files", open_counted)

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 MIB = 1 << 20
 LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each line
 TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
-IN_FLIGHT = 64 * MIB  # transfers.store.MOST_BYTES: what several lines may have under way
+IN_FLIGHT = 64 * MIB  # transfers.stores.base.MOST_BYTES: what several lines may have under way
 
 Losing = Callable[..., tuple[Transfers, LosingProxy]]
 

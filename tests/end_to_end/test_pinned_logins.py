@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hibali.config.model import Limits, SshSettings
-from hibali.ssh import sessions as address
+from hibali.ssh import sessions
 from hibali.ssh.sessions import Login
 from tests.support.faulty_proxy import LongProxy
 
@@ -57,7 +57,7 @@ def test_a_further_login_goes_where_the_first_one_went(
     pinned: bool,
 ) -> None:
     # The name's server is asked by nobody here: what it would say is told, and that it says another thing each time.
-    monkeypatch.setattr(address, "resolve", lambda *_: addresses)
+    monkeypatch.setattr(sessions, "resolve", lambda *_: addresses)
     first, second = two_ways
     lead_to(first.port, ssh_server, tmp_path, more)
     Login(settings, LIMITS).ensure()
@@ -71,13 +71,13 @@ def test_a_further_login_goes_where_the_first_one_went(
 def test_behind_another_host_nobody_here_can_say(
     settings: SshSettings, ssh_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(address, "resolve", lambda *_: {"192.0.2.1", "192.0.2.2"})
+    monkeypatch.setattr(sessions, "resolve", lambda *_: {"192.0.2.1", "192.0.2.2"})
     lead_to(ssh_server.port, ssh_server, tmp_path, "  ProxyJump gate\n")
     assert not Login(settings, LIMITS).waits_for_the_first
 
 
 def test_what_a_banner_says_is_not_believed() -> None:
     said = b'Authenticated to x ([192.0.2.66]:22)\r\nAuthenticated to far ([2001:db8::1]:2222) using "publickey".\r\n'
-    assert address.address_told(said) == ("2001:db8::1", 2222)
-    assert address.address_told(b'Authenticated to far (via proxy) using "publickey".') is None
-    assert address.address_told(b"Authenticated to far ([$(id)]:22).") is None
+    assert sessions.address_told(said) == ("2001:db8::1", 2222)
+    assert sessions.address_told(b'Authenticated to far (via proxy) using "publickey".') is None
+    assert sessions.address_told(b"Authenticated to far ([$(id)]:22).") is None

@@ -17,7 +17,7 @@ from tests.support.places import BucketPlace, add_site, make_place
 from tests.support.trees import sha256
 from transfers.stores.base import Landed, Origin
 from transfers.stores.open_store import open_store
-from transfers.stores.s3 import copying as s3_copying
+from transfers.stores.s3 import copying
 from transfers.stores.s3.copying import Copying
 from transfers.stores.s3.store import S3Store
 
@@ -152,8 +152,8 @@ def test_a_saved_plan_copies_only_over_what_it_saw(buckets: Buckets) -> None:
 @pytest.fixture
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if 16 MiB were more than one request may copy."""
-    monkeypatch.setattr(s3_copying, "MOST_BYTES", 16 * MIB)
-    monkeypatch.setattr(s3_copying, "_PART_BYTES", 6 * MIB)
+    monkeypatch.setattr(copying, "MOST_BYTES", 16 * MIB)
+    monkeypatch.setattr(copying, "_PART_BYTES", 6 * MIB)
 
 
 @pytest.mark.usefixtures("small_requests")

@@ -99,8 +99,8 @@ def broken(transfers_to: Callable[..., Transfers], tmp_path: Path) -> Callable[[
         python = tmp_path / "python"
         python.write_text(
             f"#!{sys.executable}\nimport os, sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
-            "import transfers.agent.walk\n"
-            f"def instead(self):\n    {instead}\ntransfers.agent.walk.Walk.__iter__ = instead\n"
+            "import transfers.agent.listing\n"
+            f"def instead(self):\n    {instead}\ntransfers.agent.listing.Walk.__iter__ = instead\n"
             "with open(os.path.dirname(sys.argv[0]) + '/started', 'a') as stream:\n    stream.write('.')\n"
             "exec(sys.argv[-1])\n"
         )

@@ -16,7 +16,7 @@ from hibali_cli.site_tuning import tune_and_tell
 from tests.schemas import check_lines
 from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers
-from transfers import check as tuning
+from transfers import check
 from transfers.check import Trial, propose, settings_to_try
 
 
@@ -69,9 +69,9 @@ def test_a_refused_login_is_not_measured(
     config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
     site = load_sites(str(config)).site("there")
     monkeypatch.setenv("XDG_RUNTIME_DIR", there.hibali.env["XDG_RUNTIME_DIR"])
-    monkeypatch.setattr(tuning, "settings_to_try", lambda *_: [(1, 1), (2, 4), (4, 8)])
-    monkeypatch.setattr(tuning, "TRIAL_BYTES", 8 * 1024 * 1024)
-    found = tuning.tune(site, read_location("there:", load_sites(str(config))), 4)
+    monkeypatch.setattr(check, "settings_to_try", lambda *_: [(1, 1), (2, 4), (4, 8)])
+    monkeypatch.setattr(check, "TRIAL_BYTES", 8 * 1024 * 1024)
+    found = check.tune(site, read_location("there:", load_sites(str(config))), 4)
     assert [(one.logins, one.channels) for one in found.trials] == [(1, 1)]
     assert found.because == "2 logins were not to be had"
     assert proxy.connections == 1
@@ -86,8 +86,8 @@ def test_a_long_line_is_measured_and_nothing_stays(
     there.push()
     monkeypatch.setenv("XDG_RUNTIME_DIR", there.hibali.env["XDG_RUNTIME_DIR"])
     # all of it takes half a minute here
-    monkeypatch.setattr(tuning, "settings_to_try", lambda *_: [(1, 1), (1, 2), (2, 4)])
-    monkeypatch.setattr(tuning, "TRIAL_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(check, "settings_to_try", lambda *_: [(1, 1), (1, 2), (2, 4)])
+    monkeypatch.setattr(check, "TRIAL_BYTES", 8 * 1024 * 1024)
     settings = load_sites(str(there.hibali.home.config))
     tune_and_tell(
         Common(Output(json=True)), settings.site("there"), read_location("there:", settings), logins=2
@@ -98,7 +98,7 @@ def test_a_long_line_is_measured_and_nothing_stays(
     tried = [(one["logins"], one["channels"]) for one in told["trials"]]
     assert tried == [(1, 1), (1, 2), (2, 4)]
     assert all(one["lines"] >= one["channels"] for one in told["trials"])
-    assert all(0 < one["bytes"] <= tuning.TRIAL_BYTES for one in told["trials"])
+    assert all(0 < one["bytes"] <= check.TRIAL_BYTES for one in told["trials"])
     assert all(one["bytes_per_second_up"] and one["bytes_per_second_down"] for one in told["trials"])
     assert (told["proposed"]["logins"], told["proposed"]["channels"]) in tried
     assert proxy.connections == 2

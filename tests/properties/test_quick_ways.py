@@ -12,8 +12,7 @@ from tests.support.manifests import read_lines, write_lines
 from transfers.entry import Proof
 from transfers.plan import plain_names, unholdable
 from transfers.stores.base import Facts
-from transfers.stores.s3 import listing as s3_listing
-from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.manifest import Known
 
 COMPONENTS = st.sampled_from(
@@ -81,13 +80,13 @@ def contents(key: str, size: int, more: str, *, amazon: bool) -> str:
 def test_a_page_cut_in_rows_lists_what_a_parser_finds(rows: list[tuple[str, int, str, bool]]) -> None:
     listed = "".join(contents(key, size, more, amazon=amazon) for key, size, more, amazon in rows)
     body = f'<?xml version="1.0"?>\n<ListBucketResult xmlns="s3"><Name>b</Name>{listed}<KeyCount>1</KeyCount></ListBucketResult>'.encode()
-    whole = list(s3_listing._entries(s3_xml.parse(body, "x"), b"", "x", encoded=False))
-    cut, rest = s3_xml.cut_rows(body, b"Contents", s3_listing._COLUMNS)
-    root = s3_xml.parse(rest, "x")
-    found = s3_listing._from_rows(cut, b"", "x", encoded=False)
-    found += s3_listing._entries(root, b"", "x", encoded=False)
+    whole = list(listing._entries(requests.parse(body, "x"), b"", "x", encoded=False))
+    cut, rest = requests.cut_rows(body, b"Contents", listing._COLUMNS)
+    root = requests.parse(rest, "x")
+    found = listing._from_rows(cut, b"", "x", encoded=False)
+    found += listing._entries(root, b"", "x", encoded=False)
     assert sorted(found) == sorted(whole)
-    assert s3_xml.text(root, "KeyCount") == "1"
+    assert requests.text(root, "KeyCount") == "1"
     if rows and not rows[0][2] and "&" not in escape(rows[0][0]):
         assert cut, "the usual layout takes the short way"
 

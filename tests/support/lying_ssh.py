@@ -18,8 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
-from transfers.agent import protocol as frames
-from transfers.agent import protocol as records
+from transfers.agent import protocol
 from transfers.agent.protocol import Frame
 from transfers.remote.connection import BOOTSTRAP
 
@@ -78,26 +77,26 @@ class Liar:
     def listen(self) -> None:
         """Pass on what hibali says; a thread."""
         try:
-            while (frame := frames.read_frame(self._from_client)) is not None:
-                if frame.kind == frames.REQUEST:
+            while (frame := protocol.read_frame(self._from_client)) is not None:
+                if frame.kind == protocol.REQUEST:
                     self.asked.append(str(frame.header.get("do")))
-                frames.write_frame(self._to_agent, *frame)
-        except (OSError, frames.FrameError):
+                protocol.write_frame(self._to_agent, *frame)
+        except (OSError, protocol.FrameError):
             pass
         self._to_agent.close()
 
     def speak(self) -> None:
         """Pass on what the agent says, or something else."""
-        while (frame := frames.read_frame(self._from_agent)) is not None:
+        while (frame := protocol.read_frame(self._from_agent)) is not None:
             for told in self._changed(frame):
                 self.told += 1
                 if isinstance(told, bytes):
                     self._to_client.write(told)
                 else:
-                    frames.write_frame(self._to_client, *told)
+                    protocol.write_frame(self._to_client, *told)
             # Landing goes on behind its first answer, until what comes next is asked.
-            whole = frame.kind in {frames.END, frames.ERROR} or (
-                frame.kind == frames.REPLY and self.word == "land"
+            whole = frame.kind in {protocol.END, protocol.ERROR} or (
+                frame.kind == protocol.REPLY and self.word == "land"
             )
             self._answered += whole and self._answered < len(self.asked)
 
@@ -106,7 +105,7 @@ class Liar:
         if kind not in {"answer", "field"}:
             return LIES[self.name](self, frame)
         word, _, rest = rest.partition(":")
-        if frame.kind == frames.ERROR or word != self._subject(frame):
+        if frame.kind == protocol.ERROR or word != self._subject(frame):
             return [frame]
         if kind == "answer":
             return [frame._replace(header=json.loads(rest))]
@@ -116,21 +115,21 @@ class Liar:
     def _subject(self, frame: Frame) -> str:
         if not self.asked:
             return "greeting"
-        return {frames.DATA: "data", frames.LANDED: "landed"}.get(frame.kind, self.word)
+        return {protocol.DATA: "data", protocol.LANDED: "landed"}.get(frame.kind, self.word)
 
-    def listed(self, frame: Frame) -> list[records.Record] | None:
+    def listed(self, frame: Frame) -> list[protocol.Record] | None:
         """The records of the last message of a listing; the listings of these tests fit one message."""
-        if self.word != "list" or frame.kind != frames.END:
+        if self.word != "list" or frame.kind != protocol.END:
             return None
-        return list(records.unpack_records(bytes(frame.body)))
+        return list(protocol.unpack_records(bytes(frame.body)))
 
 
-def packed(frame: Frame, found: list[records.Record], count: int | None = None) -> Frame:
-    body = b"".join(map(records.pack_record, found))
+def packed(frame: Frame, found: list[protocol.Record], count: int | None = None) -> Frame:
+    body = b"".join(map(protocol.pack_record, found))
     return frame._replace(header={**frame.header, "count": len(found) if count is None else count}, body=body)
 
 
-def _with_listing(change: Callable[[list[records.Record]], list[records.Record]], *, count: int = 0) -> Lie:
+def _with_listing(change: Callable[[list[protocol.Record]], list[protocol.Record]], *, count: int = 0) -> Lie:
     """A lie about a listing whose closing count is right, but for `count`."""
 
     def tell(liar: Liar, frame: Frame) -> Told:
@@ -143,11 +142,11 @@ def _with_listing(change: Callable[[list[records.Record]], list[records.Record]]
     return tell
 
 
-def _added(path: bytes, kind: bytes = records.IS_FILE, **fields: object) -> Lie:
-    def change(found: list[records.Record]) -> list[records.Record]:
-        model = next(record for record in found if record.kind == records.IS_FILE)
+def _added(path: bytes, kind: bytes = protocol.IS_FILE, **fields: object) -> Lie:
+    def change(found: list[protocol.Record]) -> list[protocol.Record]:
+        model = next(record for record in found if record.kind == protocol.IS_FILE)
         one = model._replace(path=path, kind=kind, **fields)  # type: ignore[arg-type]
-        return sorted([*found, one], key=lambda r: r.path + (b"/" if r.kind == records.IS_FOLDER else b""))
+        return sorted([*found, one], key=lambda r: r.path + (b"/" if r.kind == protocol.IS_FOLDER else b""))
 
     return _with_listing(change)
 
@@ -163,7 +162,7 @@ LIES.update({
     "more-than-counted": _with_listing(lambda found: found, count=-1),
     "climb": _added(b"../outside/evil"),
     "climb-inside": _added(b"a/../../outside/evil"),
-    "climb-folder": _added(b"..", records.IS_FOLDER),
+    "climb-folder": _added(b"..", protocol.IS_FOLDER),
     "absolute": _added(b"/tmp/hibali-liar-was-here"),
     "nul": _added(b"a\0b"),
     "empty-component": _added(b"a//b"),
@@ -201,9 +200,9 @@ def below_a_link(liar: Liar, frame: Frame) -> Told:
     found = liar.listed(frame)
     if found is None:
         return [frame]
-    model = next(record for record in found if record.kind == records.IS_FILE)
+    model = next(record for record in found if record.kind == protocol.IS_FILE)
     outside = os.environ["LIAR_OUTSIDE"].encode()
-    link = model._replace(path=b"zz", kind=records.IS_LINK, link=outside, size=0)
+    link = model._replace(path=b"zz", kind=protocol.IS_LINK, link=outside, size=0)
     return [packed(frame, [*found, link, model._replace(path=b"zz/evil")])]
 
 
@@ -212,7 +211,7 @@ def hang_up_while_listing(liar: Liar, frame: Frame) -> Told:
     found = liar.listed(frame)
     if found is None:
         return [frame]
-    return _then_hang_up([_raw(frames.REPLY, b"{}", body=10_000) + b"x" * 100])
+    return _then_hang_up([_raw(protocol.REPLY, b"{}", body=10_000) + b"x" * 100])
 
 
 @lie
@@ -220,7 +219,7 @@ def reply_then_hang_up(liar: Liar, frame: Frame) -> Told:
     """Records without the end of the listing."""
     if liar.listed(frame) is None:
         return [frame]
-    return _then_hang_up([frame._replace(kind=frames.REPLY, header={})])
+    return _then_hang_up([frame._replace(kind=protocol.REPLY, header={})])
 
 
 def _then_hang_up(told: list[Frame | bytes]) -> Told:
@@ -254,17 +253,17 @@ _DEEP = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
 
 for _request in ("list", "lock", "land"):
     LIES.update({
-        f"huge-header-at-{_request}": _instead(_request, _raw(frames.END, b"", (1 << 32) - 1)),
-        f"huge-body-at-{_request}": _instead(_request, _raw(frames.END, b"{}", body=HUGE)),
+        f"huge-header-at-{_request}": _instead(_request, _raw(protocol.END, b"", (1 << 32) - 1)),
+        f"huge-body-at-{_request}": _instead(_request, _raw(protocol.END, b"{}", body=HUGE)),
         f"unknown-frame-at-{_request}": _instead(_request, _raw(b"!", b"{}")),
-        f"deep-header-at-{_request}": _instead(_request, _raw(frames.END, _DEEP)),
-        f"no-json-at-{_request}": _instead(_request, _raw(frames.END, b"\xff\xfe{")),
-        f"no-object-at-{_request}": _instead(_request, _raw(frames.END, b"[1]")),
-        f"data-at-{_request}": _before(_request, Frame(frames.DATA, {"unit": 0, "sizes": []}, b"evil")),
-        f"landed-at-{_request}": _before(_request, Frame(frames.LANDED, {"unit": 7, "done": [0, 1]}, b"")),
-        f"request-at-{_request}": _before(_request, Frame(frames.REQUEST, {"do": "put", "path": "/tmp/x"}, b"")),
-        f"unit-at-{_request}": _before(_request, Frame(frames.UNIT, {"unit": 1, "items": []}, b"")),
-        f"empty-end-at-{_request}": _before(_request, Frame(frames.END, {}, b"")),
+        f"deep-header-at-{_request}": _instead(_request, _raw(protocol.END, _DEEP)),
+        f"no-json-at-{_request}": _instead(_request, _raw(protocol.END, b"\xff\xfe{")),
+        f"no-object-at-{_request}": _instead(_request, _raw(protocol.END, b"[1]")),
+        f"data-at-{_request}": _before(_request, Frame(protocol.DATA, {"unit": 0, "sizes": []}, b"evil")),
+        f"landed-at-{_request}": _before(_request, Frame(protocol.LANDED, {"unit": 7, "done": [0, 1]}, b"")),
+        f"request-at-{_request}": _before(_request, Frame(protocol.REQUEST, {"do": "put", "path": "/tmp/x"}, b"")),
+        f"unit-at-{_request}": _before(_request, Frame(protocol.UNIT, {"unit": 1, "items": []}, b"")),
+        f"empty-end-at-{_request}": _before(_request, Frame(protocol.END, {}, b"")),
     })  # fmt: skip
 
 
@@ -283,7 +282,7 @@ def main(name: str, words: list[str]) -> None:
     threading.Thread(target=liar.listen, daemon=True).start()
     try:
         liar.speak()
-    except (HangUpError, OSError, frames.FrameError):
+    except (HangUpError, OSError, protocol.FrameError):
         agent.kill()
     os._exit(0)
 

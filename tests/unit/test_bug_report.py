@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hibali import subprocesses as hidden
+from hibali import subprocesses
 from hibali.subprocesses import credentials_from
 from hibali_cli.bug_report import write_bug_report
 
@@ -29,8 +29,8 @@ def test_secrets_are_not_in_it(hibali_home: Any, monkeypatch: pytest.MonkeyPatch
     assert hibali_home
     monkeypatch.setenv("HIBALI_STATE", str(hibali_home.state))
     monkeypatch.setenv("LAB_API_TOKEN", SECRETS["in a variable"])
-    monkeypatch.setattr(hidden, "_known", set())
-    hidden.remember_secret(SECRETS["remembered"])
+    monkeypatch.setattr(subprocesses, "_known", set())
+    subprocesses.remember_secret(SECRETS["remembered"])
     printed = json.dumps({"username": "me-myself-1", "password": SECRETS["of the store"]})
     command = [sys.executable, "-c", f"print({printed!r})"]
     credentials_from(command, lambda text: text, key="k", what="w", about="a", hint="h")

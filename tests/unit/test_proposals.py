@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.config import importers as profile
-from hibali.config import importers as rclone
-from hibali.config import importers as ssh_config
+from hibali.config import importers
 from hibali.config.edit import check_site_table, render_site
 from hibali.config.importers import Passed, Proposal, name_site
 from hibali.config.schema import SITE_NAME
@@ -28,14 +26,14 @@ def test_names_of_ssh_are_those_of_host_lines_alone() -> None:
         'Host one "two" *.example.org !three four?  # five\n'
         "  HostName=six\nhost\tseven\nHOST = eight\nMatch host nine\nInclude a.d/* ~/b\n#Host ten\n"
     )
-    found = ssh_config.read_lines(text)
+    found = importers.read_lines(text)
     assert found.names == [("one", 1), ("two", 1), ("seven", 3), ("eight", 4)]
     assert found.includes == [("a.d/*", 6), ("~/b", 6)]
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read_as_ssh_configuration(text: str) -> None:
-    for word, line in ssh_config.read_lines(text).names:
+    for word, line in importers.read_lines(text).names:
         assert word
         assert not set("*?!") & set(word)
         assert 1 <= line <= len(text.splitlines())
@@ -44,7 +42,7 @@ def test_any_text_is_read_as_ssh_configuration(text: str) -> None:
 def test_files_that_include_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Include config other\nHost first\n")
     (tmp_path / "other").write_text("Host second\nInclude missing config\n")
-    assert {name for name, _ in ssh_config.find_names(tmp_path / "config")} == {"first", "second"}
+    assert {name for name, _ in importers.find_names(tmp_path / "config")} == {"first", "second"}
 
 
 @given(WORD, st.sets(WORD, max_size=3))
@@ -86,7 +84,9 @@ def test_any_remotes_become_sites_that_are_right_and_hold_no_secret(
     secrets = dict.fromkeys(
         ("pass", "secret_access_key", "bearer_token", "key_pem", "access_key_id"), "S3CR3T"
     )
-    found = rclone.propose_remotes({name: {**each, **secrets} for name, each in remotes.items()}, "file", ())
+    found = importers.propose_remotes(
+        {name: {**each, **secrets} for name, each in remotes.items()}, "file", ()
+    )
     assert len(found) == len(remotes)
     for each in found:
         assert "S3CR3T" not in repr(each)
@@ -98,7 +98,7 @@ def test_any_remotes_become_sites_that_are_right_and_hold_no_secret(
 @given(st.text(max_size=300))
 def test_any_text_is_a_rclone_conf_or_refused_in_words(text: str) -> None:
     with contextlib.suppress(UsageError):  # nothing else may come
-        rclone.propose_remotes(rclone.read_remotes(text, "file"), "file", ())
+        importers.propose_remotes(importers.read_remotes(text, "file"), "file", ())
 
 
 def test_remotes_of_rclone_say_what_they_lack() -> None:
@@ -109,7 +109,7 @@ def test_remotes_of_rclone_say_what_they_lack() -> None:
         "[cloud]\ntype = webdav\nurl = https://cloud.example.org/dav\nuser = me\npass = obscured\n"
         "[plain]\ntype = webdav\nurl = http://cloud.example.org/dav\n[drive]\ntype = drive\n"
     )
-    found = rclone.propose_remotes(rclone.read_remotes(text, "conf"), "conf", ("login",))
+    found = importers.propose_remotes(importers.read_remotes(text, "conf"), "conf", ("login",))
     tables = {each.name: each.table for each in found if isinstance(each, Proposal)}
     assert tables["big-data"] == {
         "kind": "s3",
@@ -150,20 +150,20 @@ endpoint = "https://s3.example.org"
 
 
 def test_a_profile_is_taken_with_what_is_left_to_whoever_takes_it() -> None:
-    cluster, bucket = profile.read_profile(FIT.encode(), "file")
-    mine = profile.with_account(cluster, "me", "brain")
+    cluster, bucket = importers.read_profile(FIT.encode(), "file")
+    mine = importers.with_account(cluster, "me", "brain")
     assert mine.table["ssh"]["host"] == "me@login.example.org"
     assert mine.table["scheduler"]["account"] == "brain"
     assert "account" not in cluster.table["scheduler"]
     assert cluster.notes
-    assert profile.with_account(bucket, "me", "brain").table == bucket.table
+    assert importers.with_account(bucket, "me", "brain").table == bucket.table
 
 
 def test_the_profile_in_the_documentation_is_one() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/first-contact.md").read_text()
     [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    [site] = profile.read_profile(text.encode(), "docs")
-    assert profile.with_account(site, "me", None).table["ssh"]["data_host"] == "me@judac.fz-juelich.de"
+    [site] = importers.read_profile(text.encode(), "docs")
+    assert importers.with_account(site, "me", None).table["ssh"]["data_host"] == "me@judac.fz-juelich.de"
 
 
 UNFIT = {
@@ -193,7 +193,7 @@ UNFIT = {
 @pytest.mark.parametrize("key", UNFIT)
 def test_a_profile_with_something_personal_or_to_be_run_is_refused_whole(key: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        profile.read_profile(f"{FIT}{UNFIT[key].replace('sites.x', 'sites.hostile')}\n".encode(), "file")
+        importers.read_profile(f"{FIT}{UNFIT[key].replace('sites.x', 'sites.hostile')}\n".encode(), "file")
     assert refused.value.code == "unfit-profile"
     assert f"hostile.{key}: " in refused.value.message
 
@@ -212,18 +212,18 @@ def test_a_profile_with_something_personal_or_to_be_run_is_refused_whole(key: st
 )
 def test_what_is_no_profile_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError):
-        profile.read_profile(text.encode(), "file")
+        importers.read_profile(text.encode(), "file")
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_profile_or_refused_in_words(raw: bytes) -> None:
     with pytest.raises(HibaliError):
-        profile.read_profile(raw, "file")
+        importers.read_profile(raw, "file")
 
 
 def test_a_large_profile_is_refused() -> None:
     with pytest.raises(RefusedError):
-        profile.read_profile(b"#" * (profile.MOST_BYTES + 1), "file")
+        importers.read_profile(b"#" * (importers.MOST_BYTES + 1), "file")
 
 
 @pytest.mark.parametrize(

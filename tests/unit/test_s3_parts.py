@@ -16,7 +16,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
 from transfers.entry import Proof
-from transfers.stores.s3 import listing as s3_listing
+from transfers.stores.s3 import listing
 from transfers.stores.s3.credentials import (
     CredentialSource,
     Endpoint,
@@ -240,7 +240,7 @@ def test_metadata_goes_there_and_back() -> None:
 
 
 def test_listings_are_sorted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_listing, "_RUN", 7)
+    monkeypatch.setattr(listing, "_RUN", 7)
     names = [b"a/b", b"a/c", b"a-x", b"a.b", b"a0", *(f"é{n}\n".encode() for n in range(40))]
     random.Random(3).shuffle(names)  # noqa: S311 - the same each time
     found = [Listed(name, 1, "e", "m") for name in names]

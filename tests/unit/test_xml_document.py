@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hibali import documents as xml_document
+from hibali import documents
 from hibali.errors import TryLaterError
 from transfers.stores.webdav.multistatus import MultiStatus
 
@@ -24,10 +24,10 @@ def document(encoding: str, declared: str, root: str) -> bytes:
 @pytest.mark.parametrize("declared", ["<!DOCTYPE a>", LAUGHS, EXTERNAL])
 def test_a_document_type_is_refused_in_every_encoding(encoding: str, declared: str) -> None:
     if encoding != "cp037":  # which this expat does not know
-        assert xml_document.parse(document(encoding, "", "<a><b>text</b></a>"), "x")[0].text == "text"
+        assert documents.parse(document(encoding, "", "<a><b>text</b></a>"), "x")[0].text == "text"
     root = "<a><b>&y;</b></a>" if "y" in declared else "<a/>"
     with pytest.raises(TryLaterError) as refused:
-        xml_document.parse(document(encoding, declared, root), "x")
+        documents.parse(document(encoding, declared, root), "x")
     assert refused.value.code == "bad-answer"
 
 
@@ -47,4 +47,4 @@ def test_a_document_type_is_refused_in_answers_of_webdav(encoding: str, declared
 )
 def test_what_is_nested_or_broken_is_one_error(body: bytes) -> None:
     with pytest.raises(TryLaterError):
-        xml_document.parse(body, "x")
+        documents.parse(body, "x")

@@ -12,8 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from transfers.agent import protocol as frames
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.identity import identify, this_machine
 from transfers.agent.protocol import pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, sync_folder
@@ -202,7 +201,7 @@ def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
     return True if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode) else None
 
 
-Answer = Tuple[Dict[str, Any], frames.Body]
+Answer = Tuple[Dict[str, Any], protocol.Body]
 
 _OUTPUT = 8 * 1024 * 1024
 _CHUNK = 1024 * 1024
@@ -215,7 +214,7 @@ def _path(header: Dict[str, Any], key: str = "path") -> bytes:
 
 def _expand(header: Dict[str, Any]) -> Answer:
     """`~`, `~/x`, `$NAME` and `$NAME/x` at the start; a variable that is not set is not found."""
-    text = frames.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
+    text = protocol.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
     found = _VARIABLE.match(text)
     if text == "~" or text.startswith("~/"):
         text = os.path.expanduser("~") + text[1:]
@@ -227,7 +226,7 @@ def _expand(header: Dict[str, Any]) -> Answer:
     elif not text.startswith("/"):
         text = os.path.join(os.path.expanduser("~"), text)
     path = os.fsencode(os.path.normpath(text))
-    return {"path": frames.text_of(path)}, b""
+    return {"path": protocol.text_of(path)}, b""
 
 
 def expanded(paths: Iterable[str]) -> List[bytes]:
@@ -235,7 +234,7 @@ def expanded(paths: Iterable[str]) -> List[bytes]:
     found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            found.append(frames.bytes_of(_expand({"path": path})[0]["path"]))
+            found.append(protocol.bytes_of(_expand({"path": path})[0]["path"]))
     return found
 
 
@@ -244,11 +243,11 @@ def _resolve(header: Dict[str, Any]) -> Answer:
     found = []
     for path in header["paths"]:
         try:
-            place = frames.bytes_of(_expand({"path": path})[0]["path"])
+            place = protocol.bytes_of(_expand({"path": path})[0]["path"])
         except FileNotFoundError:
             found.append("")
         else:
-            found.append(frames.text_of(os.path.realpath(place)))
+            found.append(protocol.text_of(os.path.realpath(place)))
     return {"paths": found}, b""
 
 
@@ -310,8 +309,8 @@ def _packed_at(path: bytes) -> Optional[str]:
     """The path or the nearest folder above that exists, where small files are packed in it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
-    found = os.path.isdir(os.path.join(path, own_names.OWN_FOLDER, own_names.PACKS))
-    return frames.text_of(path) if found else None
+    found = os.path.isdir(os.path.join(path, protocol.OWN_FOLDER, protocol.PACKS))
+    return protocol.text_of(path) if found else None
 
 
 def _make_folder(header: Dict[str, Any]) -> Answer:
@@ -359,7 +358,7 @@ def _put_file(path: bytes, content: bytes, mode: int) -> None:
 
 
 def _put(header: Dict[str, Any]) -> Answer:
-    content = frames.bytes_of(header["content"])
+    content = protocol.bytes_of(header["content"])
     _put_file(_path(header), content, 0o700 if header.get("executable") else 0o600)
     return {}, b""
 
@@ -394,13 +393,13 @@ def _names(header: Dict[str, Any]) -> Answer:
         names = os.listdir(_path(header))
     except FileNotFoundError:
         names = []
-    return {"names": [frames.text_of(name) for name in sorted(names)]}, b""
+    return {"names": [protocol.text_of(name) for name in sorted(names)]}, b""
 
 
 def _copy(header: Dict[str, Any]) -> Answer:
     """By cp(1), which makes reflinks where the filesystem can and never hard links."""
     words = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
-    words += [frames.text_of(_path(header, key)) for key in ("source", "target")]
+    words += [protocol.text_of(_path(header, key)) for key in ("source", "target")]
     answer, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
     if answer["exit"] != 0:
         raise OSError(errno.EIO, "cp failed: {}".format(answer["stderr"][-300:]))
@@ -424,8 +423,8 @@ def _digest_path(header: Dict[str, Any]) -> Answer:
 
 def _run(header: Dict[str, Any]) -> Answer:
     """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
-    words = [frames.bytes_of(word) for word in header["words"]]
-    folder = frames.bytes_of(header["folder"]) if header.get("folder") else None
+    words = [protocol.bytes_of(word) for word in header["words"]]
+    folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
     import subprocess
 
     try:
@@ -446,13 +445,13 @@ def _run(header: Dict[str, Any]) -> Answer:
     timer = threading.Timer(float(header["timeout"]), lambda: _kill_group(process.pid))
     timer.start()
     try:
-        stdout, stderr = process.communicate(frames.bytes_of(header["stdin"]))
+        stdout, stderr = process.communicate(protocol.bytes_of(header["stdin"]))
     finally:
         timer.cancel()
     return {
         "exit": process.returncode,
-        "stdout": frames.text_of(stdout[:_OUTPUT]),
-        "stderr": frames.text_of(stderr[-65536:]),
+        "stdout": protocol.text_of(stdout[:_OUTPUT]),
+        "stderr": protocol.text_of(stderr[-65536:]),
     }, b""
 
 

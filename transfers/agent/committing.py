@@ -8,8 +8,7 @@ import stat
 import threading
 from typing import Any, Dict, List, Optional
 
-from transfers.agent import protocol as frames
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.protocol import (
     IS_FILE,
     IS_FOLDER,
@@ -104,7 +103,7 @@ class Writer(object):
         self._seed = seed
         self.left = False
 
-    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> List[Outcome]:
+    def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> List[Outcome]:
         """Stage every item of a pack."""
         items = unit["items"]
         sizes = data["sizes"]
@@ -170,7 +169,7 @@ class Writer(object):
             self._root.folder(path)
 
     def _stage_link(self, item: Dict[str, Any]) -> Staged:
-        partial = own_names.partial_name(self._seed, item["path"])
+        partial = protocol.partial_name(self._seed, item["path"])
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         os.symlink(item["link"], partial, dir_fd=parent)
@@ -181,7 +180,7 @@ class Writer(object):
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
             raise RefusedError("first-name-missing", "the file that it is another name of is not there")
-        partial = own_names.partial_name(self._seed, item["path"])
+        partial = protocol.partial_name(self._seed, item["path"])
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
@@ -209,7 +208,7 @@ class _PartialFile(object):
     def __init__(self, root: Root, seed: bytes, item: Dict[str, Any]) -> None:
         self._item = item
         self._hash = hashlib.sha256()
-        self._name = own_names.partial_name(seed, item["path"])
+        self._name = protocol.partial_name(seed, item["path"])
         self._parent = os.dup(root.parent(item["path"], make=True))
         self.offset = 0
         self._descriptor = -1
@@ -301,7 +300,7 @@ def remove_partial(parent: int, name: bytes) -> None:
 def aside_path(seed: bytes, path: bytes) -> bytes:
     """Where a folder goes that stands in the way of a file at `path`."""
     folder = path.rpartition(b"/")[0]
-    name = own_names.partial_name(seed, b"aside/" + path)
+    name = protocol.partial_name(seed, b"aside/" + path)
     return folder + b"/" + name if folder else name
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.lease import boot_identifier
 
 SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"
@@ -54,7 +54,7 @@ def described(
     exists: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
 ) -> Identity:
     """An identity that can travel as JSON; two of them are only compared by places where `machine` is the same."""
-    told = [[device, frames.text_of(at), frames.text_of(below)] for device, at, below in places]
+    told = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
     return {"machine": machine, "places": told, "folders": folders or [], "exists": exists}
 
 
@@ -80,7 +80,8 @@ def check_identity(identity: Identity) -> Identity:
 
 def _places(identity: Identity) -> List[Place]:
     return [
-        (str(device), frames.bytes_of(at), frames.bytes_of(below)) for device, at, below in identity["places"]
+        (str(device), protocol.bytes_of(at), protocol.bytes_of(below))
+        for device, at, below in identity["places"]
     ]
 
 

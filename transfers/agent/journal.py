@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.safe_path import Root, UnsafeNameError
 from transfers.agent.writing import purge
 
@@ -20,7 +20,7 @@ _SEEDS = 1000  # fit the limit; so many operations in a row have to die before o
 
 def journal_path(folder: bytes) -> bytes:
     """Where the journal of the target at `folder` (b"" is the root) lies."""
-    own = own_names.OWN_FOLDER + b"/" + _JOURNAL
+    own = protocol.OWN_FOLDER + b"/" + _JOURNAL
     return folder + b"/" + own if folder else own
 
 
@@ -147,7 +147,7 @@ class Begun(object):
         for part in read_begun(root):
             if _is_alive(root, part):
                 self.parts[part.path] = part
-        parent = root.parent(own_names.OWN_FOLDER + b"/" + NAME, make=True)
+        parent = root.parent(protocol.OWN_FOLDER + b"/" + NAME, make=True)
         name = NAME + b"." + os.urandom(16).hex().encode("ascii")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(name, flags, 0o600, dir_fd=parent)
@@ -232,13 +232,13 @@ def _is_alive(root: Root, part: Part) -> bool:
 def remove_begun(root: Root) -> None:
     """Nothing is begun any more: remove the journal."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(NAME, dir_fd=root.parent(own_names.OWN_FOLDER + b"/" + NAME))
+        os.unlink(NAME, dir_fd=root.parent(protocol.OWN_FOLDER + b"/" + NAME))
 
 
 def read_begun(root: Root) -> List[Part]:
     """The parts that an earlier operation of our own account left; a line that cannot be understood says nothing."""
     try:
-        descriptor = root.open_file(own_names.OWN_FOLDER + b"/" + NAME)
+        descriptor = root.open_file(protocol.OWN_FOLDER + b"/" + NAME)
     except (OSError, UnsafeNameError):
         return []
     with os.fdopen(descriptor, "rb") as stream:
@@ -256,7 +256,7 @@ def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
     partial = record["partial"]
     if "path" in record:
         name = partial.encode("latin-1")
-        if own_names.has_partial_shape(name.rpartition(b"/")[2]):
+        if protocol.has_partial_shape(name.rpartition(b"/")[2]):
             path = record["path"].encode("latin-1")
             parts[partial] = Part(
                 path, name, int(record["size"]), int(record["mtime_ns"]), str(record["tag"])

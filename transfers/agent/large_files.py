@@ -7,8 +7,7 @@ import stat
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from transfers.agent import protocol as frames
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
 from transfers.agent.journal import MARK_BYTES, Begun, Part
 from transfers.agent.protocol import LandingError, MismatchError, RefusedError, problem_of
@@ -52,7 +51,7 @@ class Frontier(object):
         thread.start()
         return thread
 
-    def place(self, offset: int, length: int, content: Optional[frames.Body] = None) -> bool:
+    def place(self, offset: int, length: int, content: Optional[protocol.Body] = None) -> bool:
         """A piece is there; True once the file is there in whole. A piece that overlaps another is a ValueError.
 
         With its `content` at hand it is not read back, where it is the next one.
@@ -143,7 +142,7 @@ class Frontier(object):
     def _next_stop(self) -> int:
         return min(self._size, (self._position // MARK_BYTES + 1) * MARK_BYTES)
 
-    def _add(self, content: frames.Body) -> None:
+    def _add(self, content: protocol.Body) -> None:
         """Sum what follows; at a stop it is compared with what an earlier operation noted, or noted."""
         stop = self._next_stop()
         self._summed.update(content)
@@ -206,7 +205,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def partial_path(seed: bytes, path: bytes) -> bytes:
     """The partial name of a path, in the same folder."""
     folder = path.rpartition(b"/")[0]
-    name = own_names.partial_name(seed, path)
+    name = protocol.partial_name(seed, path)
     return folder + b"/" + name if folder else name
 
 
@@ -224,7 +223,7 @@ def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
     return descriptor
 
 
-def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> int:
+def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> int:
     """The number of the file that a piece belongs to; raises `LandingError` where it is not what was planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
         raise LandingError("a piece that is not what was planned")
@@ -254,7 +253,7 @@ class LargeFiles(object):
         self._failed: List[bytes] = []
         self.left = False
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> Optional[Large]:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[Large]:
         """A piece with its bytes; the file once it is there in whole. Pieces of a file that was given up are passed over."""
         number = check_piece(unit, data, body)
         large = self._files.get(number)
@@ -320,7 +319,7 @@ class LargeFiles(object):
         offset: int,
         length: int,
         digest: Optional[str],
-        content: Optional[frames.Body] = None,
+        content: Optional[protocol.Body] = None,
     ) -> Optional[Large]:
         """A piece is there, whoever wrote it, and its content perhaps at hand; the file once all of it and its digest are."""
         large = self._files.get(number)

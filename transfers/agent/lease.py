@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.protocol import RefusedError
 from transfers.agent.safe_path import Root
 
@@ -113,14 +113,14 @@ class Lease(object):
             except FileNotFoundError:
                 if not left:
                     raise
-                self._root.forget(own_names.OWN_FOLDER)
+                self._root.forget(protocol.OWN_FOLDER)
 
     def _open_folder(self) -> int:
         """`.hibali` below the root, 0700 when we make it."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(own_names.OWN_FOLDER, 0o700, dir_fd=self._root.descriptor)
+            os.mkdir(protocol.OWN_FOLDER, 0o700, dir_fd=self._root.descriptor)
         try:
-            descriptor = self._root.folder(own_names.OWN_FOLDER)
+            descriptor = self._root.folder(protocol.OWN_FOLDER)
         except NotADirectoryError:
             raise RefusedError(
                 "reserved-name", "`.hibali` there is no folder, and hibali needs the name"
@@ -160,7 +160,7 @@ class Lease(object):
     def _sweep(self) -> None:
         """Remove what others left who were killed at taking the lock; who is at it now begins again."""
         for name in map(os.fsencode, os.listdir(self._folder)):
-            if own_names.is_lock_part(name):
+            if protocol.is_lock_part(name):
                 self._unlink(name)
 
     def _unlink(self, name: bytes) -> None:
@@ -234,7 +234,7 @@ class Lease(object):
             found = self._read(_LOCK)
             if found is not None and found.get("token") == self.token:
                 os.unlink(_LOCK, dir_fd=self._folder)
-            os.rmdir(own_names.OWN_FOLDER, dir_fd=self._root.descriptor)
+            os.rmdir(protocol.OWN_FOLDER, dir_fd=self._root.descriptor)
         except OSError:
             # A journal for the next run, or a user's own files, may stay; the lock itself has a lease.
             pass
@@ -246,7 +246,7 @@ class Borrowed(object):
 
     def __init__(self, root: Root, token: str) -> None:
         self._root = root
-        self._folder = os.dup(root.folder(own_names.OWN_FOLDER))
+        self._folder = os.dup(root.folder(protocol.OWN_FOLDER))
         self.token = token
 
     def check(self) -> None:
@@ -260,7 +260,7 @@ def check_holder(root: Root, folder: int, token: str) -> None:
     if found is None or found.get("token") != token:
         raise LostLeaseError("somebody else took the lock")
     try:
-        standing = os.stat(own_names.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
+        standing = os.stat(protocol.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         raise LostLeaseError("somebody took the lock away") from None
     if not os.path.samestat(standing, os.fstat(folder)):
@@ -279,7 +279,7 @@ def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], f
 def may_be_held(root: Root, place: bytes) -> bool:
     """Whether somebody may be at work at a place below, whatever the time is there: a lock whose holder is not provably gone."""
     try:
-        holder = read_record(root.folder(place + b"/" + own_names.OWN_FOLDER), _LOCK)
+        holder = read_record(root.folder(place + b"/" + protocol.OWN_FOLDER), _LOCK)
     except OSError:
         return False
     return holder is not None and not is_gone(holder)

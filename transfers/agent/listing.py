@@ -8,7 +8,7 @@ import stat
 import zlib
 from typing import Any, Iterator, List, Optional, Tuple
 
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.journal import read_seeds
 from transfers.agent.lease import may_be_held
 from transfers.agent.protocol import (
@@ -108,7 +108,7 @@ class Walk(object):
             if record is None:
                 stack.pop()
                 continue
-            if record.path.rpartition(b"/")[2] != own_names.OWN_FOLDER or record.kind != IS_FOLDER:
+            if record.path.rpartition(b"/")[2] != protocol.OWN_FOLDER or record.kind != IS_FOLDER:
                 self.count += 1
                 yield record
             if record.kind == IS_FOLDER and not self._shallow:
@@ -122,18 +122,18 @@ class Walk(object):
             if problem.errno not in _VANISHED or not folder:
                 self.problems.append((folder, problem_of(problem)))
             return
-        if own_names.OWN_FOLDER + b"/" in names:
+        if protocol.OWN_FOLDER + b"/" in names:
             self._meet_place(folder)
-        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
+        inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         above = folder + b"/" if folder else b""
         descriptor = None
         for name in names:
             is_folder = name[-1:] == b"/"
             bare = name[:-1] if is_folder else name
-            if inside_own and (bare in own_names.OWN or own_names.is_lock_part(bare)):
+            if inside_own and (bare in protocol.OWN or protocol.is_lock_part(bare)):
                 continue
             path = above + bare
-            if bare[:1] == b"." and own_names.has_partial_shape(bare) and self._is_partial(bare, path):
+            if bare[:1] == b"." and protocol.has_partial_shape(bare) and self._is_partial(bare, path):
                 continue
             if descriptor is None:
                 descriptor = self._descriptor(folder, path)
@@ -160,7 +160,7 @@ class Walk(object):
 
     def _is_partial(self, name: bytes, path: bytes) -> bool:
         for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.under_way)):
-            if any(own_names.is_partial_of(seed, name) for seed in seeds):
+            if any(protocol.is_partial_of(seed, name) for seed in seeds):
                 found.append(path)
                 return True
         return False

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.protocol import ChangedError, Outlet, Problem, problem_of
 from transfers.agent.safe_path import Root, UnsafeNameError
 
@@ -21,7 +21,7 @@ class ZerosError(ValueError):
     """What is said of the zeros of a piece does not add up."""
 
 
-def leave_out(header: Dict[str, Any], content: frames.Body) -> Tuple[Dict[str, Any], frames.Body]:
+def leave_out(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[str, Any], protocol.Body]:
     """The message of a piece without the blocks of it that are zeros: `runs` tells where what it holds belongs."""
     view = memoryview(content)
     runs = _runs(view)
@@ -52,8 +52,8 @@ def _is_zero(view: memoryview, start: int, stop: int) -> bool:
 
 
 def put_in(
-    header: Dict[str, Any], body: frames.Body, length: int, take: Callable[[int], frames.Room]
-) -> frames.Body:
+    header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Room]
+) -> protocol.Body:
     """The whole piece of `length` bytes, in room from `take`. Raises `ZerosError` where it cannot be that.
 
     Nothing that the other end says makes it take more room than the piece that was agreed upon.
@@ -61,7 +61,7 @@ def put_in(
     if "runs" not in header:
         return body
     runs = header["runs"]
-    if not 0 < length <= frames.MAXIMUM_BODY or not isinstance(runs, list):
+    if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
         raise ZerosError("zeros where none can be")
     _check(runs, len(body), length)
     room = take(length)
@@ -116,14 +116,14 @@ class Reader(object):
         if at is None or self._memory is None:
             room = memoryview(self._channel.buffers.take(length))
             header = self._read(unit, room)
-            body: frames.Body = room[: sum(header["sizes"])]
+            body: protocol.Body = room[: sum(header["sizes"])]
             if unit["segment"]:
                 header, body = leave_out(header, body)
-            self._channel.send(frames.DATA, header, body)
+            self._channel.send(protocol.DATA, header, body)
             self._channel.buffers.give(room)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
-            self._channel.send(frames.DATA, {**header, "at": at})
+            self._channel.send(protocol.DATA, {**header, "at": at})
 
     def _hash_aside(self) -> Any:
         """The threads that hash, made when there is something for them."""
@@ -150,7 +150,7 @@ class Reader(object):
         finally:
             root.close()
         with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
-            self._channel.send(frames.DATA, header)
+            self._channel.send(protocol.DATA, header)
 
     def _read_piece(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
         """A piece from anywhere; its file's digest is asked for by itself."""

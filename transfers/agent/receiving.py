@@ -8,7 +8,7 @@ import stat
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
 from transfers.agent.journal import Begun
 from transfers.agent.large_files import GoneError, Large, LargeFiles, check_piece, open_partial, partial_path
@@ -37,7 +37,7 @@ class Packs(object):
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
-    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """Write a pack under partial names and hand it to the commit."""
         self._raise_failure()
         outcomes = self._writer.write_pack(unit, data, body)
@@ -63,7 +63,7 @@ class Packs(object):
         told = {"unit": unit, "done": done, "failed": failed}
         if self.tells_digests:
             told["digests"] = [answer["digest"] for answer in answers if answer["problem"] is None]
-        self._channel.send(frames.LANDED, told)
+        self._channel.send(protocol.LANDED, told)
 
     def _run(self) -> None:
         while True:
@@ -78,7 +78,7 @@ class Packs(object):
                 if first and isinstance(problem, LostLeaseError):
                     # The client may be gone, and what is still to come is to be discarded all the same.
                     with contextlib.suppress(OSError):
-                        self._channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+                        self._channel.send(protocol.ERROR, {"code": "lease-lost", "message": str(problem)})
 
     @property
     def left(self) -> bool:
@@ -113,12 +113,12 @@ class Intake(Packs):
     def begun_parts(self) -> List[Any]:
         """What an earlier operation left of large files: path, size, mtime_ns, tag, how far."""
         return [
-            [frames.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
+            [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
             for part in self._begun.parts.values()
             if part.there
         ]
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """A pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)
@@ -209,7 +209,7 @@ class Hand(Packs):
         self._seed = seed
         self._open: Dict[int, int] = {}
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: frames.Body) -> None:
+    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """A pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)
@@ -251,7 +251,7 @@ class Hand(Packs):
         self._commit_root.close()
 
 
-Answer = Tuple[Dict[str, Any], frames.Body]
+Answer = Tuple[Dict[str, Any], protocol.Body]
 
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
 _MOST_BYTES = 32 * 1024 * 1024  # of one answer
@@ -259,7 +259,7 @@ _MOST_BYTES = 32 * 1024 * 1024  # of one answer
 
 def absolute_path(text: str) -> bytes:
     """The bytes of a path that the client named; raises OSError for one that is not absolute."""
-    path = frames.bytes_of(text)
+    path = protocol.bytes_of(text)
     if not path.startswith(b"/") or b"\0" in path:
         raise OSError(errno.EINVAL, "not an absolute path")
     return path
@@ -300,7 +300,7 @@ def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o700 if executable else 0o600)
             begun.append((descriptor, partial, path))
-            view = memoryview(frames.bytes_of(content))
+            view = memoryview(protocol.bytes_of(content))
             while view:
                 view = view[os.write(descriptor, view) :]
         failures = sync_files([descriptor for descriptor, _, _ in begun])
@@ -371,7 +371,7 @@ _CANNOT = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
 _CANNOT_LINK = (*_CANNOT, errno.EEXIST, errno.ENOENT, errno.EPERM)  # ENOENT where /proc is not mounted
 
 
-def store_whole(root: Root, path: bytes, content: frames.Body, mtime_ns: int, executable: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
+def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, executable: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
     """Store `content` under the new name `path`; False, and nothing done, where that takes the locked way.
 
     Args:

@@ -5,8 +5,7 @@ import errno
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from transfers.agent import journal as begun
-from transfers.agent import protocol as own_names
+from transfers.agent import journal, protocol
 from transfers.agent.lease import LEASE_SECONDS, Lease, LockedError, living_holder
 from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, problem_of
 from transfers.agent.safe_path import Root, Roots, UnsafeNameError
@@ -167,14 +166,14 @@ def check_unheld(root: Root, where: bytes, places: List[bytes]) -> None:
 
     A lock of another account counts for nothing: in a folder that all may write, anybody could forbid everything.
     """
-    clock = os.stat(b"lock", dir_fd=root.folder(own_names.OWN_FOLDER), follow_symlinks=False).st_mtime
+    clock = os.stat(b"lock", dir_fd=root.folder(protocol.OWN_FOLDER), follow_symlinks=False).st_mtime
     above = os.path.realpath(where)
     while above != b"/":
         above = os.path.dirname(above)
-        _check_place(os.path.join(above, own_names.OWN_FOLDER), None, clock)
+        _check_place(os.path.join(above, protocol.OWN_FOLDER), None, clock)
     for place in places:
         with contextlib.suppress(OSError):
-            _check_place(own_names.OWN_FOLDER, root.folder(place), clock)
+            _check_place(protocol.OWN_FOLDER, root.folder(place), clock)
 
 
 def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
@@ -197,7 +196,7 @@ def sweep(
     root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
 ) -> List[Tuple[bytes, Problem]]:
     """Remove what interrupted operations left in part, and what is kept at places below; what could not be."""
-    for partial in [*partials, *(part.partial for part in begun.read_begun(root))]:
+    for partial in [*partials, *(part.partial for part in journal.read_begun(root))]:
         check()
         with contextlib.suppress(OSError, UnsafeNameError):  # then its folder is not empty, and that is told
             purge(root, partial)
@@ -212,7 +211,7 @@ def sweep(
 
 def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
     """Remove the `.hibali` of a place below, as the holder of its lock."""
-    own = place + b"/" + own_names.OWN_FOLDER
+    own = place + b"/" + protocol.OWN_FOLDER
     try:
         found = root.lstat(own)
         if found is None or found.kind != IS_FOLDER:
@@ -238,8 +237,8 @@ def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
 
 def remove_own(root: Root) -> None:
     """Remove all that is ours in the `.hibali` of a root, but for the lock that is held. Raises OSError."""
-    folder = root.folder(own_names.OWN_FOLDER)
-    for name in own_names.OWN:
+    folder = root.folder(protocol.OWN_FOLDER)
+    for name in protocol.OWN:
         if name != b"lock":
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)

@@ -11,7 +11,7 @@ import stat
 from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.protocol import IS_FILE, IS_FOLDER, IS_LINK, IS_SPECIAL, Record, RefusedError
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -233,13 +233,13 @@ class Roots(object):
 
     def check_request(self, word: str, header: Dict[str, Any]) -> None:
         """Raise `RefusedError` where a request names something behind a symlink of another account."""
-        paths = [frames.bytes_of(header[key]) for key in _PATHS.get(word, ())]
+        paths = [protocol.bytes_of(header[key]) for key in _PATHS.get(word, ())]
         whole = paths if word in _FOLLOWING else []
         if word == "put_all":
             named = list(header["folders"]) + [one[0] for one in header["files"]]
-            paths += [frames.bytes_of(text) for text in named]
+            paths += [protocol.bytes_of(text) for text in named]
         elif word == "get_all":
-            paths += [frames.bytes_of(text) for text in header["paths"]]
+            paths += [protocol.bytes_of(text) for text in header["paths"]]
         for path in {*whole, *map(os.path.dirname, paths)}:
             if path.startswith(b"/"):
                 self.check(path)

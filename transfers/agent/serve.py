@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Dict, Sequence
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.commands import COMMANDS, expanded
 from transfers.agent.lease import LockedError, LostLeaseError, this_process
 from transfers.agent.protocol import (
@@ -49,11 +49,11 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
 
 def _greeting() -> Dict[str, Any]:
     greeting = {
-        "protocol": frames.PROTOCOL,
+        "protocol": protocol.PROTOCOL,
         "python": "{}.{}.{}".format(*sys.version_info),
         "user": os.geteuid(),
         "account": _account(),
-        "home": frames.text_of(os.fsencode(os.path.expanduser("~"))),
+        "home": protocol.text_of(os.fsencode(os.path.expanduser("~"))),
         "clock": time.time(),
     }  # type: Dict[str, Any]
     greeting.update(this_process())
@@ -84,8 +84,8 @@ def _serve(channel: Channel, session: Session) -> None:
         frame = channel.next()
         if frame is None:
             return
-        if frame.kind == frames.REQUEST and frame.header.get("do") == "goodbye":
-            channel.send(frames.END, {})
+        if frame.kind == protocol.REQUEST and frame.header.get("do") == "goodbye":
+            channel.send(protocol.END, {})
             return
         _answer(channel, session, frame)
 
@@ -100,27 +100,27 @@ def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None
     if command is None:
         raise LandingError("the agent does not know {!r}".format(word))
     session.roots.check_request(str(word), header)
-    channel.send(frames.END, *command(header))
+    channel.send(protocol.END, *command(header))
 
 
-def _do(channel: Channel, session: Session, frame: frames.Frame) -> None:
-    if frame.kind == frames.UNIT:
+def _do(channel: Channel, session: Session, frame: protocol.Frame) -> None:
+    if frame.kind == protocol.UNIT:
         session.take_unit(frame.header)
-    elif frame.kind == frames.DATA:
+    elif frame.kind == protocol.DATA:
         session.take_data(frame.header, frame.body)
-    elif frame.kind == frames.FILE:
+    elif frame.kind == protocol.FILE:
         session.take_file(frame.header)
-    elif frame.kind == frames.PLACED:
+    elif frame.kind == protocol.PLACED:
         session.take_placed(frame.header)
-    elif frame.kind == frames.REQUEST and frame.header.get("do") == "append":
+    elif frame.kind == protocol.REQUEST and frame.header.get("do") == "append":
         session.append(frame.header, frame.body)
-    elif frame.kind == frames.REQUEST and frame.header.get("do") == "store_whole":
+    elif frame.kind == protocol.REQUEST and frame.header.get("do") == "store_whole":
         session.store_whole(frame.header, frame.body)
-    elif frame.kind == frames.REQUEST:
+    elif frame.kind == protocol.REQUEST:
         _request(channel, session, frame.header)
 
 
-def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
+def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
     """Do what a frame asks; every failure becomes an ERROR frame, but for a line that is gone."""
     try:
         _do(channel, session, frame)
@@ -128,32 +128,32 @@ def _answer(channel: Channel, session: Session, frame: frames.Frame) -> None:
         raise
     except LockedError as problem:
         holder = {key: problem.holder.get(key) for key in ("operation", "client", "host", "pid", "lease")}
-        channel.send(frames.ERROR, {"code": "locked", "message": "", "holder": holder, "age": problem.age})
+        channel.send(protocol.ERROR, {"code": "locked", "message": "", "holder": holder, "age": problem.age})
     except LostLeaseError as problem:
-        channel.send(frames.ERROR, {"code": "lease-lost", "message": str(problem)})
+        channel.send(protocol.ERROR, {"code": "lease-lost", "message": str(problem)})
     except RefusedError as problem:
-        channel.send(frames.ERROR, {"code": problem.code, "message": str(problem)})
+        channel.send(protocol.ERROR, {"code": problem.code, "message": str(problem)})
     except OSError as problem:
         number = problem.errno or 0
         name = problem.filename
         about = os.fsencode(name) if isinstance(name, (str, bytes)) else b""
         channel.send(
-            frames.ERROR,
+            protocol.ERROR,
             {
                 "code": code_of(number),
                 "message": words_of(number) if number else str(problem),
-                "about": frames.text_of(about),
+                "about": protocol.text_of(about),
             },
         )
     except UnsafeNameError as problem:
-        channel.send(frames.ERROR, {"code": "unsafe-name", "message": str(problem)})
+        channel.send(protocol.ERROR, {"code": "unsafe-name", "message": str(problem)})
     except ChangedError as problem:
-        channel.send(frames.ERROR, {"code": "source-changed", "message": str(problem)})
+        channel.send(protocol.ERROR, {"code": "source-changed", "message": str(problem)})
     except (LandingError, KeyError, TypeError, ValueError) as problem:
         channel.send(
-            frames.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
+            protocol.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
         )
     except MemoryError:
-        channel.send(frames.ERROR, {"code": code_of(errno.ENOMEM), "message": words_of(errno.ENOMEM)})
+        channel.send(protocol.ERROR, {"code": code_of(errno.ENOMEM), "message": words_of(errno.ENOMEM)})
     except Exception as problem:  # noqa: BLE001  # told, so that the client does not take it for a lost line
-        channel.send(frames.ERROR, {"code": FAILED, "message": failure_of(problem)})
+        channel.send(protocol.ERROR, {"code": FAILED, "message": failure_of(problem)})

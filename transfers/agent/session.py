@@ -8,10 +8,7 @@ import os
 import queue
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
-from transfers.agent import journal
-from transfers.agent import journal as begun
-from transfers.agent import protocol as frames
-from transfers.agent import protocol as own_names
+from transfers.agent import journal, protocol
 from transfers.agent.lease import (
     GONE,
     Borrowed,
@@ -105,7 +102,7 @@ class Session(object):
         """Memory of a client on this machine, by a descriptor it left to us: bulk bytes stay there, and are told by place."""
         self._memory = mmap.mmap(header["descriptor"], header["size"])
         os.close(header["descriptor"])
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _opened(self) -> Root:
         if self._root is None:
@@ -128,7 +125,7 @@ class Session(object):
         if self._root is not None:
             self._root.close()
         self._root, self._place = Root(place.descriptor), place
-        self._channel.send(frames.END, {"path": frames.text_of(os.path.realpath(path))})
+        self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
     def _writable_root(self) -> Root:
         """The root, unless its path leads through a symlink that another account may point elsewhere."""
@@ -149,18 +146,20 @@ class Session(object):
     def _identity(self, header: Dict[str, Any]) -> None:
         del header
         found = os.fstat(self._opened().descriptor)
-        self._channel.send(frames.END, {"device": found.st_dev, "inode": found.st_ino})
+        self._channel.send(protocol.END, {"device": found.st_dev, "inode": found.st_ino})
 
     def _check_path(self, header: Dict[str, Any]) -> None:
         self.roots.check(absolute_path(header["path"]))
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _lstat(self, header: Dict[str, Any]) -> None:
-        path = frames.bytes_of(header["path"])
+        path = protocol.bytes_of(header["path"])
         record = self._opened().lstat(path)
         if record is not None and header.get("attributes"):
             record = with_attributes(self._opened().parent(path), path.rpartition(b"/")[2], record)
-        self._channel.send(frames.END, {"found": record is not None}, pack_record(record) if record else b"")
+        self._channel.send(
+            protocol.END, {"found": record is not None}, pack_record(record) if record else b""
+        )
 
     def _list(self, header: Dict[str, Any]) -> None:
         walk = Walk(
@@ -174,20 +173,20 @@ class Session(object):
                 walk.count -= 1
                 walk.problems.append((record.path, problem_of(problem)))
             if len(packed.block) >= _BLOCK:
-                self._channel.send(frames.REPLY, {"pages": packed.take()}, packed.block)
+                self._channel.send(protocol.REPLY, {"pages": packed.take()}, packed.block)
                 packed.clear()
-        problems = [[frames.text_of(path), problem] for path, problem in walk.problems]
-        orphans = [frames.text_of(path) for path in walk.orphans]
+        problems = [[protocol.text_of(path), problem] for path, problem in walk.problems]
+        orphans = [protocol.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._places, self._partials = walk.places, walk.orphans + walk.under_way
         closing = {"count": walk.count, "problems": problems, "orphans": orphans}
-        self._channel.send(frames.END, {**closing, "pages": packed.take()}, packed.block)
+        self._channel.send(protocol.END, {**closing, "pages": packed.take()}, packed.block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
         """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
         root = self._writable_root()
         # The folder went with the lock before this one, whoever held that.
-        root.forget(own_names.OWN_FOLDER)
+        root.forget(protocol.OWN_FOLDER)
         call = str(header.get("call", ""))
         try:
             self._lease = Lease(root, header["operation"], header["client"], header["lease"], call)
@@ -206,7 +205,7 @@ class Session(object):
                     "overtaken", "somebody else may have written there since the line was lost"
                 )
             self._walked = bool(header.get("walked"))
-        self._channel.send(frames.END, {"token": self._lease.token})
+        self._channel.send(protocol.END, {"token": self._lease.token})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
         """`clean` says that the orphans that were listed are gone, `fresh` that there was no journal before.
@@ -217,13 +216,13 @@ class Session(object):
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
             tidy = header.get("clean") and walked and self._landing is None and not self._left
-            if tidy and self._lease.is_held() and not begun.read_begun(self._opened()):
-                begun.remove_begun(self._opened())
+            if tidy and self._lease.is_held() and not journal.read_begun(self._opened()):
+                journal.remove_begun(self._opened())
                 journal.end_journal(self._opened())
             self._left = self._walked = False
             self._lease.release()
             self._lease = None
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def take_unit(self, header: Dict[str, Any]) -> None:
         """A planned unit: the source reads it and answers; the target expects its data next."""
@@ -241,7 +240,7 @@ class Session(object):
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.take(header)
 
-    def take_data(self, header: Dict[str, Any], body: frames.Body) -> None:
+    def take_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """The bytes of the unit announced last."""
         if self._landing is None or self._unit is None:
             raise LandingError("data that nobody planned")
@@ -259,7 +258,7 @@ class Session(object):
     def take_file(self, header: Dict[str, Any]) -> None:
         """A large file is about to come in pieces."""
         if self._relay is not None:
-            self._relay.pass_on(frames.FILE, header)
+            self._relay.pass_on(protocol.FILE, header)
             return
         from transfers.agent.receiving import Intake
 
@@ -271,7 +270,7 @@ class Session(object):
     def take_placed(self, header: Dict[str, Any]) -> None:
         """A piece of a large file lies where another agent wrote it, its digest is known, or it is given up."""
         if self._relay is not None:
-            self._relay.pass_on(frames.PLACED, header)
+            self._relay.pass_on(protocol.PLACED, header)
             return
         from transfers.agent.receiving import Intake
 
@@ -300,7 +299,7 @@ class Session(object):
         self._landing = intake
         ticket = {"seed": seed.hex(), "token": lease.token}
         told = {"begun": intake.begun_parts(), "ticket": ticket, "walked": self._walked}
-        self._channel.send(frames.REPLY, told)
+        self._channel.send(protocol.REPLY, told)
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
@@ -311,17 +310,17 @@ class Session(object):
         lease = Borrowed(self._opened(), str(ticket["token"]))
         lease.check()
         self._landing = Hand(self._channel, self._opened(), lease, seed)
-        self._channel.send(frames.END, {"boot": boot_identifier()})
+        self._channel.send(protocol.END, {"boot": boot_identifier()})
 
     def _end_formers(self, header: Dict[str, Any]) -> None:
         """Agents of lost lines write nothing more; while something lands, only where that is known, as an answer to a `unit`."""
         found = end_formers(header["formers"])
         if "unit" not in header:
-            self._channel.send(frames.END, {"found": found})
+            self._channel.send(protocol.END, {"found": found})
             return
         if any(one != GONE for one in found):
             raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
-        self._channel.send(frames.LANDED, {"unit": header["unit"], "done": [], "failed": []})
+        self._channel.send(protocol.LANDED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _landed(self, header: Dict[str, Any]) -> None:
         del header
@@ -333,18 +332,18 @@ class Session(object):
             finally:
                 left = landing.left
                 self._left = self._left or left
-        self._channel.send(frames.END, {"left": left})
+        self._channel.send(protocol.END, {"left": left})
 
     def _invite(self, header: Dict[str, Any]) -> None:
         """Somebody else is going to write these files here, each under a partial name that is told."""
-        self._channel.send(frames.END, self._adopter().invite(_unpacked(header["items"])))
+        self._channel.send(protocol.END, self._adopter().invite(_unpacked(header["items"])))
 
     def _adopt(self, header: Dict[str, Any]) -> None:
         """Somebody else has written these files, or has not: what is right gets its name."""
         items = _unpacked(header["items"])
         for item in items:
-            item["partial"] = frames.bytes_of(item["partial"])
-        self._channel.send(frames.END, self._adopter().adopt(items))
+            item["partial"] = protocol.bytes_of(item["partial"])
+        self._channel.send(protocol.END, self._adopter().adopt(items))
 
     def _adopter(self) -> "Adopting":
         from transfers.agent.third_party import Adopting
@@ -371,26 +370,26 @@ class Session(object):
             greeting = relay.start(binascii.a2b_base64(header["opening"]), header["nonce"])
         except UnreachedError as problem:
             said = {"reached": False, "status": problem.status, "errors": problem.errors}
-            self._channel.send(frames.END, said)
+            self._channel.send(protocol.END, said)
             return
         self._relay = relay
-        self._channel.send(frames.END, {"reached": True, "greeting": greeting})
+        self._channel.send(protocol.END, {"reached": True, "greeting": greeting})
 
     def _pass(self, header: Dict[str, Any]) -> None:
         """A request for the agent there, which answers it."""
         if self._relay is None:
             raise LandingError("no agent was reached from here")
-        self._relay.pass_on(frames.REQUEST, header["request"])
+        self._relay.pass_on(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
         """Remove what earlier operations left under partial names of this target."""
         root = self._opened()
         self._check_lease()
-        kept = {part.partial for part in begun.read_begun(root)}
-        for path in map(frames.bytes_of, header["paths"]):
+        kept = {part.partial for part in journal.read_begun(root)}
+        for path in map(protocol.bytes_of, header["paths"]):
             if path not in kept:
                 purge(root, path)
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
         """One REPLY an item, in the order asked; files, or the `ranges` of them, are hashed by several threads."""
@@ -398,7 +397,7 @@ class Session(object):
 
         from transfers.agent.reading import digest_file
 
-        paths = [frames.bytes_of(text) for text in header["paths"]]
+        paths = [protocol.bytes_of(text) for text in header["paths"]]
         ranges = header.get("ranges") or [[0, None]] * len(paths)
         root = self._opened()
         roots: queue.Queue[Root] = queue.Queue()
@@ -418,21 +417,21 @@ class Session(object):
 
         with ThreadPoolExecutor(_HASHERS) as pool:
             for answer in pool.map(hash_one, paths, ranges):
-                self._channel.send(frames.REPLY, answer)
+                self._channel.send(protocol.REPLY, answer)
         while not roots.empty():
             roots.get().close()
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _remove(self, header: Dict[str, Any]) -> None:
         root = self._opened()
         self._check_inside()
         problems = {}
         for position, item in enumerate(header["items"]):
-            item["path"] = frames.bytes_of(item["path"])
+            item["path"] = protocol.bytes_of(item["path"])
             problem = remove_item(root, item)
             if problem is not None:
                 problems[str(position)] = problem
-        self._channel.send(frames.END, {"problems": problems})
+        self._channel.send(protocol.END, {"problems": problems})
 
     def _remove_tree(self, header: Dict[str, Any]) -> None:
         """Remove what an absolute path names, and all below it; absent is done. The folder above is opened as any root is."""
@@ -442,7 +441,7 @@ class Session(object):
         try:
             place = self.roots.open(folder)
         except FileNotFoundError:
-            self._channel.send(frames.END, {})
+            self._channel.send(protocol.END, {})
             return
         try:
             if not place.inside:
@@ -452,24 +451,24 @@ class Session(object):
             remove_tree(place.descriptor, name)
         finally:
             os.close(place.descriptor)
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _vacant(self, header: Dict[str, Any]) -> None:
         """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
-        where = frames.bytes_of(header["where"])
+        where = protocol.bytes_of(header["where"])
         self._check_lease()
         if header["itself"]:
             check_itself(self._opened(), where)
         check_unheld(self._opened(), where, self._places)
-        self._channel.send(frames.END, {})
+        self._channel.send(protocol.END, {})
 
     def _sweep(self, header: Dict[str, Any]) -> None:
         """Remove what is ours below the root, as far as the listing before showed it."""
         del header
         self._check_inside()
         found = sweep(self._opened(), self._check_lease, self._partials, self._places)
-        problems = [[frames.text_of(path), problem] for path, problem in found]
-        self._channel.send(frames.END, {"problems": problems})
+        problems = [[protocol.text_of(path), problem] for path, problem in found]
+        self._channel.send(protocol.END, {"problems": problems})
 
     def _vacate(self, header: Dict[str, Any]) -> None:
         """Remove the root itself, and give the lock back with it."""
@@ -479,8 +478,8 @@ class Session(object):
             remove_own(self._opened())
             lease.release()
         self._opened().forget_all()
-        problem = remove_root(self._opened(), frames.bytes_of(header["where"]))
-        self._channel.send(frames.END, {"problem": problem})
+        problem = remove_root(self._opened(), protocol.bytes_of(header["where"]))
+        self._channel.send(protocol.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
         from transfers.agent.removing import adjust_items
@@ -488,11 +487,11 @@ class Session(object):
         root = self._opened()
         self._check_lease()
         for item in header["items"]:
-            item["path"] = frames.bytes_of(item["path"])
+            item["path"] = protocol.bytes_of(item["path"])
             item["attributes"] = packed_in(item)
         problems = adjust_items(root, header["items"])
         told = {str(position): problem for position, problem in problems.items()}
-        self._channel.send(frames.END, {"problems": told})
+        self._channel.send(protocol.END, {"problems": told})
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
@@ -501,12 +500,12 @@ class Session(object):
         root = self._opened()
         self._check_lease()
         if self._backup is None:
-            path, into = frames.bytes_of(header["root"]), absolute_path(header["into"])
+            path, into = protocol.bytes_of(header["root"]), absolute_path(header["into"])
             self._backup = open_backup(root, path, into, self.roots)
         problems = {}
         folders = set()
         for position, item in enumerate(header["items"]):
-            item["path"] = frames.bytes_of(item["path"])
+            item["path"] = protocol.bytes_of(item["path"])
             problem = keep_item(root, self._backup, item)
             if problem is not None:
                 problems[str(position)] = problem
@@ -517,42 +516,42 @@ class Session(object):
             problem = unsynced.get(item["path"].rpartition(b"/")[0])
             if problem is not None:
                 problems.setdefault(str(position), problem)
-        self._channel.send(frames.END, {"problems": problems})
+        self._channel.send(protocol.END, {"problems": problems})
 
     def _tail(self, header: Dict[str, Any]) -> None:
         """What came behind a place in a file that grows."""
-        header["path"] = frames.bytes_of(header["path"])
+        header["path"] = protocol.bytes_of(header["path"])
         if self._tails is None:
             from transfers.agent.appending import Tails
 
             self._tails = Tails(self._opened(), self._check_client)
-        self._channel.send(frames.END, *self._tails.read(header))
+        self._channel.send(protocol.END, *self._tails.read(header))
 
-    def append(self, header: Dict[str, Any], body: frames.Body) -> None:
+    def append(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Make a file longer at its end."""
-        header["path"] = frames.bytes_of(header["path"])
+        header["path"] = protocol.bytes_of(header["path"])
         if self._growths is None:
             from transfers.agent.appending import Growths
 
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
-        self._channel.send(frames.END, self._growths.append(header, content))
+        self._channel.send(protocol.END, self._growths.append(header, content))
 
-    def store_whole(self, header: Dict[str, Any], body: frames.Body) -> None:
+    def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Store one small file; see whole.py."""
         from transfers.agent.receiving import store_whole
 
         if hashlib.sha256(body).hexdigest() != header["digest"]:
             raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
-        path = frames.bytes_of(header["path"])
+        path = protocol.bytes_of(header["path"])
         stored = store_whole(self._writable_root(), path, body, header["mtime_ns"], header["executable"])
-        self._channel.send(frames.END, {"stored": stored})
+        self._channel.send(protocol.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
         from transfers.agent.receiving import fetch_whole
 
-        content = fetch_whole(self._opened(), frames.bytes_of(header["path"]), int(header["maximum"]))
-        self._channel.send(frames.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
+        content = fetch_whole(self._opened(), protocol.bytes_of(header["path"]), int(header["maximum"]))
+        self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
 
     def _remove_whole(self, header: Dict[str, Any]) -> None:
         """Remove one file if it still is what was listed, without a lock: a single unlink(2) needs none."""
@@ -560,8 +559,8 @@ class Session(object):
             raise LandingError("only files are removed without a lock")
         self._check_place()
         self._opened().forget_all()  # another process may have replaced a folder since
-        header["path"] = frames.bytes_of(header["path"])
-        self._channel.send(frames.END, {"problem": remove_item(self._opened(), header)})
+        header["path"] = protocol.bytes_of(header["path"])
+        self._channel.send(protocol.END, {"problem": remove_item(self._opened(), header)})
 
     def _check_client(self) -> None:
         """Nobody waits for the end of a terabyte once the client is gone."""
@@ -597,7 +596,7 @@ def _unpacked(items: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def _unpack(item: Dict[str, Any]) -> None:
-    item["path"] = frames.bytes_of(item["path"])
-    item["link"] = frames.bytes_of(item["link"])
-    item["same_as"] = frames.bytes_of(item["same_as"])
+    item["path"] = protocol.bytes_of(item["path"])
+    item["link"] = protocol.bytes_of(item["link"])
+    item["same_as"] = protocol.bytes_of(item["same_as"])
     item["attributes"] = packed_in(item)

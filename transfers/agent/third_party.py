@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, keep_attributes, keep_mode, keep_time
 from transfers.agent.journal import Begun, Part
 from transfers.agent.large_files import open_partial, partial_path
@@ -62,7 +62,7 @@ class Adopting(object):
             except (OSError, UnsafeNameError) as problem:
                 self._begun.end(part)
                 problems[str(position)] = problem_of(problem)
-        return {"partials": [frames.text_of(partial) for partial in partials], "problems": problems}
+        return {"partials": [protocol.text_of(partial) for partial in partials], "problems": problems}
 
     def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
         """Hash what was written, and rename what is right; what went wrong by position. The others are gone."""
@@ -162,7 +162,7 @@ _LOOK_SECONDS = 1.0
 _ERRORS = 64 * 1024
 _END_SECONDS = 3.0
 
-_Waiting = Tuple[bytes, Dict[str, Any], frames.Body]
+_Waiting = Tuple[bytes, Dict[str, Any], protocol.Body]
 
 
 class UnreachedError(Exception):
@@ -211,8 +211,8 @@ class Relay(Outlet):
             while view:
                 view = view[self._out.write(view) :]
             self._skip_chatter(nonce.encode("ascii"))
-            greeting = frames.read_frame(self._in)
-        except (OSError, frames.FrameError) as problem:
+            greeting = protocol.read_frame(self._in)
+        except (OSError, protocol.FrameError) as problem:
             raise self._unreached(str(problem)) from None
         if greeting is None:
             raise self._unreached("")
@@ -244,17 +244,17 @@ class Relay(Outlet):
             self._planned[unit["unit"]] = unit
         self._reader.take(dict(unit, items=[_to_read(item) for item in unit["items"]]))
 
-    def send(self, kind: bytes, header: Dict[str, Any], body: frames.Body = b"") -> None:
+    def send(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
         """What the reader read: what there is to say of it to the client, all of it to the agent there."""
         unit = self._planned.pop(header["unit"], None)
         self._channel.send(kind, header)
         if unit is None or (unit["segment"] and header["problems"]):
             self._lent.give_back(body)
             return
-        self.pass_on(frames.UNIT, unit)
+        self.pass_on(protocol.UNIT, unit)
         self.pass_on(kind, header, body)
 
-    def pass_on(self, kind: bytes, header: Dict[str, Any], body: frames.Body = b"") -> None:
+    def pass_on(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
         """A message of the client for the agent there, behind all that went before."""
         self._waiting.put((kind, header, body))
 
@@ -265,10 +265,10 @@ class Relay(Outlet):
             try:
                 work = self._waiting.get(timeout=SILENCE_SECONDS / 4)
             except queue.Empty:
-                work = (frames.HEARTBEAT, {}, b"")
+                work = (protocol.HEARTBEAT, {}, b"")
             try:
                 if not gone:
-                    frames.write_frame(self._out, *work)
+                    protocol.write_frame(self._out, *work)
             except (OSError, ValueError):
                 gone = True  # the thread that listens says so
             self._lent.give_back(work[2])
@@ -278,16 +278,16 @@ class Relay(Outlet):
         reason = ""
         try:
             while True:
-                frame = frames.read_frame(self._in)
+                frame = protocol.read_frame(self._in)
                 if frame is None:
                     break
                 self._channel.send(frame.kind, frame.header, frame.body)
-        except (OSError, ValueError, frames.FrameError) as problem:
+        except (OSError, ValueError, protocol.FrameError) as problem:
             reason = str(problem)
         if not self._closing:
             with contextlib.suppress(OSError):  # the client is gone, too
                 message = self._unreached(reason).errors or "the line to the other site was lost"
-                self._channel.send(frames.ERROR, {"code": "peer-lost", "message": message})
+                self._channel.send(protocol.ERROR, {"code": "peer-lost", "message": message})
 
     def _hear(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
@@ -323,7 +323,7 @@ class Relay(Outlet):
         """The agent there ends, and so does ssh."""
         self._closing = True
         try:
-            self._waiting.put((frames.REQUEST, {"do": "goodbye"}, b""), timeout=_END_SECONDS)
+            self._waiting.put((protocol.REQUEST, {"do": "goodbye"}, b""), timeout=_END_SECONDS)
         except queue.Full:
             self._kill()
         self._reader.close()
@@ -343,4 +343,4 @@ class _Lent(Buffers):
 
 def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:
     """The item as it is called here, which for a single file may be another name."""
-    return dict(item, path=frames.bytes_of(item.get("read", item["path"])))
+    return dict(item, path=protocol.bytes_of(item.get("read", item["path"])))

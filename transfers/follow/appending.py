@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from hibali.events import Carried
 from hibali.retry import Pace
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
@@ -56,9 +56,9 @@ class Growing:
         self._connection = connection
         self.unanswered = 0  # while there are any, also after an interruption, nothing else can be asked
 
-    def read(self, name: bytes, start: int, stop: int) -> frames.Frame:
+    def read(self, name: bytes, start: int, stop: int) -> protocol.Frame:
         """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
-        path = frames.text_of(name)
+        path = protocol.text_of(name)
         frame = self._connection.ask("tail", path=path, **{"from": start, "to": stop})
         with self._connection.understanding():
             if frame.header["problem"] is not None:
@@ -68,12 +68,12 @@ class Growing:
                 raise self._connection.broken("sent a tail that does not add up")
         return frame
 
-    def add(self, tail: Tail, start: int, frame: frames.Frame) -> None:
+    def add(self, tail: Tail, start: int, frame: protocol.Frame) -> None:
         """Send a piece; `answered` tells in the same order what became of each."""
         entry = tail.entry
         header: dict[str, Any] = {
             "do": "append",
-            "path": frames.text_of(entry.path),
+            "path": protocol.text_of(entry.path),
             "from": start,
             "mode": entry.mode,
             "mtime_ns": entry.mtime_ns,
@@ -81,13 +81,13 @@ class Growing:
             **{word: frame.header[word] for word in ("before", "piece", "after")},
         }
         self.unanswered += 1
-        self._connection.send(frames.REQUEST, header, frame.body)
+        self._connection.send(protocol.REQUEST, header, frame.body)
         self._connection.data_bytes += len(frame.body)
 
     def answered(self) -> Problem | None:
         """The next answer."""
         frame = self._connection.receive()
-        if frame.kind != frames.END:
+        if frame.kind != protocol.END:
             raise self._connection.broken(f"answered append with {frame.kind!r}")
         self.unanswered -= 1
         with self._connection.understanding():

@@ -14,7 +14,7 @@ from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.movers.stream import Source, StreamMover, Told
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
@@ -122,7 +122,7 @@ def open_way(
     line, logins = ssh.connect(here, bulk=True, tell=tell)
     try:
         line.where = about
-        line.ask("open", path=frames.text_of(reading.where), make=False)
+        line.ask("open", path=protocol.text_of(reading.where), make=False)
         tell(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
         nonce = secrets.token_hex(16)
         answer = line.ask(
@@ -148,7 +148,7 @@ def _words(reached: Reached, host: str) -> list[str]:
 
 def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection, host: str) -> None:
     """What landed as another account would not be ours."""
-    if greeting["protocol"] != frames.PROTOCOL:
+    if greeting["protocol"] != protocol.PROTOCOL:
         raise line.broken("speaks another protocol")
     if greeting["user"] != landing.account:
         raise AccessError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from hibali.system_errors import words_of
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Kind, Proof
 from transfers.remote.connection import Connection
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item, Payload, Problem, Unit
@@ -313,13 +313,13 @@ def item_header(item: Item) -> dict[str, Any]:
     replaced = item.replaces
     return {
         "number": item.number,
-        "path": frames.text_of(entry.path),
+        "path": protocol.text_of(entry.path),
         "kind": _NAME_LETTER if entry.same_as else KIND_LETTERS[entry.kind],
-        "same_as": frames.text_of(entry.same_as),
+        "same_as": protocol.text_of(entry.same_as),
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
         "mode": entry.mode,
-        "link": frames.text_of(entry.link),
+        "link": protocol.text_of(entry.link),
         "tag": entry.etag or "",
         "clear": item.clear,
         "expect": _expected(item) if item.exact else None,
@@ -352,13 +352,13 @@ def problem_from(found: Any) -> Problem:
         return Problem("failed", "the agent gave no reason")
 
 
-def payload_of(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
     """A source agent's DATA as a payload, believed only where it adds up; raises `IncompleteError`."""
     with connection.understanding():
         return _payload(unit, frame, connection)
 
 
-def _payload(unit: Unit, frame: frames.Frame, connection: Connection) -> Payload:
+def _payload(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
     told = told_of(unit, frame.header, connection)
     if sum(told.sizes) != len(frame.body):
         raise connection.broken("sent data that does not add up")

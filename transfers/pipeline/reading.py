@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from hibali.errors import HibaliError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.reading import put_in
 from transfers.entry import Kind, Proof
 from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_header
@@ -31,7 +31,7 @@ class _Answer:
         self.header = {**unit_header(unit, number), **more}
         self.size = size
         self.digest: _Answer | None = None  # of the whole file, asked for by itself
-        self.frame: frames.Frame | None = None
+        self.frame: protocol.Frame | None = None
         self.problem: BaseException | None = None
         self.room: memoryview | None = None  # where an agent of this machine puts the bytes
         self.came = threading.Event()
@@ -41,7 +41,7 @@ class _Answer:
         self.problem = problem
         self.came.set()
 
-    def wait(self) -> frames.Frame:
+    def wait(self) -> protocol.Frame:
         """The frame, or the error that came instead."""
         self.came.wait()
         if self.problem is not None:
@@ -203,7 +203,7 @@ class _Line:
             self._asked[answer.number] = answer
             self.flow.take(answer.size)
         with contextlib.suppress(HibaliError):
-            self.connection.send(frames.UNIT, header)
+            self.connection.send(protocol.UNIT, header)
         self._tickets.release()
         return True
 
@@ -215,7 +215,7 @@ class _Line:
     def _listen(self) -> None:
         try:
             if self._root is not None:
-                self.connection.ask("open", path=frames.text_of(self._root), make=False)
+                self.connection.ask("open", path=protocol.text_of(self._root), make=False)
                 self.ready = True
             while self._tickets.acquire():
                 if self._ending:
@@ -225,12 +225,12 @@ class _Line:
             self.ready = False
             self._fail(problem)
 
-    def _take(self, frame: frames.Frame) -> None:
+    def _take(self, frame: protocol.Frame) -> None:
         with self.connection.understanding():
             number = frame.header.get("unit")
             with self._guard:
                 answer = self._asked.pop(number, None) if isinstance(number, int) else None
-        if frame.kind != frames.DATA or answer is None:
+        if frame.kind != protocol.DATA or answer is None:
             raise self.connection.broken("answered with data that was not asked for")
         with self._guard:
             self.flow.give_back(answer.size)

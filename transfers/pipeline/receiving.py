@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol
 
 from hibali.errors import HibaliError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.committing import aside_path
 from transfers.agent.large_files import partial_path
 from transfers.agent.reading import leave_out
@@ -90,17 +90,17 @@ class Sender:
             self._write_unit(number, payload)
 
     def _write_unit(self, number: int, payload: Payload) -> None:
-        self.connection.send(frames.UNIT, unit_header(payload.unit, number))
+        self.connection.send(protocol.UNIT, unit_header(payload.unit, number))
         header, memory = data_header(payload, number), self.connection.memory
         if memory is not None and len(payload.data) >= BULK_BYTES:
             payload.data = memory.hold(payload.data)
             at = memory.place_of(payload.data)
             if at is not None:
-                self.connection.send(frames.DATA, {**header, "at": at})
+                self.connection.send(protocol.DATA, {**header, "at": at})
                 return
         segment = payload.unit.segment
         self.connection.send(
-            frames.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
+            protocol.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
         )
 
     def listen(self) -> None:
@@ -108,9 +108,9 @@ class Sender:
         try:
             while True:
                 frame = self.connection.receive()
-                if frame.kind == frames.END:
+                if frame.kind == protocol.END:
                     break
-                if frame.kind != frames.LANDED:
+                if frame.kind != protocol.LANDED:
                     raise self.connection.broken(f"sent {frame.kind!r} while landing")
                 self._landed(frame.header)
         except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
@@ -122,7 +122,7 @@ class Sender:
         """The line is gone, or is not to be believed: so is the landing."""
         self.stream.end(problem)
 
-    def ended(self, frame: frames.Frame) -> None:
+    def ended(self, frame: protocol.Frame) -> None:
         """The lock's holder is through: so is all."""
         del frame
         self.stream.end(None)
@@ -186,7 +186,7 @@ class Hand(Sender):
 
     def _work(self, root: bytes, ticket: Any) -> None:
         try:
-            there = {"path": frames.text_of(root), "make": False}
+            there = {"path": protocol.text_of(root), "make": False}
             self.connection.ask_all([("open", there), ("join", {"ticket": ticket})])
             self.ready = True
             threading.Thread(target=self.listen, name="answers", daemon=True).start()
@@ -194,7 +194,7 @@ class Hand(Sender):
             self.stream.joined()
             while (work := self._units.get()) is not None:
                 super()._write(*work)
-            self.connection.send(frames.REQUEST, {"do": "landed"})
+            self.connection.send(protocol.REQUEST, {"do": "landed"})
         except HibaliError as problem:
             if self.ready:  # else there is one line less
                 self.lost(problem)
@@ -238,7 +238,7 @@ class Hand(Sender):
         elif payload is not None:
             self.stream.placed(payload)
 
-    def ended(self, frame: frames.Frame) -> None:
+    def ended(self, frame: protocol.Frame) -> None:
         """The line is through; whether it left something is for the unlocking."""
         self._left = frame.header.get("left") is not False
         self._ended.set()
@@ -262,7 +262,7 @@ class BegunFiles:
     def take(self, header: dict[str, Any]) -> None:
         """Read the answer to `land`; raises what an answer of another shape raises."""
         for path, size, mtime_ns, tag, there in header["begun"]:
-            self._known[frames.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
+            self._known[protocol.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
 
     def bytes_of(self, item: Item) -> int:
         """How many bytes of this very file are there; 0 of one that was another then."""
@@ -309,7 +309,7 @@ class LandingStream:
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
         """Yield what became of each item; an error of either side ends it after the other side has stopped."""
-        self._control.send(frames.REQUEST, {"do": "land"})
+        self._control.send(protocol.REQUEST, {"do": "land"})
         threads = [
             threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
             threading.Thread(target=self._listen, name="answers", daemon=True),
@@ -385,7 +385,7 @@ class LandingStream:
                 for hand in self._hands:
                     hand.let_go()
                 # Nothing is under way: all lines end within one round trip.
-                self._control.send(frames.REQUEST, {"do": "landed"})
+                self._control.send(protocol.REQUEST, {"do": "landed"})
                 for hand in self._hands:
                     self.left = hand.finish() or self.left
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
@@ -427,7 +427,7 @@ class LandingStream:
             return False
         self._own.under_way[number] = None
         header = {"unit": number, "item": item_header(item), "from": offset}
-        self._control.send(frames.FILE, header)
+        self._control.send(protocol.FILE, header)
         return not offset or self._window.wait_closed(number)
 
     def _give(self, number: int, payload: Payload) -> bool:
@@ -468,7 +468,7 @@ class LandingStream:
         try:
             self._own.under_way[ending] = None
             told = {"do": "end_formers", "unit": ending, "formers": [hand.connection.process]}
-            self._control.send(frames.REQUEST, told)
+            self._control.send(protocol.REQUEST, told)
             if self._window.wait_closed(ending):
                 for number, payload in hand.take_back():
                     self._hand_out(number, payload)
@@ -480,7 +480,7 @@ class LandingStream:
         """A hand wrote a piece."""
         unit = payload.unit
         header = {"number": unit.items[0].number, "offset": unit.offset, "length": unit.length}
-        self._control.send(frames.PLACED, {**header, "digest": payload.digests[0]})
+        self._control.send(protocol.PLACED, {**header, "digest": payload.digests[0]})
 
     def close(self, number: int) -> None:
         """A unit is answered."""
@@ -516,7 +516,7 @@ class LandingStream:
 
     def give_up(self, number: int) -> None:
         """Nothing of a large file is to stay."""
-        self._control.send(frames.PLACED, {"number": number, "given_up": True})
+        self._control.send(protocol.PLACED, {"number": number, "given_up": True})
 
     def end(self, problem: BaseException | None) -> None:
         """The last answer came, or none will."""

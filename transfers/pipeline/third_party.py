@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import HibaliError, UsageError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Proof
 from transfers.pipeline.batches import Window, item_header, problem_from, told_of, unit_header
 from transfers.pipeline.receiving import BegunFiles
@@ -100,7 +100,7 @@ class DirectLanding:
             self._answers.put(problem)
 
     def _pass_on(self, request: dict[str, Any]) -> None:
-        self._line.send(frames.REQUEST, {"do": "pass", "request": request})
+        self._line.send(protocol.REQUEST, {"do": "pass", "request": request})
 
     def _ask(self, number: int, unit: Unit) -> bool:
         """Have a unit read and sent; False when all is to stop."""
@@ -128,7 +128,7 @@ class DirectLanding:
             return False
         item = unit.items[0]
         header = {"unit": number + 1, "item": item_header(item), "from": unit.offset}
-        self._line.send(frames.FILE, header)
+        self._line.send(protocol.FILE, header)
         if not apart:
             return True
         if not self._window.wait_closed(number + 1):
@@ -145,8 +145,8 @@ class DirectLanding:
         header = {**unit_header(unit, number), **more}
         if self._read_as is not None:
             for item in header["items"]:
-                item["read"] = frames.text_of(self._read_as)
-        self._line.send(frames.UNIT, header)
+                item["read"] = protocol.text_of(self._read_as)
+        self._line.send(protocol.UNIT, header)
         return True
 
     def _listen(self) -> None:
@@ -154,7 +154,7 @@ class DirectLanding:
         try:
             self._begin()
             self._told.set()
-            while (frame := self._line.receive()).kind != frames.END:
+            while (frame := self._line.receive()).kind != protocol.END:
                 with self._line.understanding():
                     self._take(frame)
             self.left = frame.header.get("left") is not False
@@ -170,7 +170,7 @@ class DirectLanding:
     def _begin(self) -> None:
         """The agent there works under the lock that we hold; where it does not find that, it is another place."""
         try:
-            root = frames.text_of(self._root)
+            root = protocol.text_of(self._root)
             self._line.ask("pass", request={"do": "open", "path": root, "make": False})
             self._pass_on({"do": "land", "token": self._token, "digests": True})
             told = next(self._line.answers_to("land"))
@@ -187,14 +187,14 @@ class DirectLanding:
             self._begun.take(told.header)
             self.fresh = bool(told.header["walked"])
 
-    def _take(self, frame: frames.Frame) -> None:
-        if frame.kind == frames.DATA:
+    def _take(self, frame: protocol.Frame) -> None:
+        if frame.kind == protocol.DATA:
             number = int(frame.header["unit"])
             if number % 3 == 2:  # a digest's number
                 self._take_digest(number, frame.header)
             else:
                 self._take_read(number, frame.header)
-        elif frame.kind == frames.LANDED:
+        elif frame.kind == protocol.LANDED:
             self._take_landed(frame.header)
         else:
             raise self._line.broken(f"sent {frame.kind!r} while landing")
@@ -212,7 +212,7 @@ class DirectLanding:
             if not _DIGEST.fullmatch(digest):
                 raise self._line.broken("sent a file without its digest")
             large.digest = digest
-            self._line.send(frames.PLACED, {"number": file, "digest": digest})
+            self._line.send(protocol.PLACED, {"number": file, "digest": digest})
         self._window.close(number)
 
     def _take_read(self, number: int, header: dict[str, Any]) -> None:
@@ -288,7 +288,7 @@ class DirectLanding:
 
     def _give_up(self, number: int, problem: Problem) -> None:
         """Nothing of a large file is to stay."""
-        self._line.send(frames.PLACED, {"number": number, "given_up": True})
+        self._line.send(protocol.PLACED, {"number": number, "given_up": True})
         self._large_failed(number, problem)
 
     def _large_failed(self, number: int, problem: Problem) -> bool:

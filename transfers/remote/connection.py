@@ -19,7 +19,7 @@ from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
 from hibali.system_errors import EXPLANATIONS, hint_of, words_of
 from hibali.text import printable
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.lease import seconds_of
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import arena, take_room
@@ -148,10 +148,10 @@ class Connection:
         except OSError:
             raise self._gone() from None
         if look_at is not None:
-            self.post("look", path=frames.text_of(look_at))
+            self.post("look", path=protocol.text_of(look_at))
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
-        if greeting.get("protocol") != frames.PROTOCOL:
+        if greeting.get("protocol") != protocol.PROTOCOL:
             raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
         return greeting
 
@@ -180,26 +180,26 @@ class Connection:
             if len(seen) > _CHATTER:
                 raise IncompleteError("chatter", "the far start-up files print without end", about=self.where)
 
-    def send(self, kind: bytes, header: dict[str, Any], body: frames.Body = b"") -> None:
+    def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
         """One frame to the agent; raises the error that tells why it is gone."""
         try:
             with self._lock:
-                frames.write_frame(self._process.stdin, kind, header, body)
-                self.data_bytes += len(body) if kind == frames.DATA else 0
+                protocol.write_frame(self._process.stdin, kind, header, body)
+                self.data_bytes += len(body) if kind == protocol.DATA else 0
         except (OSError, ValueError):
             raise self._gone() from None
 
-    def receive(self) -> frames.Frame:
+    def receive(self) -> protocol.Frame:
         """The next frame; an ERROR frame is raised as the error it tells."""
         frame = self._receive()
-        if frame.kind == frames.ERROR:
+        if frame.kind == protocol.ERROR:
             raise self._translate(frame.header)
         return frame
 
-    def _receive(self) -> frames.Frame:
+    def _receive(self) -> protocol.Frame:
         try:
-            frame = frames.read_frame(self._process.stdout, take_room)
-        except frames.FrameError as problem:
+            frame = protocol.read_frame(self._process.stdout, take_room)
+        except protocol.FrameError as problem:
             if "ended" in str(problem):
                 raise self._gone() from None
             raise IncompleteError(
@@ -212,15 +212,15 @@ class Connection:
             raise self._gone() from None
         if frame is None:
             raise self._gone()
-        self.data_bytes += len(frame.body) if frame.kind == frames.DATA else 0
+        self.data_bytes += len(frame.body) if frame.kind == protocol.DATA else 0
         return frame
 
     def post(self, word: str, **details: Any) -> None:
         """A request whose one answer is taken before that of the next."""
-        self.send(frames.REQUEST, {"do": word, **details})
+        self.send(protocol.REQUEST, {"do": word, **details})
         self._posted.append(word)
 
-    def answers(self, asked_at: float | None = None) -> list[frames.Frame]:
+    def answers(self, asked_at: float | None = None) -> list[protocol.Frame]:
         """The answers to all that was posted, the first of it `asked_at` on the monotonic clock; raises the error of any."""
         posted, self._posted = self._posted, []
         found = []
@@ -230,19 +230,19 @@ class Connection:
             found.append(frame)
             if asked_at is not None and len(found) == 1:
                 self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
-            if frame.kind == frames.ERROR:  # the others are answered all the same
+            if frame.kind == protocol.ERROR:  # the others are answered all the same
                 refused = refused or self._translate(frame.header)
-            elif frame.kind != frames.END:
+            elif frame.kind != protocol.END:
                 raise self.broken(f"answered {word} with {frame.kind!r}")
         if refused is not None:
             raise refused
         return found
 
-    def ask(self, word: str, **details: Any) -> frames.Frame:
+    def ask(self, word: str, **details: Any) -> protocol.Frame:
         """One request with one answer."""
         return self.ask_all([(word, details)])[0]
 
-    def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[frames.Frame]:
+    def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[protocol.Frame]:
         """Several requests sent at once, with one answer each; raises the error of the first that has one."""
         began = time.monotonic()
         before = len(self._posted)
@@ -250,20 +250,20 @@ class Connection:
             self.post(word, **details)
         return self.answers(None if before else began)[before:]
 
-    def ask_many(self, word: str, **details: Any) -> Iterator[frames.Frame]:
+    def ask_many(self, word: str, **details: Any) -> Iterator[protocol.Frame]:
         """One request with several answers; the last one is END."""
-        self.send(frames.REQUEST, {"do": word, **details})
+        self.send(protocol.REQUEST, {"do": word, **details})
         yield from self.answers_to(word)
 
-    def answers_to(self, word: str) -> Iterator[frames.Frame]:
+    def answers_to(self, word: str) -> Iterator[protocol.Frame]:
         """The answers to such a request that was sent before."""
         self.answers()
         while True:
             frame = self.receive()
-            if frame.kind not in {frames.REPLY, frames.END}:
+            if frame.kind not in {protocol.REPLY, protocol.END}:
                 raise self.broken(f"answered {word} with {frame.kind!r}")
             yield frame
-            if frame.kind == frames.END:
+            if frame.kind == protocol.END:
                 return
 
     def broken(self, what: str) -> IncompleteError:
@@ -280,12 +280,12 @@ class Connection:
 
     def expand(self, path: bytes) -> bytes:
         """The absolute path that `~`, `~/x`, `$NAME` or `$NAME/x` mean there."""
-        return self.path_in(self.ask("expand", path=frames.text_of(path)))
+        return self.path_in(self.ask("expand", path=protocol.text_of(path)))
 
-    def path_in(self, answer: frames.Frame) -> bytes:
+    def path_in(self, answer: protocol.Frame) -> bytes:
         """The absolute path that the agent found."""
         with self.understanding():
-            found = frames.bytes_of(answer.header["path"])
+            found = protocol.bytes_of(answer.header["path"])
             if not found.startswith(b"/") or b"\0" in found:
                 raise ValueError
             return found
@@ -305,7 +305,7 @@ class Connection:
 
     def _about(self, header: dict[str, Any]) -> str:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
-            path = frames.bytes_of(header.get("about", ""))
+            path = protocol.bytes_of(header.get("about", ""))
             if path:
                 return f"{self.where}:{printable(path)}"
         return self.where
@@ -349,7 +349,7 @@ class Connection:
         """Tell the agent that we live; one that hears nothing ends by itself."""
         while not self._closed.wait(SILENCE_SECONDS / 4):
             try:
-                self.send(frames.HEARTBEAT, {})
+                self.send(protocol.HEARTBEAT, {})
             except HibaliError:
                 return
 
@@ -359,7 +359,7 @@ class Connection:
             return
         self._closed.set()
         with contextlib.suppress(HibaliError):
-            self.send(frames.REQUEST, {"do": "goodbye"})
+            self.send(protocol.REQUEST, {"do": "goodbye"})
         self._process.end(patience)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from hibali.errors import NotFoundError, UsageError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Entry
 from transfers.remote.connection import Connection, remote_command
 from transfers.stores.agent_store import one_entry
@@ -140,7 +140,7 @@ def read_answer(content: bytes) -> Finished | None:
     try:
         record = json.loads(content)
         return Finished(
-            int(record["exit"]), frames.bytes_of(record["stdout"]), frames.bytes_of(record["stderr"])
+            int(record["exit"]), protocol.bytes_of(record["stdout"]), protocol.bytes_of(record["stderr"])
         )
     except (ValueError, KeyError, TypeError):
         return None
@@ -177,59 +177,59 @@ class AgentFar:
 
     def room(self, path: bytes) -> Space:
         """See HasRoom."""
-        answer = self._connection.ask("look", path=frames.text_of(path))
+        answer = self._connection.ask("look", path=protocol.text_of(path))
         with self._connection.understanding():
             room = answer.header["room"]
             space = space_in(room)
             if not room["quotas"]:
                 return space
-        answer = self._connection.ask("quotas", path=frames.text_of(path))
+        answer = self._connection.ask("quotas", path=protocol.text_of(path))
         with self._connection.understanding():
             return within_quotas(space, answer.header["rooms"])
 
     def stat(self, path: bytes) -> Entry | None:
         """See Far."""
-        answer = self._connection.ask("stat", path=frames.text_of(path))
+        answer = self._connection.ask("stat", path=protocol.text_of(path))
         return one_entry(answer, self._connection)
 
     def is_private(self, path: bytes) -> bool:
         """See Far."""
-        answer = self._connection.ask("is_private", path=frames.text_of(path))
+        answer = self._connection.ask("is_private", path=protocol.text_of(path))
         with self._connection.understanding():
             return bool(answer.header["private"])
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         """See Far."""
-        answer = self._connection.ask("make_folder", path=frames.text_of(path), exclusive=exclusive)
+        answer = self._connection.ask("make_folder", path=protocol.text_of(path), exclusive=exclusive)
         with self._connection.understanding():
             return bool(answer.header["made"])
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """See Far."""
         self._connection.ask(
-            "put", path=frames.text_of(path), content=frames.text_of(content), executable=executable
+            "put", path=protocol.text_of(path), content=protocol.text_of(content), executable=executable
         )
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
         """See Far."""
-        answer = self._connection.ask("get", path=frames.text_of(path), maximum=maximum, offset=offset)
+        answer = self._connection.ask("get", path=protocol.text_of(path), maximum=maximum, offset=offset)
         with self._connection.understanding():
             return bytes(answer.body) if answer.header["found"] else None
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
         """See Far."""
         for start in range(0, len(folders), _AT_ONCE):
-            made = [frames.text_of(path) for path in folders[start : start + _AT_ONCE]]
+            made = [protocol.text_of(path) for path in folders[start : start + _AT_ONCE]]
             self._connection.ask("put_all", folders=made, files=[])
         for some in _batches(files):
-            told = [[frames.text_of(f.path), frames.text_of(f.content), f.executable] for f in some]
+            told = [[protocol.text_of(f.path), protocol.text_of(f.content), f.executable] for f in some]
             self._connection.ask("put_all", folders=[], files=told)
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
         """See Far."""
         found: list[bytes | None] = []
         for start in range(0, len(paths), _AT_ONCE):
-            some = [frames.text_of(path) for path in paths[start : start + _AT_ONCE]]
+            some = [protocol.text_of(path) for path in paths[start : start + _AT_ONCE]]
             answer = self._connection.ask("get_all", paths=some, maximum=maximum)
             with self._connection.understanding():
                 found += _cut(answer.header["sizes"], bytes(answer.body), len(some))
@@ -240,20 +240,20 @@ class AgentFar:
         for start in range(0, len(pairs), _AT_ONCE):
             self._connection.ask_all(
                 [
-                    ("copy", {"source": frames.text_of(source), "target": frames.text_of(target)})
+                    ("copy", {"source": protocol.text_of(source), "target": protocol.text_of(target)})
                     for source, target in pairs[start : start + _AT_ONCE]
                 ]
             )
 
     def names(self, path: bytes) -> list[bytes]:
         """See Far."""
-        answer = self._connection.ask("names", path=frames.text_of(path))
+        answer = self._connection.ask("names", path=protocol.text_of(path))
         with self._connection.understanding():
-            return [frames.bytes_of(text) for text in answer.header["names"]]
+            return [protocol.bytes_of(text) for text in answer.header["names"]]
 
     def copy(self, source: bytes, target: bytes) -> None:
         """See Far."""
-        self._connection.ask("copy", source=frames.text_of(source), target=frames.text_of(target))
+        self._connection.ask("copy", source=protocol.text_of(source), target=protocol.text_of(target))
 
     def move(self, source: bytes, target: bytes) -> None:
         """See Far."""
@@ -261,7 +261,7 @@ class AgentFar:
 
     def remove_tree(self, path: bytes) -> None:
         """See Far."""
-        self._connection.ask("remove_tree", path=frames.text_of(path))
+        self._connection.ask("remove_tree", path=protocol.text_of(path))
 
     def run(
         self,
@@ -279,14 +279,14 @@ class AgentFar:
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
         """See Far."""
         words = _words(argv, b"", folder, _ONCE_SECONDS)
-        answer = self._connection.ask("run_once", marker=frames.text_of(marker), **words).header
+        answer = self._connection.ask("run_once", marker=protocol.text_of(marker), **words).header
         with self._connection.understanding():
             known = answer.get("answer")
             return Once(bool(answer["fresh"]), _finished(known) if known else None, float(answer["age"]))
 
     def digest(self, path: bytes) -> str:
         """See Far."""
-        found = self._connection.ask("digest_path", path=frames.text_of(path)).header.get("digest")
+        found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
         if not isinstance(found, str) or not _DIGEST.fullmatch(found):
             raise NotFoundError("no-digest", "the site gave no digest", about=self._connection.where)
         return found
@@ -329,15 +329,17 @@ def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
 def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float) -> dict[str, Any]:
     words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
     return {
-        "words": [frames.text_of(word) for word in words],
-        "stdin": frames.text_of(stdin),
-        "folder": frames.text_of(folder) if folder is not None else None,
+        "words": [protocol.text_of(word) for word in words],
+        "stdin": protocol.text_of(stdin),
+        "folder": protocol.text_of(folder) if folder is not None else None,
         "timeout": timeout,
     }
 
 
 def _finished(answer: dict[str, Any]) -> Finished:
-    return Finished(int(answer["exit"]), frames.bytes_of(answer["stdout"]), frames.bytes_of(answer["stderr"]))
+    return Finished(
+        int(answer["exit"]), protocol.bytes_of(answer["stdout"]), protocol.bytes_of(answer["stderr"])
+    )
 
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")

@@ -15,7 +15,7 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import now
 from hibali.locations import guarded_roots
 from transfers.remote.host import Far
-from transfers.stores.sftp import kind as sftp
+from transfers.stores.sftp import kind
 from transfers.stores.sftp.client import Client
 from transfers.stores.sftp.paths import Guard
 from transfers.stores.sftp.remote_host import SftpFar
@@ -42,7 +42,7 @@ def open_either(
     if way == "agent":
         return with_agent()
     if way == "sftp":
-        return with_sftp(*sftp.connect(site, bulk=bulk, tell=tell))
+        return with_sftp(*kind.connect(site, bulk=bulk, tell=tell))
     try:
         return with_agent()
     except HibaliError as problem:
@@ -65,7 +65,7 @@ def _settled(site: Site, *, bulk: bool) -> str:
 def _instead(site: Site, problem: HibaliError, *, bulk: bool, tell: Listener) -> tuple[Client, int]:
     """SFTP where the agent could not start; the agent's own problem is raised where there is none either."""
     try:
-        found = sftp.connect(site, bulk=bulk, tell=tell)
+        found = kind.connect(site, bulk=bulk, tell=tell)
     except HibaliError:
         raise problem from None
     _remember(site, problem.message, bulk=bulk)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.protocol import Record, RecordError, unpack_records
 from transfers.entry import Entry, Kind
 from transfers.pipeline.batches import problem_from
@@ -42,7 +42,7 @@ class PagedListing:
 
     def __init__(
         self,
-        answers: Iterator[frames.Frame],
+        answers: Iterator[protocol.Frame],
         connection: Connection,
         tell_orphans: Callable[[list[bytes]], None],
     ) -> None:
@@ -93,7 +93,7 @@ class PagedListing:
         self._before = first.order  # what is behind it in the page has its order from the digest
         self._count += page.names
 
-    def _pages_of(self, frame: frames.Frame) -> list[Page]:
+    def _pages_of(self, frame: protocol.Frame) -> list[Page]:
         found, at, body = [], 0, memoryview(bytes(frame.body))
         with self._connection.understanding():
             for names, files, size, length, digest in frame.header["pages"]:
@@ -129,8 +129,8 @@ class PagedListing:
         if closing.get("count") != self._count:
             raise violation(where, f"{self._count} names came, {closing.get('count')} were announced", b"")
         with self._connection.understanding():
-            self._tell_orphans([frames.bytes_of(text) for text in closing["orphans"]])
-            problems = [(frames.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
+            self._tell_orphans([protocol.bytes_of(text) for text in closing["orphans"]])
+            problems = [(protocol.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
         if problems:
             raise ListingIncompleteError(where, problems)
 
@@ -175,7 +175,7 @@ class BothSides:
             self._target.pass_over()
 
 
-def entries_of(packed: frames.Body, where: str) -> Iterator[Entry]:
+def entries_of(packed: protocol.Body, where: str) -> Iterator[Entry]:
     """The entries of packed records; raises `IncompleteError` where they are malformed."""
     try:
         for record in unpack_records(bytes(packed)):

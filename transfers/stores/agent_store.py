@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS, THERE
 from transfers.entry import Entry, Proof
@@ -190,7 +190,7 @@ class PosixStore:
             if problem.code != _NOT_A_FOLDER:
                 raise
             return None
-        asked = {"path": frames.text_of(path), "attributes": self._attributes}
+        asked = {"path": protocol.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
     def identity(self) -> RootIdentity | None:
@@ -206,14 +206,14 @@ class PosixStore:
 
     def check_trusted(self) -> None:
         """See Guarded."""
-        self._connection.ask("check_path", path=frames.text_of(self.where))
+        self._connection.ask("check_path", path=protocol.text_of(self.where))
 
     def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
         """See Resolves."""
-        asked = [frames.text_of(path) for path in (self.where, *paths)]
+        asked = [protocol.text_of(path) for path in (self.where, *paths)]
         answer = self._connection.ask("resolve", paths=asked)
         with self._connection.understanding():
-            found = [frames.bytes_of(path) for path in answer.header["paths"]]
+            found = [protocol.bytes_of(path) for path in answer.header["paths"]]
         if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
             raise self._connection.broken("resolved other paths than those that were asked about")
         return found
@@ -224,7 +224,7 @@ class PosixStore:
 
     def identify(self, paths: Sequence[bytes]) -> _Found:
         """See Identifies."""
-        asked = [frames.text_of(path) for path in paths]
+        asked = [protocol.text_of(path) for path in paths]
         answer = self._connection.ask("identify", paths=asked)
         with self._connection.understanding():
             found = answer.header["identities"]
@@ -239,17 +239,17 @@ class PosixStore:
             self._seen = self._look_in(self._ask_look())
         return self._seen[1], self._seen[2]
 
-    def _ask_look(self) -> frames.Frame:
-        return self._connection.ask("look", path=frames.text_of(self.where))
+    def _ask_look(self) -> protocol.Frame:
+        return self._connection.ask("look", path=protocol.text_of(self.where))
 
-    def _look_in(self, answer: frames.Frame) -> tuple[float, Entry | None, Space]:
+    def _look_in(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
             room = answer.header["room"]
             self._quotas = bool(room["quotas"])
             name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
             self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             packed = answer.header["packed"]
-            self.packed_at = None if packed is None else frames.bytes_of(packed)
+            self.packed_at = None if packed is None else protocol.bytes_of(packed)
             self._identity = check_identity(answer.header["identity"])
             self._file_above = bool(answer.header["file_above"])
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
@@ -266,7 +266,7 @@ class PosixStore:
             self._lines.start_early(self._connection.round_trip)
 
     def _opening(self, *, make: bool = False) -> dict[str, Any]:
-        return {"path": frames.text_of(self.where), "make": make, "confined": self._confined}
+        return {"path": protocol.text_of(self.where), "make": make, "confined": self._confined}
 
     def _open_folder(self) -> bool:
         """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
@@ -288,12 +288,12 @@ class PosixStore:
     def list_ahead(self) -> None:
         """Let the agent list while we do something else; nothing else may be asked before `list`."""
         if self._open_folder():
-            self._connection.send(frames.REQUEST, self._list_request(shallow=False))
+            self._connection.send(protocol.REQUEST, self._list_request(shallow=False))
             self._listing_ahead = True
 
     def take_attributes(self) -> bool:
         """See Store."""
-        answer = self._connection.ask("attributes", path=frames.text_of(self.where))
+        answer = self._connection.ask("attributes", path=protocol.text_of(self.where))
         with self._connection.understanding():
             self._attributes = bool(answer.header["kept"])
         return self._attributes
@@ -316,9 +316,9 @@ class PosixStore:
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
         return {"do": "list", "shallow": shallow, "attributes": self._attributes}
 
-    def _ask_list(self, *, shallow: bool) -> Iterator[frames.Frame]:
+    def _ask_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
         if not self._listing_ahead:
-            self._connection.send(frames.REQUEST, self._list_request(shallow=shallow))
+            self._connection.send(protocol.REQUEST, self._list_request(shallow=shallow))
         self._listing_ahead = False
         return self._connection.answers_to("list")
 
@@ -343,7 +343,7 @@ class PosixStore:
         """See Shelving."""
         path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
         self._opened = False  # the agent has one root open at a time
-        self._connection.post("look", path=frames.text_of(path))
+        self._connection.post("look", path=protocol.text_of(path))
         lease, confined = self._holding.lease, self._confined
         return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
 
@@ -352,13 +352,13 @@ class PosixStore:
         self._open()
         header = {
             "do": "store_whole",
-            "path": frames.text_of(entry.path),
+            "path": protocol.text_of(entry.path),
             "mtime_ns": entry.mtime_ns,
             "executable": is_executable(entry),
             "digest": hashlib.sha256(content).hexdigest(),
         }
         self._connection.answers()
-        self._connection.send(frames.REQUEST, header, content)
+        self._connection.send(protocol.REQUEST, header, content)
         answer = self._connection.receive()
         with self._connection.understanding():
             return bool(answer.header["stored"])
@@ -370,7 +370,7 @@ class PosixStore:
     def fetch_whole(self, entry: Entry) -> bytes:
         """See StoresWhole."""
         self._open()
-        path = frames.text_of(entry.path)
+        path = protocol.text_of(entry.path)
         answer = self._connection.ask("fetch_whole", path=path, maximum=PACK_BYTES)
         content = bytes(answer.body)
         with self._connection.understanding():
@@ -441,12 +441,12 @@ class PosixStore:
     def _purge(self) -> None:
         """Remove what an interrupted operation left under partial names."""
         for some in _batches(self._orphans):
-            self._connection.ask("purge", paths=[frames.text_of(path) for path in some])
+            self._connection.ask("purge", paths=[protocol.text_of(path) for path in some])
         self._orphans = []
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; the hashing happens at the site, some batches are asked ahead."""
-        return self._digested(entries, lambda some: {"paths": [frames.text_of(e.path) for e in some]})
+        return self._digested(entries, lambda some: {"paths": [protocol.text_of(e.path) for e in some]})
 
     def digest_ranges(
         self, ranges: Iterable[Stretch]
@@ -455,7 +455,7 @@ class PosixStore:
         return self._digested(
             ranges,
             lambda some: {
-                "paths": [frames.text_of(entry.path) for entry, _, _ in some],
+                "paths": [protocol.text_of(entry.path) for entry, _, _ in some],
                 "ranges": [[offset, length] for _, offset, length in some],
             },
         )
@@ -467,11 +467,11 @@ class PosixStore:
         for batch in self._ahead("digest", _batches(asked), told):
             for one in batch:
                 frame = self._connection.receive()
-                if frame.kind != frames.REPLY:
+                if frame.kind != protocol.REPLY:
                     raise self._connection.broken("ended a list of digests early")
                 found = frame.header.get("problem")
                 yield one, frame.header.get("digest"), problem_from(found) if found else None
-            if self._connection.receive().kind != frames.END:
+            if self._connection.receive().kind != protocol.END:
                 raise self._connection.broken("gave more digests than asked")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -480,18 +480,20 @@ class PosixStore:
 
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating."""
-        self._connection.ask("vacant", where=frames.text_of(self.where), itself=itself)
+        self._connection.ask("vacant", where=protocol.text_of(self.where), itself=itself)
 
     def sweep(self) -> _Troubles:
         """See Vacating."""
         answer = self._connection.ask("sweep")
         self._orphans = []
         with self._connection.understanding():
-            return [(frames.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]]
+            return [
+                (protocol.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]
+            ]
 
     def vacate(self) -> Problem | None:
         """See Vacating."""
-        answer = self._connection.ask("vacate", where=frames.text_of(self.where))
+        answer = self._connection.ask("vacate", where=protocol.text_of(self.where))
         with self._connection.understanding():
             found = answer.header["problem"]
         return None if found is None else problem_from(found)
@@ -511,8 +513,8 @@ class PosixStore:
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        into = frames.text_of(self._connection.expand(place.raw))
-        more = {"into": into, "root": frames.text_of(self.where)}
+        into = protocol.text_of(self._connection.expand(place.raw))
+        more = {"into": into, "root": protocol.text_of(self.where)}
         return self._answered("keep", entries, listed, more)
 
     def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
@@ -520,7 +522,7 @@ class PosixStore:
         self._purge()
         for item, answer, problem in self._told("invite", items, item_header):
             with self._connection.understanding():
-                partial = frames.bytes_of(answer)
+                partial = protocol.bytes_of(answer)
             yield item, partial, problem
 
     def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
@@ -530,7 +532,7 @@ class PosixStore:
             written,
             lambda one: {
                 **item_header(one.item),
-                "partial": frames.text_of(one.partial),
+                "partial": protocol.text_of(one.partial),
                 "digest": one.digest,
             },
         ):
@@ -583,7 +585,7 @@ class PosixStore:
         asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
-                self._connection.send(frames.REQUEST, {"do": word, **details(batch)})
+                self._connection.send(protocol.REQUEST, {"do": word, **details(batch)})
                 asked.append(batch)
             if not asked:
                 return
@@ -592,7 +594,7 @@ class PosixStore:
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
         asked = [self._holding.question(operation)]
-        root = frames.text_of(self.where)
+        root = protocol.text_of(self.where)
         if not self._opened:
             asked.insert(0, ("open", self._opening(make=make)))
         answers = self._connection.ask_all([*asked, ("look", {"path": root})])
@@ -624,7 +626,7 @@ class PosixStore:
         space = self._look()[1]
         if not self._quotas:
             return space
-        answer = self._connection.ask("quotas", path=frames.text_of(self.where))
+        answer = self._connection.ask("quotas", path=protocol.text_of(self.where))
         with self._connection.understanding():
             return within_quotas(space, answer.header["rooms"])
 
@@ -733,14 +735,14 @@ def is_executable(entry: Entry) -> bool:
 def listed(entry: Entry) -> dict[str, Any]:
     """What an agent compares, before it touches a name, with what it finds."""
     return {
-        "path": frames.text_of(entry.path),
+        "path": protocol.text_of(entry.path),
         "kind": KIND_LETTERS[entry.kind],
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
     }
 
 
-def one_entry(answer: frames.Frame, connection: Connection) -> Entry | None:
+def one_entry(answer: protocol.Frame, connection: Connection) -> Entry | None:
     """The answer to `stat` and `lstat`: what was found, or None."""
     with connection.understanding():
         found = bool(answer.header["found"])

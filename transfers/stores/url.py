@@ -41,7 +41,7 @@ from transfers.stores.base import (
 )
 from transfers.stores.s3.reading import Got, Reading
 from transfers.stores.s3.requests import problem_of
-from transfers.stores.webdav import kind as webdav
+from transfers.stores.webdav import kind
 from transfers.stores.webdav.requests import Login, elsewhere, login_of
 from transfers.stores.webdav.store import DavStore
 
@@ -490,15 +490,15 @@ def _entry(path: bytes, page: Page) -> Entry:
 
 def open_store(location: Location, *, tell: Listener = ignore) -> UrlStore | DavStore:
     """What lies below the site's URL; at a web server it can be read, and nothing else."""
-    if webdav.is_webdav(location.site):
-        return webdav.open_store(location, tell=tell)
+    if kind.is_webdav(location.site):
+        return kind.open_store(location, tell=tell)
     return UrlStore(_web(location.site), location.raw, slash=location.slash)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
     """Reach the site; fills `facts`. Raises the errors of reaching it."""
-    if webdav.is_webdav(site):
-        webdav.check(site, facts, tell=tell)
+    if kind.is_webdav(site):
+        kind.check(site, facts, tell=tell)
         return
     web = _web(site)
     store = UrlStore(web, b"", slash=True)

@@ -97,11 +97,11 @@ def test_those_who_add_at_once_are_all_recorded(state: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from hibali import shell
+from hibali import subprocesses
 from registry import git
 from registry.catalogue import Catalogue
 left = int(sys.argv[2])
-def guarded(*words, real=shell.run, **named):
+def guarded(*words, real=subprocesses.run, **named):
     global left
     left -= 1
     if left == 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from registry.catalogue import Catalogue
 from registry.exchange import FolderShelf, shelf_place
@@ -202,7 +202,7 @@ def test_reading_starts_no_program(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue.images.add(tool, archive)
-    monkeypatch.setattr(shell.subprocess, "Popen", None)
+    monkeypatch.setattr(subprocesses.subprocess, "Popen", None)
     fresh = Catalogue(state)
     assert fresh.image_file(fresh.find("tool")).exists()
     assert fresh.image_digests()
@@ -248,10 +248,11 @@ def test_no_room_is_told_before_anything(
 ADDING = """
 import os, sys
 from pathlib import Path
-from registry import annex, catalogue
+from registry import catalogue
+from registry.images import contents
 left = int(sys.argv[2])
 if sys.argv[4] == "plain":
-    annex.annex_program = lambda: None
+    contents.annex_program = lambda: None
 found = catalogue.Catalogue(Path(sys.argv[1]), history=True)
 tool = found.find("tool")
 def guard(function):

@@ -19,8 +19,7 @@ from hibali.errors import RefusedError, UsageError
 from runs.dependencies import find_task_jobs
 from runs.inputs import Identity
 from runs.model import Pilot, Run, State, read_pilot
-from runs.pilot import program
-from runs.pilot import setup as library
+from runs.pilot import program, setup
 from runs.pilot.setup import allocation_script, check_wishes, find_python, task_script
 from runs.poll import Told, judge_in_allocation, read_journal, status_of
 from runs.records import fold_records, sweep_of
@@ -196,19 +195,19 @@ def local() -> Any:
 
 
 def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library, "find_spec", lambda _: None)
+    monkeypatch.setattr(setup, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as missing:
-        library.find_library()
+        setup.find_library()
     assert "hibali[pilot]" in str(missing.value.hint)
 
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 
     (tmp_path / "hyperqueue.abi3.so").write_bytes(b"another one")
-    monkeypatch.setattr(library, "find_spec", lambda _: Spec)
-    monkeypatch.setattr(library, "identify_local", lambda _: Identity("sha256:00", "00", {b"": "00"}, 1))
+    monkeypatch.setattr(setup, "find_spec", lambda _: Spec)
+    monkeypatch.setattr(setup, "identify_local", lambda _: Identity("sha256:00", "00", {b"": "00"}, 1))
     with pytest.raises(RefusedError):
-        library.find_library()
+        setup.find_library()
 
 
 def test_the_scripts_are_shell() -> None:
@@ -320,4 +319,4 @@ def test_another_file_is_never_loaded(tmp_path: Path) -> None:
     wrong = tmp_path / "hyperqueue.abi3.so"
     wrong.write_bytes(b"something else")
     with pytest.raises(ValueError, match="changed"):
-        program.load(str(wrong), library.SHA256)
+        program.load(str(wrong), setup.SHA256)

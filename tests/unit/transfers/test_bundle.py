@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import transfers.agent
-from transfers.remote import connection as bundle
+from transfers.remote import connection
 
 MODULES = sorted(Path(transfers.agent.__file__).parent.glob("[a-z]*.py"))
 
@@ -27,7 +27,7 @@ class _Docstrings(ast.NodeTransformer):
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
 def test_only_comments_and_docstrings_are_left_out(module: Path) -> None:
     whole = module.read_text("utf-8")
-    sent = bundle._without_comments(whole)
+    sent = connection._without_comments(whole)
     expected = ast.dump(_Docstrings().visit(ast.parse(whole)))
     assert ast.dump(ast.parse(sent)) == expected
     assert ast.get_docstring(ast.parse(sent)) == ""
@@ -40,7 +40,7 @@ def test_what_is_sent_runs_with_nothing_of_ours_at_the_far_end(tmp_path: Path) -
     names = [f"transfers.agent.{module.stem}" for module in MODULES]
     script = tmp_path / "try.py"
     script.write_text(
-        bundle._source().decode("ascii")
+        connection._source().decode("ascii")
         + f"\nimport importlib\nfor name in {names!r}:\n    importlib.import_module(name)\nprint('all of them')\n"
     )
     done = subprocess.run(

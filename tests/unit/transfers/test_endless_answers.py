@@ -11,25 +11,24 @@ from typing import Any
 import globus_sdk
 import pytest
 
-from hibali import http as answers
-from hibali import http as web
+from hibali import http
 from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError
 from hibali.http import fetch, post_json
 from hibali.locations import Location
 from tests.support.endless_server import EndlessServer, bomb, drops
 from transfers.entry import Entry, Kind
-from transfers.stores import url as url_web
+from transfers.stores import url
 from transfers.stores.base import Item, Unit
-from transfers.stores.globus import clients as bounded
+from transfers.stores.globus import clients
 from transfers.stores.globus.clients import bound_answers
-from transfers.stores.s3 import listing as s3_listing
+from transfers.stores.s3 import listing
 from transfers.stores.s3 import requests as s3_requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
 from transfers.stores.url import Web
-from transfers.stores.webdav import files as webdav_files
-from transfers.stores.webdav import requests as webdav_wire
+from transfers.stores.webdav import files
+from transfers.stores.webdav import requests as webdav_requests
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.requests import Wire
 
@@ -41,8 +40,8 @@ SMALL = 4 * 1024 * 1024
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
     """Nothing is kept beyond 4 MiB."""
     for module, name in (
-        *((url_web, "_MOST_WHOLE"), (webdav_files, "_MOST_WHOLE"), (webdav_wire, "_MOST_TAKEN")),
-        *((bounded, "_MOST"), (webdav_wire, "_MOST_BODY"), (s3_listing, "_MOST_PAGE")),
+        *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_TAKEN")),
+        *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
     ):
         monkeypatch.setattr(module, name, SMALL)
     made = EndlessServer()
@@ -53,9 +52,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is waited for longer than half a second in all."""
-    for module in (url_web, webdav_wire, web, bounded):
+    for module in (url, webdav_requests, http, clients):
         monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(webdav_wire, "_LISTING_SECONDS", 0.5)
+    monkeypatch.setattr(webdav_requests, "_LISTING_SECONDS", 0.5)
     monkeypatch.setattr(s3_requests, "_LEAST_PATIENCE", 0.5)
 
 
@@ -235,8 +234,8 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
 
 def test_a_slow_line_has_more_time_the_more_it_carries() -> None:
     """So that a large file is not given up for its size."""
-    assert answers.patience_for(0) == 300
-    assert answers.patience_for(64 * 1024 * 1024) > 60_000
+    assert http.patience_for(0) == 300
+    assert http.patience_for(64 * 1024 * 1024) > 60_000
 
 
 def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibali_home: Any) -> None:

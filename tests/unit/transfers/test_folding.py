@@ -13,7 +13,7 @@ import pytest
 from hibali.errors import RefusedError
 from tests.properties.trees import ModelSide, Node
 from tests.support.trees import make_tree
-from transfers.agent import commands as folding
+from transfers.agent import commands
 from transfers.agent.commands import folds_case
 from transfers.entry import Kind, Proof
 from transfers.planner import check_plan, survey
@@ -78,5 +78,5 @@ def test_one_that_does_not_is_found_by_any_name(
         there = {one.lower(): one for one in os.listdir(above)}  # noqa: PTH208 - names are bytes
         return real(os.path.join(above, there.get(name.lower(), name)))  # noqa: PTH118 - names are bytes
 
-    monkeypatch.setattr(folding.os, "lstat", lstat)
+    monkeypatch.setattr(commands.os, "lstat", lstat)
     assert folds_case(folder)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import lease as former
+from transfers.agent import lease
 from transfers.agent.lease import ELSEWHERE, GONE, THERE, end_formers, process_start, this_process
 
 
@@ -32,7 +32,7 @@ def told_by(process: subprocess.Popen[bytes], **changes: Any) -> dict[str, Any]:
 @pytest.fixture(params=["by a descriptor", "by its pid"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older pythons know no descriptors of processes. Nobody ends by itself here."""
-    monkeypatch.setattr(former, "_BY_ITSELF_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "_BY_ITSELF_SECONDS", 0.0)
     if request.param == "by its pid":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
 
@@ -69,11 +69,11 @@ def test_one_that_cannot_be_seen_from_here_is_left_alone(
 def test_one_that_does_not_end_is_said_to_be_there(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(former, "_ENDED_SECONDS", 0.1)
-    monkeypatch.setattr(former, "_kill", lambda _: None)
+    monkeypatch.setattr(lease, "_ENDED_SECONDS", 0.1)
+    monkeypatch.setattr(lease, "_kill", lambda _: None)
     assert end_formers([told_by(process), told_by(process, start="1")]) == [THERE, GONE]
 
 
 def test_none_ends_itself() -> None:
     assert end_formers([]) == []
-    former._kill(this_process())
+    lease._kill(this_process())

@@ -7,25 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.protocol import Record, RecordError, pack_record, unpack_records
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_a_frame_comes_back_as_it_was(path: bytes, body: bytes) -> None:
     stream = io.BytesIO()
-    frames.write_frame(stream, frames.DATA, {"path": frames.text_of(path)}, body)
+    protocol.write_frame(stream, protocol.DATA, {"path": protocol.text_of(path)}, body)
     stream.seek(0)
-    frame = frames.read_frame(stream)
+    frame = protocol.read_frame(stream)
     assert frame is not None
-    assert (frame.kind, frames.bytes_of(frame.header["path"]), bytes(frame.body)) == (frames.DATA, path, body)
-    assert frames.read_frame(stream) is None
+    assert (frame.kind, protocol.bytes_of(frame.header["path"]), bytes(frame.body)) == (
+        protocol.DATA,
+        path,
+        body,
+    )
+    assert protocol.read_frame(stream) is None
 
 
 @given(st.binary(min_size=1, max_size=60))
 def test_noise_is_never_taken_for_more_than_a_frame_error(noise: bytes) -> None:
-    with contextlib.suppress(frames.FrameError):
-        frames.read_frame(io.BytesIO(noise))
+    with contextlib.suppress(protocol.FrameError):
+        protocol.read_frame(io.BytesIO(noise))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +44,8 @@ def test_noise_is_never_taken_for_more_than_a_frame_error(noise: bytes) -> None:
     ids=["unknown kind", "huge", "not JSON", "not an object", "cut short"],
 )
 def test_a_malformed_frame_is_refused(head: bytes) -> None:
-    with pytest.raises(frames.FrameError):
-        frames.read_frame(io.BytesIO(head))
+    with pytest.raises(protocol.FrameError):
+        protocol.read_frame(io.BytesIO(head))
 
 
 numbers = st.integers(0, 2**63 - 1)

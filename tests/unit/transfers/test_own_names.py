@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.stores.base import is_own_name, is_partial_name
 
 seeds = st.binary(min_size=16, max_size=16)
@@ -11,12 +11,12 @@ seeds = st.binary(min_size=16, max_size=16)
 
 @given(seeds, seeds, st.binary(min_size=1, max_size=100))
 def test_a_partial_name_is_known_by_its_seed_alone(seed: bytes, other: bytes, path: bytes) -> None:
-    name = own_names.partial_name(seed, path)
+    name = protocol.partial_name(seed, path)
     assert is_partial_name(name)
-    assert own_names.has_partial_shape(name)
-    assert own_names.is_partial_of(seed, name)
-    assert own_names.partial_name(seed, path) == name
-    assert seed == other or not own_names.is_partial_of(other, name)
+    assert protocol.has_partial_shape(name)
+    assert protocol.is_partial_of(seed, name)
+    assert protocol.partial_name(seed, path) == name
+    assert seed == other or not protocol.is_partial_of(other, name)
 
 
 def test_a_users_name_that_only_looks_similar_is_not_ours() -> None:
@@ -27,7 +27,7 @@ def test_a_users_name_that_only_looks_similar_is_not_ours() -> None:
         b".hibali-" + b"0" * 32 + b"\n",
     ):
         assert not is_partial_name(name)
-        assert not own_names.has_partial_shape(name)
+        assert not protocol.has_partial_shape(name)
 
 
 def test_own_names_are_exact() -> None:

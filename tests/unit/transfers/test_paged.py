@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import IncompleteError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.listing import Pages
 from transfers.agent.protocol import Record
 from transfers.stores.agent_listing import BothSides, Page, PagedListing, entries_of
@@ -45,14 +45,14 @@ def order(record: Record) -> bytes:
     return record.path + b"/" if record.kind == b"d" else record.path
 
 
-def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[frames.Frame]:
+def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[protocol.Frame]:
     pages, header = Pages(), {"count": len(records), "orphans": [], "problems": [], **closing}
     for number, record in enumerate(sorted(records, key=order)):
         pages.add(record)
         if number % each == each - 1:
-            yield frames.Frame(frames.REPLY, {"pages": pages.take()}, bytes(pages.block))
+            yield protocol.Frame(protocol.REPLY, {"pages": pages.take()}, bytes(pages.block))
             pages.clear()
-    yield frames.Frame(frames.END, {**header, "pages": pages.take()}, bytes(pages.block))
+    yield protocol.Frame(protocol.END, {**header, "pages": pages.take()}, bytes(pages.block))
 
 
 def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> PagedListing:
@@ -184,14 +184,14 @@ def test_a_listing_that_does_not_add_up_is_refused() -> None:
             list(PagedListing(iter([bad]), Understands(), lambda _: None))  # type: ignore[arg-type]
 
 
-def replace_header(frame: frames.Frame, pages: Any) -> frames.Frame:
+def replace_header(frame: protocol.Frame, pages: Any) -> protocol.Frame:
     return frame._replace(header={**frame.header, "pages": pages})
 
 
 def test_what_is_passed_over_keeps_the_order() -> None:
-    def twice() -> Iterator[frames.Frame]:
+    def twice() -> Iterator[protocol.Frame]:
         [frame] = answers([file(b"a")])
-        yield frame._replace(kind=frames.REPLY)
+        yield frame._replace(kind=protocol.REPLY)
         yield frame
 
     passing = PagedListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.commands import COMMANDS
 
 
@@ -19,10 +19,10 @@ def run_once(
 ) -> dict[str, Any]:
     answer, _ = COMMANDS["run_once"](
         {
-            "marker": frames.text_of(os.fsencode(marker)),
-            "words": [frames.text_of(os.fsencode(word)) for word in words],
-            "stdin": frames.text_of(stdin),
-            "folder": frames.text_of(os.fsencode(folder)) if folder else None,
+            "marker": protocol.text_of(os.fsencode(marker)),
+            "words": [protocol.text_of(os.fsencode(word)) for word in words],
+            "stdin": protocol.text_of(stdin),
+            "folder": protocol.text_of(os.fsencode(folder)) if folder else None,
             "timeout": 30,
         }
     )
@@ -37,8 +37,8 @@ def test_the_first_runs_it_and_the_second_is_told_what_it_said(tmp_path: Path) -
     second = run_once(tmp_path / "marker", *words)
     assert second["fresh"] is False
     assert second["answer"] == first["answer"]
-    assert frames.bytes_of(second["answer"]["stdout"]) == b"job 17\n"
-    assert frames.bytes_of(second["answer"]["stderr"]) == b"careful\n"
+    assert protocol.bytes_of(second["answer"]["stdout"]) == b"job 17\n"
+    assert protocol.bytes_of(second["answer"]["stderr"]) == b"careful\n"
     assert 0 <= second["age"] < 60
     assert count.read_text() == "x\n"
 
@@ -85,7 +85,7 @@ def test_a_program_that_is_not_there_was_still_the_one_try(tmp_path: Path) -> No
 def test_words_are_handed_over_as_they_are(tmp_path: Path) -> None:
     nasty = [b"$(touch pwned)", b"; touch pwned", b"a\nb", b"\xff", b"'\"", b"", b"-x", b"*"]
     answer = run_once(tmp_path / "marker", "printf", "%s\\0", *nasty, folder=tmp_path)
-    assert frames.bytes_of(answer["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
+    assert protocol.bytes_of(answer["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
     assert not (tmp_path / "pwned").exists()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent import receiving as whole
+from transfers.agent import receiving
 from transfers.agent.safe_path import Root, UnsafeNameError
 
 
@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def store(root: Root, path: bytes, content: bytes = b"content", *, executable: bool = False) -> bool:
-    return whole.store_whole(root, path, content, 1_500_000_000_000_000_001, executable)
+    return receiving.store_whole(root, path, content, 1_500_000_000_000_000_001, executable)
 
 
 def test_a_file_is_stored_with_its_folders_time_and_execute_bit(root: Root, tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_file_is_stored_with_its_folders_time_and_execute_bit(root: Root, tmp_
     assert found.st_mode & 0o100
     assert store(root, b"a/b/d")
     assert not (tmp_path / "a" / "b" / "d").stat().st_mode & 0o111
-    assert whole.fetch_whole(root, b"a/b/d", 100) == b"content"
+    assert receiving.fetch_whole(root, b"a/b/d", 100) == b"content"
     assert sorted(one.name for one in (tmp_path / "a" / "b").iterdir()) == ["c", "d"]
 
 
@@ -53,7 +53,7 @@ def test_a_path_cannot_leave_the_folder(path: bytes, root: Root) -> None:
     with pytest.raises(UnsafeNameError):
         store(root, path)
     with pytest.raises(UnsafeNameError):
-        whole.fetch_whole(root, path, 100)
+        receiving.fetch_whole(root, path, 100)
 
 
 def test_a_symlink_above_the_file_is_not_followed(root: Root, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_filesystem_without_unnamed_files_takes_the_locked_way(
 
 def test_no_more_is_read_than_asked_for(root: Root, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 1000)
-    assert whole.fetch_whole(root, b"long", 10) == b"x" * 11
+    assert receiving.fetch_whole(root, b"long", 10) == b"x" * 11
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
-        whole.fetch_whole(root, b"fifo", 10)
+        receiving.fetch_whole(root, b"fifo", 10)

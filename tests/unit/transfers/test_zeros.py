@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.reading import ZerosError, leave_out, put_in
 
 BLOCK = 64 * 1024
@@ -53,7 +53,7 @@ def test_what_does_not_add_up_is_refused(runs: Any) -> None:
         put_in({"runs": runs}, b"abc", 10, dirty)
 
 
-@pytest.mark.parametrize("length", [0, -1, frames.MAXIMUM_BODY + 1, 1 << 62])
+@pytest.mark.parametrize("length", [0, -1, protocol.MAXIMUM_BODY + 1, 1 << 62])
 def test_nobody_makes_it_take_more_room_than_a_piece_may(length: int) -> None:
     def take(_: int) -> bytearray:
         raise AssertionError("room was taken")

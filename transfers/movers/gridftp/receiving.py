@@ -12,7 +12,7 @@ from typing import Any
 
 from hibali.config.model import GridftpSettings
 from hibali.errors import TryLaterError
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.agent.large_files import partial_path
 from transfers.entry import Proof
 from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
@@ -41,9 +41,9 @@ def hash_listed(
         unit = Unit((item,), 0, item.entry.size, segment=True)
         header = {**unit_header(unit, number), "digest": True}
         if name is not None:
-            header["items"][0]["path"] = frames.text_of(name)
+            header["items"][0]["path"] = protocol.text_of(name)
         waiting[number] = item
-        connection.send(frames.UNIT, header)
+        connection.send(protocol.UNIT, header)
         if len(waiting) >= _AHEAD:
             yield _take(connection, waiting)
     while waiting:
@@ -63,7 +63,7 @@ DECLINED = "gridftp-declined"
 _AT_ONCE = 64  # files under way: the agent holds each of them open
 
 _Event = (
-    frames.Frame | tuple[Copying, bool] | Hashed | BaseException | None
+    protocol.Frame | tuple[Copying, bool] | Hashed | BaseException | None
 )  # a copying, and whether it has ended
 
 
@@ -115,7 +115,7 @@ class GridftpLanding:
             while self.declined is None and (some := list(islice(items, _AT_ONCE))):
                 yield from self._carry(some)
             yield from map(self._not_carried, items)
-            self._control.send(frames.REQUEST, {"do": "landed"})
+            self._control.send(protocol.REQUEST, {"do": "landed"})
             while not self.over:
                 self._take(self._events.get())
         finally:
@@ -127,7 +127,7 @@ class GridftpLanding:
             copying.kill()
 
     def _begin(self) -> None:
-        self._control.send(frames.REQUEST, {"do": "land"})
+        self._control.send(protocol.REQUEST, {"do": "land"})
         told = next(self._control.answers_to("land"))
         with self._control.understanding():
             self._begun.take(told.header)
@@ -139,7 +139,7 @@ class GridftpLanding:
             while True:
                 frame = self._control.receive()
                 self._events.put(frame)
-                if frame.kind == frames.END:
+                if frame.kind == protocol.END:
                     return
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._events.put(problem)
@@ -152,7 +152,7 @@ class GridftpLanding:
             self._opening.add(self._units)
             header = {"unit": self._units, "item": item_header(item), "from": start}
             self._units += 1
-            self._control.send(frames.FILE, header)
+            self._control.send(protocol.FILE, header)
         while self._opening:
             yield from self._take(self._events.get())
         starts = [(item, start) for item, start in starts if item.number in self._waiting]
@@ -221,7 +221,7 @@ class GridftpLanding:
         if event is None:
             self._hashing = False
             return []
-        if isinstance(event, frames.Frame):
+        if isinstance(event, protocol.Frame):
             with self._control.understanding():
                 return self._take_frame(event)
         if len(event) == 2:
@@ -239,7 +239,7 @@ class GridftpLanding:
             self._carriage.told.tell_progress(unit, unit.length)
             if number in self._waiting:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
-                self._control.send(frames.PLACED, place)
+                self._control.send(protocol.PLACED, place)
 
     def _take_end(self, copying: Copying) -> None:
         """One connection is through, or failed; one that got on begins again with what is left to it."""
@@ -261,19 +261,19 @@ class GridftpLanding:
         if item.number not in self._waiting:
             return []
         if problem is not None or digest is None:
-            self._control.send(frames.PLACED, {"number": item.number, "given_up": True})
+            self._control.send(protocol.PLACED, {"number": item.number, "given_up": True})
             return [self._failed(item.number, problem or Problem("failed", "it was not hashed"))]
         self._digests[item.number] = digest
-        self._control.send(frames.PLACED, {"number": item.number, "digest": digest})
+        self._control.send(protocol.PLACED, {"number": item.number, "digest": digest})
         return []
 
-    def _take_frame(self, frame: frames.Frame) -> list[Landed]:
+    def _take_frame(self, frame: protocol.Frame) -> list[Landed]:
         header: dict[str, Any] = frame.header
-        if frame.kind == frames.END:
+        if frame.kind == protocol.END:
             self.left = header.get("left") is not False
             self.over = True
             return []
-        if frame.kind != frames.LANDED:
+        if frame.kind != protocol.LANDED:
             raise self._control.broken(f"sent {frame.kind!r} while landing")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))

@@ -13,10 +13,17 @@ from urllib.parse import quote_from_bytes
 from hibali.errors import HibaliError, IncompleteError
 from transfers.entry import Entry, Proof
 from transfers.stores.base import NOT_COPIED, Item, Landed, Problem
-from transfers.stores.s3 import requests as s3_xml
 from transfers.stores.s3.manifest import Known, Lines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, Begun, Upload, abort, begin, copied
-from transfers.stores.s3.requests import CONNECTIONS, Answer, Requests, checksum_of, problem_of
+from transfers.stores.s3.requests import (
+    CONNECTIONS,
+    Answer,
+    Requests,
+    checksum_of,
+    name_of,
+    parse,
+    problem_of,
+)
 from transfers.stores.s3.writing import Expected, Place, find_begun, is_exact, known_from
 
 _BATCH = 256
@@ -69,7 +76,7 @@ class Keeping:
                 return None
             if answer.status == 412:
                 return _CHANGED
-            made = s3_xml.name_of(s3_xml.parse(answer.body, self._requests.about))
+            made = name_of(parse(answer.body, self._requests.about))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         # An answer of status 200 may say that it failed.

@@ -20,9 +20,8 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, read_records
 from hibali.text import path_from_fields, printable
 from transfers.stores.base import unsafe_component
-from transfers.stores.s3 import requests as s3_xml
 from transfers.stores.s3.manifest import Known, known_of, record_of
-from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.requests import Requests, cut_rows, fields, key_bytes, name_of, parse, raw_key, text
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -58,11 +57,11 @@ def pages(
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
         coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
-            rows, rest = s3_xml.cut_rows(coming.result().body, b"Contents", _COLUMNS)
-            root = s3_xml.parse(rest, requests.about)
-            if s3_xml.name_of(root) != "ListBucketResult":
+            rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
+            root = parse(rest, requests.about)
+            if name_of(root) != "ListBucketResult":
                 raise violation(requests.about, "the answer is no listing")
-            told = s3_xml.fields(root)
+            told = fields(root)
             more = told.get("IsTruncated") == "true"
             token = told.get("NextContinuationToken", "")
             if more and (not token or token in seen):
@@ -94,7 +93,7 @@ def _from_rows(
     start = len(prefix)
     for row in rows:
         key, size, etag, modified = row
-        key = s3_xml.raw_key(key, encoded=encoded)
+        key = raw_key(key, encoded=encoded)
         if not key.startswith(prefix) or not size.isdigit():
             raise violation(about, "it names what was not asked for")
         found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
@@ -103,17 +102,17 @@ def _from_rows(
 
 def _entries(root: Element, prefix: bytes, about: str, *, encoded: bool) -> Iterator[Listed]:
     for element in root:
-        name = s3_xml.name_of(element)
+        name = name_of(element)
         if name == "Contents":
-            told = s3_xml.fields(element)
-            key = s3_xml.key_bytes(told.get("Key", ""), encoded=encoded)
+            told = fields(element)
+            key = key_bytes(told.get("Key", ""), encoded=encoded)
             size = told.get("Size", "")
             if not key.startswith(prefix) or not size.isdigit():
                 raise violation(about, "it names what was not asked for")
             etag = told.get("ETag", "").strip('"')
             yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
         elif name == "CommonPrefixes":
-            key = s3_xml.key_bytes(s3_xml.text(element, "Prefix"), encoded=encoded)
+            key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):
                 raise violation(about, "it names what was not asked for")
             yield Listed(key[len(prefix) :], -1, "", "")

@@ -18,8 +18,22 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.lease import boot_identifier, is_gone, this_process
-from transfers.stores.s3 import requests as s3_xml
-from transfers.stores.s3.requests import CHECKSUM, Answer, Bytes, Requests, checksum_of, code_in, error_of
+from transfers.stores.s3.requests import (
+    CHECKSUM,
+    Answer,
+    Bytes,
+    Requests,
+    checksum_of,
+    children,
+    code_in,
+    complete_document,
+    error_of,
+    fields,
+    key_bytes,
+    name_of,
+    parse,
+    text,
+)
 
 _SUFFIX = ".uploads.jsonl"
 _SLACK = 2_000  # so many lines may be out of date before the file is written anew
@@ -228,7 +242,7 @@ def begin(
     """Begin an upload, of which nothing is seen before it is completed; the server's id for it. `more` are other headers."""
     headers = {**(more or {}), **{f"x-amz-meta-{name}": value for name, value in metadata.items()}}
     answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
-    identifier = s3_xml.text(s3_xml.parse(answer.body, requests.about), "UploadId")
+    identifier = text(parse(answer.body, requests.about), "UploadId")
     if not identifier:
         raise IncompleteError("refused-by-server", "the server gave no upload id", about=requests.about)
     return identifier
@@ -315,15 +329,15 @@ class Upload:
         """An error may come with status 200 (Amazon S3 API reference, CompleteMultipartUpload)."""
         etags = [self._etags[number] for number in range(1, len(self._etags) + 1)]
         query = {"uploadId": self.identifier}
-        body = s3_xml.complete_document(etags)
+        body = complete_document(etags)
         answer = self._requests.ask(
             "POST", self._key, query=query, headers=condition, body=body, accept=(404,)
         )
         if answer.status == 404:
             self._find_completed(code_in(answer.body))
             return
-        root = s3_xml.parse(answer.body, self._requests.about)
-        if s3_xml.name_of(root) == "Error":
+        root = parse(answer.body, self._requests.about)
+        if name_of(root) == "Error":
             raise error_of(500, code_in(answer.body), self._requests.about)
 
     def _find_completed(self, code: str) -> None:
@@ -336,9 +350,9 @@ class Upload:
 
 def copied(answer: Answer, about: str) -> dict[str, str]:
     """What CopyObject or UploadPartCopy tells of the copy; an answer of status 200 may say that it failed."""
-    root = s3_xml.parse(answer.body, about)
-    told = s3_xml.fields(root)
-    if s3_xml.name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
+    root = parse(answer.body, about)
+    told = fields(root)
+    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
         raise error_of(500, code_in(answer.body), about)
     return told
 
@@ -351,19 +365,19 @@ def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int,
         answer = requests.ask("GET", key, query=query, accept=_NO_ANSWER)
         if answer.status >= 300:
             return None
-        root = s3_xml.parse(answer.body, requests.about)
-        if s3_xml.name_of(root) != "ListPartsResult":
+        root = parse(answer.body, requests.about)
+        if name_of(root) != "ListPartsResult":
             return None
         before = len(found)
-        for element in s3_xml.children(root, "Part"):
-            number, size = s3_xml.text(element, "PartNumber"), s3_xml.text(element, "Size")
+        for element in children(root, "Part"):
+            number, size = text(element, "PartNumber"), text(element, "Size")
             if number.isdigit() and size.isdigit():
-                found[int(number)] = int(size), s3_xml.text(element, "ETag").strip('"')
-        if s3_xml.text(root, "IsTruncated") != "true":
+                found[int(number)] = int(size), text(element, "ETag").strip('"')
+        if text(root, "IsTruncated") != "true":
             return found
         if len(found) == before:
             return None
-        query["part-number-marker"] = s3_xml.text(root, "NextPartNumberMarker")
+        query["part-number-marker"] = text(root, "NextPartNumberMarker")
 
 
 def abort(requests: Requests, key: bytes, identifier: str) -> None:
@@ -384,16 +398,16 @@ def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
     query = {"uploads": "", "encoding-type": "url", "prefix": prefix.decode()}
     seen: set[tuple[str, str]] = set()
     while True:
-        root = s3_xml.parse(requests.ask("GET", query=query).body, requests.about)
-        encoded = s3_xml.text(root, "EncodingType") == "url"
-        for element in s3_xml.children(root, "Upload"):
-            key = s3_xml.key_bytes(s3_xml.text(element, "Key"), encoded=encoded)
+        root = parse(requests.ask("GET", query=query).body, requests.about)
+        encoded = text(root, "EncodingType") == "url"
+        for element in children(root, "Upload"):
+            key = key_bytes(text(element, "Key"), encoded=encoded)
             if key.startswith(prefix):
-                yield Pending(key, s3_xml.text(element, "UploadId"), s3_xml.text(element, "Initiated"))
-        if s3_xml.text(root, "IsTruncated") != "true":
+                yield Pending(key, text(element, "UploadId"), text(element, "Initiated"))
+        if text(root, "IsTruncated") != "true":
             return
-        key_marker = s3_xml.key_bytes(s3_xml.text(root, "NextKeyMarker"), encoded=encoded).decode()
-        marker = key_marker, s3_xml.text(root, "NextUploadIdMarker")
+        key_marker = key_bytes(text(root, "NextKeyMarker"), encoded=encoded).decode()
+        marker = key_marker, text(root, "NextUploadIdMarker")
         if marker in seen:
             raise IncompleteError(
                 "listing-violation",

@@ -14,13 +14,22 @@ from hibali.ledger import now as moment
 from transfers.check import Fate, Leftover
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.base import Problem, is_own_name
-from transfers.stores.s3 import lock as s3_lock
-from transfers.stores.s3 import requests as s3_xml
+from transfers.stores.s3 import lock
 from transfers.stores.s3.listing import is_folder_marker, pages
 from transfers.stores.s3.manifest import Lines
 from transfers.stores.s3.multipart import Begun, Pending, abort, begun_at, forget, pending_uploads
 from transfers.stores.s3.records import time_of
-from transfers.stores.s3.requests import Requests, error_of, problem_of
+from transfers.stores.s3.requests import (
+    Requests,
+    children,
+    delete_document,
+    error_of,
+    is_plain,
+    key_bytes,
+    parse,
+    problem_of,
+    text,
+)
 from transfers.stores.server_lease import locked
 
 _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
@@ -70,7 +79,7 @@ class Removing:
 
     def remove_keys(self, keys: list[bytes]) -> _Answers:
         """Remove whole keys; a problem for each that stayed."""
-        plain = [key for key in keys if s3_xml.is_plain(key)] if self._in_batches else []
+        plain = [key for key in keys if is_plain(key)] if self._in_batches else []
         answers: _Answers = {}
         for start in range(0, len(plain), _BATCH):
             answers.update(self._remove_batch(plain[start : start + _BATCH]))
@@ -80,7 +89,7 @@ class Removing:
 
     def _remove_batch(self, keys: list[bytes]) -> _Answers:
         """None of them where the server cannot do this."""
-        body = s3_xml.delete_document(keys)
+        body = delete_document(keys)
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
         try:
@@ -89,10 +98,10 @@ class Removing:
             self._in_batches = False
             return {}
         answers: _Answers = dict.fromkeys(keys)
-        for error in s3_xml.children(s3_xml.parse(answer.body, self._requests.about), "Error"):
-            key = s3_xml.key_bytes(s3_xml.text(error, "Key"), encoded=False)
+        for error in children(parse(answer.body, self._requests.about), "Error"):
+            key = key_bytes(text(error, "Key"), encoded=False)
             if key in answers:
-                problem = error_of(400, s3_xml.text(error, "Code"), self._requests.about)
+                problem = error_of(400, text(error, "Code"), self._requests.about)
                 answers[key] = Problem(problem.code, problem.message)
         return answers
 
@@ -105,7 +114,7 @@ class Removing:
 
 
 _AT_ONCE = 1000
-_LOCK = b"/" + s3_lock.NAME
+_LOCK = b"/" + lock.NAME
 
 
 def is_lock(path: bytes) -> bool:
@@ -115,9 +124,9 @@ def is_lock(path: bytes) -> bool:
 
 def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> None:
     """Raise `TryLaterError("locked")` where somebody holds a prefix around the root, or one of the whole keys `locks`."""
-    above = [folder + _LOCK if folder else s3_lock.NAME for folder in enclosing(root)] if root else []
+    above = [folder + _LOCK if folder else lock.NAME for folder in enclosing(root)] if root else []
     for key in (*above, *locks):
-        holder = s3_lock.living_holder(requests, key)
+        holder = lock.living_holder(requests, key)
         if holder is not None:
             raise locked(holder, requests.about)
 
@@ -131,7 +140,7 @@ def clear(requests: Requests, removing: Removing, prefix: bytes) -> Problem | No
     for some in _in_batches(_left(requests, prefix)):
         keys = [key for key, own in some if own]
         for key in [key for key in keys if is_lock(key)]:
-            if s3_lock.living_holder(requests, key) is not None:
+            if lock.living_holder(requests, key) is not None:
                 return Problem("locked", "another operation is at work there")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
         if problems:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 from xml.sax.saxutils import escape
 
-from hibali import documents as xml_document
+from hibali import documents
 from hibali.errors import (
     AccessError,
     HibaliError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-parse = xml_document.parse
+parse = documents.parse
 _ODD = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ufffe\\uffff]")
 
 

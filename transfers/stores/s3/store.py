@@ -32,8 +32,7 @@ from transfers.stores.base import (
     is_own_name,
     unsafe_component,
 )
-from transfers.stores.s3 import manifest as s3_manifest
-from transfers.stores.s3 import removing as s3_vacating
+from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.copying import Copying, From, Keeping, patient
 from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3.lock import NAME as LOCK
@@ -153,7 +152,7 @@ _Identities = list[Identity]
 _Troubles = list[tuple[bytes, Problem]]
 _Streams = list[Reading | Writing]
 
-_MANIFEST = b"/" + s3_manifest.NAME
+_MANIFEST = b"/" + manifest.NAME
 
 
 class S3Store:
@@ -291,7 +290,7 @@ class S3Store:
             for listed in page:
                 if listed.path.endswith(_MANIFEST):
                     nested.append(listed.path.removesuffix(_MANIFEST))
-                elif s3_vacating.is_lock(listed.path):
+                elif removing.is_lock(listed.path):
                     self._locks_below.append(self._prefix() + listed.path)
                 yield listed
 
@@ -424,7 +423,7 @@ class S3Store:
         finally:
             if not self._shelving:
                 self._records.save(Lines(), gone, self._tell)
-                s3_vacating.around(self.where, gone, self._forget)
+                removing.around(self.where, gone, self._forget)
             gone.close()
 
     def _forget(self, folder: bytes, gone: Lines) -> None:
@@ -435,7 +434,7 @@ class S3Store:
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating; a prefix cannot be another."""
         del itself
-        s3_vacating.check_unheld(self._requests, self.where, self._locks_below)
+        removing.check_unheld(self._requests, self.where, self._locks_below)
 
     def sweep(self) -> _Troubles:
         """See Vacating; all of that goes at the end."""
@@ -445,7 +444,7 @@ class S3Store:
         """See Vacating."""
         self._holder.check(now=True)
         self._holder.release()
-        return s3_vacating.clear(self._requests, self._removing, self._prefix())
+        return removing.clear(self._requests, self._removing, self._prefix())
 
     def expect(self, size: int) -> None:
         """See Store: connections are opened as they are needed."""

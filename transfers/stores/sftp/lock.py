@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from hibali.errors import HibaliError, RefusedError, TryLaterError
 from hibali.text import printable
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS, seconds_of
 from transfers.entry import Kind
 from transfers.stores.server_lease import is_free, let_go, own_record, record_of
@@ -23,7 +23,7 @@ from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names
 from transfers.stores.sftp.paths import Beneath
 
-OWN = own_names.OWN_FOLDER
+OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
 _LIMIT = 64 * 1024
 _SEEDS = 800  # fit into one read of any server
@@ -280,7 +280,7 @@ class SftpLock:
         """Remove what others left who were killed at taking the lock; who is at it now begins again."""
         with contextlib.suppress(StatusError):
             for name in [one.name for one in listed_names(self._client, self._beneath.full(OWN))]:
-                if own_names.is_lock_part(name):
+                if protocol.is_lock_part(name):
                     self._own.remove(OWN + b"/" + name)
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import fill_gaps
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
@@ -52,7 +52,7 @@ class Listing:
                 if entry is None:
                     stack.pop()
                     continue
-                if entry.path.rpartition(b"/")[2] != own_names.OWN_FOLDER or entry.kind is not Kind.FOLDER:
+                if entry.path.rpartition(b"/")[2] != protocol.OWN_FOLDER or entry.kind is not Kind.FOLDER:
                     yield entry
                 if entry.kind is Kind.FOLDER and not self._shallow:
                     stack.append(iter(self._children(entry.path)))
@@ -64,7 +64,7 @@ class Listing:
         asked = self._ahead.pop(folder, None)
         found, problems = asked.result() if asked is not None else self._look(folder)
         self.problems += problems
-        if any(entry.path.rpartition(b"/")[2] == own_names.OWN_FOLDER for entry in found):
+        if any(entry.path.rpartition(b"/")[2] == protocol.OWN_FOLDER for entry in found):
             self._seeds += self._own.seeds(folder)
             if folder:
                 self.places.append(folder)
@@ -80,11 +80,11 @@ class Listing:
 
     def _is_own(self, folder: bytes, path: bytes) -> bool:
         name = path.rpartition(b"/")[2]
-        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
-        if inside_own and (name in own_names.OWN or own_names.is_lock_part(name)):
+        inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
+        if inside_own and (name in protocol.OWN or protocol.is_lock_part(name)):
             return True
-        if own_names.has_partial_shape(name) and any(
-            own_names.is_partial_of(seed, name) for seed in self._seeds
+        if protocol.has_partial_shape(name) and any(
+            protocol.is_partial_of(seed, name) for seed in self._seeds
         ):
             self.orphans.append(path)
             return True

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hibali import subprocesses as shell
+from hibali import subprocesses
 from hibali.errors import (
     AccessError,
     HibaliError,
@@ -20,7 +20,7 @@ from hibali.errors import (
 )
 from hibali.ssh.sessions import Login
 from hibali.text import printable
-from transfers.agent import protocol as frames
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.remote.host import Finished, Once, SmallFile, read_answer
 from transfers.stores.base import Space
@@ -66,7 +66,7 @@ class SftpFar:
 
     def _user(self) -> str:
         """The account that ssh logs in to: SFTP itself tells no names."""
-        given = shell.run([*self._command, "-G", "--", self._login.host], timeout=15)
+        given = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
         for line in given.stdout.decode("utf-8", "replace").splitlines():
             word, _, name = line.partition(" ")
             if word == "user" and name:
@@ -295,7 +295,7 @@ class SftpFar:
         del folder
         line = " ".join(_plain(word, self._client.where) for word in argv)
         self._login.ensure()
-        found = shell.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
+        found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
             raise self._login.explain(found.stderr)
         return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
@@ -357,6 +357,6 @@ def _record(finished: Finished) -> dict[str, Any]:
     """As the agent writes it, so that either can go on from the other's."""
     return {
         "exit": finished.exit_code,
-        "stdout": frames.text_of(finished.stdout),
-        "stderr": frames.text_of(finished.stderr),
+        "stdout": protocol.text_of(finished.stdout),
+        "stderr": protocol.text_of(finished.stderr),
     }

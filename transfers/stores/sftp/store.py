@@ -8,7 +8,7 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.system_errors import hint_of, words_of
 from hibali.text import printable
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
@@ -172,7 +172,7 @@ class Vacating:
 
 
 def _remove_own(own: Own) -> None:
-    for name in own_names.OWN:
+    for name in protocol.OWN:
         if name != b"lock":
             own.remove(OWN + b"/" + name)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hibali.system_errors import words_of
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.entry import Kind, Proof
 from transfers.stores.base import Item, Landed, Payload, Problem
 from transfers.stores.sftp import channel as wire
@@ -53,7 +53,7 @@ class Partials:
     def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
         """The partial name in the folder of `path`; `what` tells apart several for one path, `seed` is another operation's."""
         folder = path.rpartition(b"/")[0]
-        name = own_names.partial_name(seed or self._seed, what + path)
+        name = protocol.partial_name(seed or self._seed, what + path)
         return folder + b"/" + name if folder else name
 
     def open_all(self, partials: list[Partial]) -> None:

@@ -16,7 +16,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.http import MOST_ANSWER
 from hibali.system_errors import words_of
 from hibali.text import printable
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
 from transfers.stores.s3.listing import Listed, in_order
@@ -172,14 +172,14 @@ class Files:
         """
         spools: list[Blocks] = []  # one an attempt
         counted = {"itself": 0, "wrong": 0, "own": 0}
-        inside_own = folder.rpartition(b"/")[2] == own_names.OWN_FOLDER
+        inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         own: set[bytes] = set()  # Apache tells a lock that is just being taken twice
 
         def take(one: Told) -> None:
             name = self.wire.name_in(one.href, folder)
-            if name and not (inside_own and name in own_names.OWN):
+            if name and not (inside_own and name in protocol.OWN):
                 spools[-1].append(_line_of(name, found_of(one), one.status))
-                counted["own"] += name == own_names.OWN_FOLDER
+                counted["own"] += name == protocol.OWN_FOLDER
             elif name:
                 own.add(name)
             else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.s3.requests import Answer
 from transfers.stores.server_lease import KeptLease, is_free, locked, record_of
@@ -20,7 +20,7 @@ from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import Wire, error_of
 
-OWN = own_names.OWN_FOLDER
+OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
 _LIMIT = 64 * 1024
 _SEEDS = 800

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from itertools import islice
 
 from hibali.errors import HibaliError
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Problem
 from transfers.stores.s3.requests import problem_of
@@ -146,7 +146,7 @@ class Vacating:
 
     def remove_own(self, place: bytes = b"") -> None:
         """Remove all that is ours in the `.hibali` there, but for a lock that is held."""
-        for name in own_names.OWN:
+        for name in protocol.OWN:
             if name != b"lock":
                 self._files.delete(below(below(self._root, place), OWN + b"/" + name))
 

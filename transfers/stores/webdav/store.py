@@ -11,7 +11,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterErro
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Proof
@@ -124,11 +124,11 @@ class Listing:
     def _is_own(self, folder: bytes, path: bytes) -> bool:
         name = path.rpartition(b"/")[2]
         if folder.rpartition(b"/")[2] == OWN and (
-            name in own_names.OWN or own_names.is_lock_part(name) or name == b"probe"
+            name in protocol.OWN or protocol.is_lock_part(name) or name == b"probe"
         ):
             return True
-        if own_names.has_partial_shape(name) and any(
-            own_names.is_partial_of(seed, name) for seed in self._seeds
+        if protocol.has_partial_shape(name) and any(
+            protocol.is_partial_of(seed, name) for seed in self._seeds
         ):
             self.orphans.append(path)
             return True

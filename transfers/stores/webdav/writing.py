@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hibali.errors import HibaliError, IncompleteError
-from transfers.agent import protocol as own_names
+from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
@@ -57,7 +57,7 @@ class Place:
     def name_for(self, path: bytes, what: bytes = b"") -> bytes:
         """The whole partial path beside `path`; `what` tells apart several for one path."""
         folder = path.rpartition(b"/")[0]
-        return below(self.root, below(folder, own_names.partial_name(self.seed, what + path)))
+        return below(self.root, below(folder, protocol.partial_name(self.seed, what + path)))
 
     def headers_of(self, entry: Entry) -> dict[str, str]:
         """What goes with a PUT."""
