@@ -52,32 +52,8 @@ class HibaliCommand(_WithExamples):
     """A command."""
 
 
-class FolderGroup(click.Group):
-    """A group whose table of commands is a folder: `push.py` holds `push`; a name with `_` is a part, not a command.
-
-    Nothing is imported before it is named. Every module there has one click command called `command`.
-    """
-
-    def __init__(self, *arguments: Any, package: str, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._package = package
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The words of the folder and those added by hand, sorted."""
-        del ctx
-        folder = import_module(self._package).__path__[0]
-        names = {name.removesuffix(".py") for name in os.listdir(folder)}  # noqa: PTH208  # pathlib costs start-up time
-        return sorted({name for name in names if _WORD.fullmatch(name)} | set(self.commands))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that word, imported now; None where there is none."""
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        found = import_module(f"{self._package}.{cmd_name}").command
-        assert isinstance(found, click.Command)
-        return found
+class CommandGroup(click.Group):
+    """A group of commands, added to it by `add_command`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,13 +69,52 @@ class FolderGroup(click.Group):
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {near!r}?", ctx) from None
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands, sorted."""
+        del ctx
+        return sorted(self.commands)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with exit codes."""
         del ctx
         write_exit_status(formatter)
 
 
-class ListingGroup(_WithExamples, FolderGroup):
+class FolderGroup(CommandGroup):
+    """A group whose commands are found in a folder: `push.py` has `push_command`.
+
+    A module with several commands is named for each of them in `modules`; one with `_` in its name is a part of another. Nothing
+    is imported before it is named on the command line.
+    """
+
+    def __init__(
+        self, *arguments: Any, package: str, modules: Mapping[str, str] | None = None, **named: Any
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self._package = package
+        self._modules = modules or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the folder's commands and of those added by hand, sorted."""
+        del ctx
+        folder = import_module(self._package).__path__[0]
+        found = {name.removesuffix(".py") for name in os.listdir(folder)}  # noqa: PTH208  # pathlib costs start-up time
+        names = {name for name in found if _WORD.fullmatch(name)} - set(self._modules.values())
+        return sorted({*names, *self._modules, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command of that name; None where there is none."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = import_module(f"{self._package}.{self._modules.get(cmd_name, cmd_name)}")
+        found = getattr(module, f"{cmd_name}_command")
+        assert isinstance(found, click.Command)
+        return found
+
+
+class ListingGroup(_WithExamples, CommandGroup):
     """A group that is a command of its own where no word follows, with examples as a command has them."""
 
 
@@ -143,7 +158,7 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
     for parameter in parameters:
         given = values.get(str(parameter.name))
         if given and RUNS in kinds_of(parameter, context):
-            from hibali_cli.run_ids import find_ids
+            from hibali_cli.handlers.runs import find_ids
 
             only = len(kinds_of(parameter, context)) == 1
             values[str(parameter.name)] = (
@@ -151,16 +166,23 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
             )
 
 
-def folder_group(name: str, *, package: str, help_text: str) -> FolderGroup:
-    """The group of a package of commands, made in its `__init__.py` with `package=__name__`."""
-    group = FolderGroup(name, package=package, help=help_text, no_args_is_help=True, add_help_option=False)
+def command_group(name: str, *, help_text: str) -> CommandGroup:
+    """A group without commands yet."""
+    return add_help_option(CommandGroup(name, help=help_text, no_args_is_help=True, add_help_option=False))
+
+
+def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_text: str) -> FolderGroup:
+    """A group whose commands are found in the folder of a package."""
+    group = FolderGroup(
+        name, package=package, modules=modules, help=help_text, no_args_is_help=True, add_help_option=False
+    )
     return add_help_option(group)
 
 
 def listing_group(
-    name: str, *, package: str, examples: Sequence[tuple[str, str]] = ()
+    name: str, *, examples: Sequence[tuple[str, str]] = ()
 ) -> Callable[[Callable[..., int | None]], ListingGroup]:
-    """Make a function what a folder's group does where no word follows; it is called as `command` says.
+    """Make a function what a group does where no word follows; it is called as `command` says.
 
     Raises `click.UsageError` for options before a word: that word would pass them over.
     """
@@ -177,7 +199,7 @@ def listing_group(
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        named = {"package": package, "examples": examples, "invoke_without_command": True}
+        named = {"examples": examples, "invoke_without_command": True}
         made = click.command(name, cls=ListingGroup, add_help_option=False, **named)(add_common_options(run))
         assert isinstance(made, ListingGroup)
         return made

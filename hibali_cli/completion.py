@@ -141,7 +141,7 @@ def _site_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     """Sites with their colon; behind it roots, what was listed there before, and places that were moved to or from."""
-    from hibali_cli.seen_places import places_like
+    from hibali_cli.path_completion import places_like
 
     settings = _settings(context)
     name, colon, typed = incomplete.partition(":")

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import traceback
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from hibali import __version__
 from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.files import state_root
+from hibali.files import private_folder, state_folder, state_root, write_atomic
+from hibali.subprocesses import without_secrets
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside
+
+
+def write_bug_report(failure: BaseException) -> str | None:
+    """Write it below the state folder; returns the file's path, None where it could not be written.
+
+    Neither the command line nor values of variables are in it: they may be secret (S16). An exception's own words may hold one that
+    was handed on: what is known as a secret, or looks like one, is left out.
+    """
+    now = datetime.now(UTC)
+    lines = [
+        f"hibali {__version__}, python {platform.python_version()}, {sys.platform}, {now.isoformat()}\n\n",
+        without_secrets("".join(traceback.format_exception(failure))),
+    ]
+    try:
+        folder = private_folder(state_folder() / "bugs")
+        report = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+        write_atomic(report, "".join(lines).encode("utf-8", "backslashreplace"))
+    except (HibaliError, OSError):
+        return None
+    return str(report)
 
 
 def render_failure(failure: BaseException, *, json: bool) -> int:
@@ -112,7 +137,6 @@ def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
 
 
 def _bug(failure: BaseException) -> HibaliError:
-    from hibali_cli.bug_report import write_bug_report
 
     where = write_bug_report(failure)
     return HibaliError(

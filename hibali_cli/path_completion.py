@@ -1,13 +1,21 @@
-"""Completing what is typed: words of a list, and paths of this machine, hostile names escaped."""
+"""What was seen at sites before, kept for TAB: the names that `ls` listed, and the places that data was moved to and from."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
+from hibali.errors import HibaliError
+from hibali.files import write_atomic
+from hibali.ledger import ledger_folder
+from hibali.text import printable
 from registry.invocation import write_typed
+from transfers.entry import Entry, Kind
 
 _MOST = 200  # candidates; nobody reads more
 
@@ -73,3 +81,82 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+_MOST_NAMES = 1000  # of one folder
+_MOST_FOLDERS = 200  # of one site
+_MOST_OPERATIONS = 100  # that are looked at
+_FIRST_LINE = 16 * 1024
+
+
+class Seen:
+    """The names of one folder, as they are listed; kept once the listing is complete. Nobody is told where that fails."""
+
+    def __init__(self, site: str, typed: str) -> None:
+        """`typed` is what stands behind the colon."""
+        self._site = site
+        self._typed = typed.rstrip("/")
+        self._names: list[str] = []
+
+    def take(self, entry: Entry) -> None:
+        """One more, if anybody could type it."""
+        if len(self._names) < _MOST_NAMES and b"/" not in entry.path:
+            with contextlib.suppress(UnicodeDecodeError):
+                name = entry.path.decode("utf-8")
+                if printable(name) == name:
+                    self._names.append(name + ("/" if entry.kind is Kind.FOLDER else ""))
+
+    def keep(self, *, unless: bytes) -> None:
+        """For later calls, `unless` it was that file alone which was listed."""
+        if self._names == [unless.decode("utf-8", "replace")]:
+            return
+        record = {"schema": 1, "folder": self._typed, "names": self._names}
+        with contextlib.suppress(HibaliError, OSError):
+            write_atomic(_file(self._site, self._typed), json.dumps(record).encode("ascii") + b"\n")
+            files = sorted(_folder(self._site).glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in files[:-_MOST_FOLDERS]:
+                path.unlink(missing_ok=True)
+
+
+def places_like(site: str, typed: str) -> Iterator[str]:
+    """Places of a site that go on as typed behind its colon; of longer ones only as far as the next slash. May raise OSError."""
+    folder, slash, _ = typed.rpartition("/")
+    above = f"{site}:{folder}{slash}"
+    found = {f"{above}{name}": None for name in _names_in(site, folder)}
+    for place in _moved_places(site):
+        if place.startswith(f"{site}:{typed}"):
+            rest = place[len(above) :]
+            name, more, _ = rest.partition("/")
+            found[above + name + more] = None
+    yield from (place for place in found if place != above)
+
+
+def _names_in(site: str, folder: str) -> list[str]:
+    try:
+        record = json.loads(_file(site, folder).read_bytes())
+        return [name for name in record["names"] if isinstance(name, str)]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _moved_places(site: str) -> Iterator[str]:
+    """Where data of the last operations came from and went to, at this site."""
+    for path in islice(sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True), _MOST_OPERATIONS):
+        try:
+            with path.open("rb") as stream:
+                record = json.loads(stream.readline(_FIRST_LINE))
+            ends = [record["source"], record["target"]]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        for end in ends:
+            if isinstance(end, str) and end.startswith(f"{site}:") and printable(end) == end:
+                yield end
+
+
+def _folder(site: str) -> Path:
+    return ledger_folder("sites", site, "seen")
+
+
+def _file(site: str, typed: str) -> Path:
+    digest = hashlib.sha256(typed.rstrip("/").encode("utf-8", "surrogateescape")).hexdigest()
+    return _folder(site) / f"{digest[:32]}.json"

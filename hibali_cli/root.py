@@ -8,6 +8,7 @@ import click
 
 from hibali.errors import Exit, HibaliError
 from hibali_cli.command import folder_group
+from hibali_cli.commands import MODULES
 from hibali_cli.failure import render_failure
 from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
 from hibali_cli.output import discard_results, flush_results
@@ -23,6 +24,7 @@ def _show_version(context: click.Context, option: click.Parameter, asked: bool) 
 root = folder_group(
     "hibali",
     package="hibali_cli.commands",
+    modules=MODULES,
     help_text="Move data and Boutiques pipelines between sites, prove what arrived, and run them there.",
 )
 root.context_settings = {"max_content_width": 100}

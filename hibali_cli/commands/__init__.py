@@ -1,1 +1,20 @@
-"""One module per command: the folder is the table."""
+"""One module per command or group of commands, found by its name; `MODULES` names those with several."""
+
+MODULES = {
+    "apply": "transfer",
+    "cat": "files",
+    "doctor": "init",
+    "du": "files",
+    "history": "history",
+    "init": "init",
+    "ls": "files",
+    "manifest": "verify",
+    "mkdir": "files",
+    "plan": "transfer",
+    "pull": "transfer",
+    "push": "transfer",
+    "report": "history",
+    "rm": "files",
+    "sync": "transfer",
+    "verify": "verify",
+}

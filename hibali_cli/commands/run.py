@@ -9,19 +9,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import UsageError
-from hibali_cli.chaining import Order, add_chain_options, check_alone, check_reusing
-from hibali_cli.collecting import Into, check_collecting
-from hibali_cli.command import command as as_command
-from hibali_cli.job_options import add_job_options, wanted_of, with_proxy, with_wishes
-from hibali_cli.launching import read_request, require_consent, run_one, show_request
-from hibali_cli.notifying import notify_option
+from hibali_cli.command import command
+from hibali_cli.handlers.launch import (
+    Into,
+    check_collecting,
+    read_request,
+    require_consent,
+    run_one,
+    show_request,
+)
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
+from hibali_cli.run_options import (
+    Order,
+    add_chain_options,
+    add_job_options,
+    check_alone,
+    check_reusing,
+    notify_option,
+    wanted_of,
+    with_proxy,
+    with_wishes,
+)
 
 if TYPE_CHECKING:
     from runs.fast_storage import Marks
 
 
-@as_command(
+@command(
     "run",
     resumes=True,
     examples=[
@@ -140,7 +154,7 @@ if TYPE_CHECKING:
 @click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
 @add_chain_options
 @notify_option
-def command(
+def run_command(
     common: Common,
     *,
     pipeline: str,
@@ -178,7 +192,7 @@ def command(
     With --pilot its tasks share one job, for which the line asks then; when that ends before they do, the next one goes on.
     What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
     """
-    from hibali_cli.choosing import Asked, choose_request, is_choice
+    from hibali_cli.handlers.site_choice import Asked, choose_request, is_choice
     from registry.catalogue import Catalogue
 
     into = Into(folder, dataset, no_save)
@@ -196,8 +210,7 @@ def command(
     choosing = Asked(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
-        from hibali_cli.sweep_request import SweepLine
-        from hibali_cli.sweeping import run_sweep
+        from hibali_cli.handlers.sweeps import SweepLine, run_sweep
 
         check_alone(order)
         most = _allocations(allocations, pilot=pilot)

@@ -20,7 +20,7 @@ import pytest
 
 from hibali.config.settings import Settings, parse_settings
 from hibali.errors import HibaliError
-from hibali_cli.launching import make_request
+from hibali_cli.handlers.launch import make_request
 from registry.descriptor import read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation

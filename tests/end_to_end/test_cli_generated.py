@@ -12,7 +12,7 @@ import pytest
 
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.generate import generated_files, stale_files, write_files
-from hibali_cli.manual import escape
+from hibali_cli.man_pages import escape
 from tests.support.lacking import lacks
 
 CLONE = Path(__file__).resolve().parents[2]

@@ -56,9 +56,9 @@ def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str
 
 
 def test_the_page_has_options_that_are_known() -> None:
-    from hibali_cli.commands.run import command
+    from hibali_cli.commands.run import run_command
 
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    known = {name for option in run_command.params for name in (*option.opts, *option.secondary_opts)}
     named = set(re.findall(r"--[a-z][a-z-]+", _PAGE.read_text()))
     assert named <= known
     for heading in ("Parsl", "Dask", "RADICAL-Pilot"):

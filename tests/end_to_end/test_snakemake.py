@@ -102,10 +102,10 @@ def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callabl
 
 def test_the_page_shows_rules_that_can_be_read() -> None:
     """The lines of hibali on the page have options that it knows."""
-    from hibali_cli.commands.run import command
+    from hibali_cli.commands.run import run_command
 
     page = Path(REPOSITORY, "docs", "snakemake.md").read_text()
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    known = {name for option in run_command.params for name in (*option.opts, *option.secondary_opts)}
     named = {word.strip('"`,.)') for word in page.split() if word.startswith("--")}
     theirs = {"--rerun-incomplete", "--jobs", "--forceall"}
     assert {word for word in named - theirs if not word.startswith(tuple(known))} == set()

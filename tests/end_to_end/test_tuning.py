@@ -10,9 +10,9 @@ import pytest
 
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
+from hibali_cli.handlers.site_check import tune_and_tell
 from hibali_cli.options import Common
 from hibali_cli.output import Output
-from hibali_cli.site_tuning import tune_and_tell
 from tests.schemas import check_lines
 from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
-from hibali_cli.asking import Asking
+from hibali_cli.handlers.pipeline_example import Asking
 from registry.descriptor import read_descriptor
 from registry.example import Ask, Choose, Offer, find_answer, make_example, next_step
 from registry.invocation import find_invocation_problems, read_typed, write_typed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from hibali_cli.annex_protocol import Asked, line_of, read_request, told
+from hibali_cli.annex_remote import Asked, line_of, read_request, told
 
 
 @pytest.mark.parametrize(

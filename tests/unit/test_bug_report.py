@@ -11,7 +11,7 @@ import pytest
 
 from hibali import subprocesses
 from hibali.subprocesses import credentials_from
-from hibali_cli.bug_report import write_bug_report
+from hibali_cli.failure import write_bug_report
 
 SECRETS = {
     "remembered": "correct-horse-battery",

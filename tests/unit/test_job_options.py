@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.job_options import add_job_options, wanted_again, wanted_of, words_of
+from hibali_cli.run_options import add_job_options, wanted_again, wanted_of, words_of
 from runs.dataset import Asked, asked_before
 from runs.schedulers.base import Resources
 

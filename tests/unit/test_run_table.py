@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from hibali_cli.run_table import Row, count_states, row_of, table_lines
+from hibali_cli.handlers.runs import Row, count_states, row_of, table_lines
 from runs.model import Run, State
 
 NOW = 1_000_000.0

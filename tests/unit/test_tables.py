@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali_cli.output import Output
-from hibali_cli.table_layout import cut, fitting_widths
+from hibali_cli.output import Output, cut, fitting_widths
 
 PATH = "/data/" + "x" * 3000 + "/end.nii"
 HEADINGS = ["run", "state", "files", "folder", "site"]

@@ -20,7 +20,6 @@ from transfers.stores.globus.paths import Ends, path_in_collection
 
 if TYPE_CHECKING:
     from transfers.movers.globus import GlobusMover
-    from transfers.stores.globus.paths import Ends
 
 
 _KINDS = frozenset({"ssh", "local", "globus"})

@@ -18,7 +18,7 @@ import pytest
 
 from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali_cli.sweep_record import grid, tasks_text
+from hibali_cli.handlers.runs import grid, tasks_text
 from runs.fast_storage import Fast, Marks, marks_of_task, read_fast
 from runs.model import Chunk, Input, Output, Run, State, Sweep, Task, state_of
 from runs.records import choose_task, one_task

@@ -22,8 +22,7 @@ from transfers.stores import url
 from transfers.stores.base import Item, Unit
 from transfers.stores.globus import clients
 from transfers.stores.globus.clients import bound_answers
-from transfers.stores.s3 import listing
-from transfers.stores.s3 import requests as s3_requests
+from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
 from transfers.stores.url import Web
@@ -55,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (url, webdav_requests, http, clients):
         monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(webdav_requests, "_LISTING_SECONDS", 0.5)
-    monkeypatch.setattr(s3_requests, "_LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(requests, "_LEAST_PATIENCE", 0.5)
 
 
 @contextmanager

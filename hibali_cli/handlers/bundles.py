@@ -1,0 +1,456 @@
+"""What `bundle run` does at the peer: check, keep, stage, run, collect, compare."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
+from hibali.files import account_names, write_atomic
+from hibali.locations import read_location, read_target
+from hibali.text import path_fields, printable
+from hibali_cli.handlers.launch import read_request, require_consent
+from hibali_cli.handlers.pipeline_exchange import policy_of
+from hibali_cli.handlers.pipelines import open_catalogue
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs, wait_for_runs
+from hibali_cli.handlers.runs import find_failure
+from hibali_cli.options import Common
+from hibali_cli.output import Cell, flush_results
+from hibali_cli.progress import listening
+from hibali_cli.records import moment
+from registry.catalogue import Catalogue
+from registry.exchange import judge_image
+from registry.images.record import FILE as IMAGE
+from registry.images.record import write_record
+from registry.invocation import check_invocation, read_invocation
+from registry.remotes.base import Arrival
+from registry.signature import is_signature_name
+from runs.bundles.archive import Archive
+from runs.bundles.create import (
+    Parts,
+    create_bundle,
+    given_answers,
+    image_of,
+    inputs_of_invocation,
+    inputs_of_run,
+    left_by,
+    real_place,
+    require_single,
+    take_content,
+)
+from runs.bundles.read import Bundle, below, check_contents, forget, place_of, read_bundle, unpack
+from runs.bundles.record import PackedInput
+from runs.collect import collect
+from runs.compare import Compared, Fate, compare_outputs
+from runs.containers.base import load_container
+from runs.images import Pinned
+from runs.launch import launch
+from runs.model import RUN_ID, Input, Run, State
+from runs.outputs import hash_outputs
+from runs.request import Request, with_job_proxy
+from runs.send import no_room
+from runs.stage import Synchroniser
+from runs.store import Book
+
+if TYPE_CHECKING:
+    from hibali.events import Listener
+    from registry.pipeline import Pipeline
+    from runs.bundles.create import Include
+    from transfers.journal import Receipt
+
+
+def show_bundle(common: Common, file: Path, bundle: Bundle) -> None:
+    """One bundle as a JSON line or as names and values."""
+    record = bundle.record
+    if common.json:
+        image = bundle.image
+        fields: dict[str, Any] = {
+            **path_fields(str(file).encode("utf-8", "surrogateescape"), "file"),
+            "bytes": file.stat().st_size,
+            "content": bundle.content,
+            **record.to_fields(),
+            "image": None
+            if image is None
+            else {"digest": image.digest, "id": image.id, "included": bool(bundle.image_file)},
+        }
+        common.output.record("bundle", fields, flush=True)
+        return
+    common.output.pairs(_pairs(bundle))
+
+
+def _pairs(bundle: Bundle) -> dict[str, Cell]:
+    record, run, left, image = bundle.record, bundle.record.run, bundle.record.outputs, bundle.image
+    shown: dict[str, Cell] = {
+        "pipeline": f"{record.name}@{record.version}",
+        "digest": f"sha256 {record.digest}",
+        "bundle": f"sha256 {bundle.content}",
+        "image": f"{image.digest}{'' if bundle.image_file else ' (not in it)'}" if image else None,
+        "made by": f"hibali {record.hibali}",
+    }
+    for each in record.inputs:
+        shown[f"input {each.member.split('/')[1]}"] = _input_words(each)
+    if run is not None:
+        ended = f" with exit code {run.exit_code}" if run.exit_code is not None else ""
+        shown |= {
+            "run": f"{run.id} {run.state}{ended}",
+            "at": f"{run.site} ({run.scheduler}, {run.container})",
+            "ended": run.ended or None,
+        }
+    if left is not None:
+        shown["outputs"] = f"{left.files} files, {left.bytes} bytes"
+        for problem in left.problems:
+            shown[f"not there: {problem['path']}"] = problem["message"]
+    return shown
+
+
+def _input_words(each: PackedInput) -> str:
+    size = f"{each.bytes} bytes" if each.type == "file" else f"{each.files} files, {each.bytes} bytes"
+    where = "" if each.included else f", not in it; it lay at {each.location}"
+    return f"{each.id}: {each.member} ({size}{where})"
+
+
+def show_comparison(
+    common: Common, run: Run, bundle: Bundle, target: str, compared: Sequence[Compared], code: int
+) -> None:
+    """Every output with its fate, then the counts."""
+    counts = Counter(each.fate for each in compared)
+    recorded = bundle.record.run is not None
+    if common.json:
+        for each in compared if recorded else ():
+            digests = {"recorded": each.recorded or None, "found": each.found or None}
+            common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests})
+        fields = {str(fate): counts[fate] if recorded else 0 for fate in Fate}
+        about = {"bundle": bundle.content, "run": run.id, "target": target, "recorded": recorded}
+        common.output.record("comparison", {**about, **fields, "exit": code}, flush=True)
+        return
+    if not recorded:
+        common.output.say("The bundle is of no run: there is nothing to compare with.")
+        return
+    for each in compared:
+        common.output.text(f"{each.fate:<9}  {printable(each.path)}\n")
+    others = ", ".join(f"{counts[fate]} {fate}" for fate in Fate if fate is not Fate.EQUAL and counts[fate])
+    said = f"{counts[Fate.EQUAL]} of {len(bundle.outputs)} outputs are equal{'; ' + others if others else ''}"
+    common.output.say(f"{said}; they are in {target}")
+
+
+class Taking(NamedTuple):
+    """What is to travel besides descriptor, answers and digests."""
+
+    include: Include
+    image: bool
+
+
+def make_bundle(
+    common: Common, what: str, output: str, pipeline: str | None, include: str, *, with_image: bool
+) -> None:
+    """Write the bundle of a run or of an invocation, and tell what is in it."""
+    target = Path(output)
+    taking = Taking(cast("Include", include), with_image)
+    with listening(common, f"bundle {what}") as tell:
+        if RUN_ID.fullmatch(what):
+            if pipeline is not None:
+                raise UsageError("usage", "a run knows its pipeline", about="--pipeline")
+            parts = _parts_of_run(common, what, taking, tell)
+        else:
+            parts = _parts_of_invocation(common, Path(what), pipeline, taking, tell)
+        create_bundle(parts, target, tell)
+    with Archive(target) as archive:
+        bundle = read_bundle(archive)
+    if common.json:
+        show_bundle(common, target, bundle)
+    else:
+        _tell_made(common, target, bundle)
+
+
+def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -> Parts:
+    book, catalogue = Book(), Catalogue()
+    [run] = update_runs(common, book, [book.load(run_id)], tell)
+    require_single(run)
+    left = left_by(run, book, lambda: run_site(common, run.site))
+    pipeline = catalogue.find(run.pipeline)
+    invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
+    site = common.settings().site(run.site)
+    image = image_of(run, book)
+    return Parts(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=inputs_of_run(run, book, invocation, common.settings(), site, opener(site, tell), tell),
+        published=run.ended or run.created,
+        agent=account_names()[0],
+        run=run,
+        image_id=image,
+        left=left,
+        include=taking.include,
+        **_beside(catalogue, pipeline, taking, started=image),
+    )
+
+
+def _parts_of_invocation(
+    common: Common, answers: Path, reference: str | None, taking: Taking, tell: Listener
+) -> Parts:
+    if reference is None:
+        raise UsageError(
+            "usage",
+            "an invocation does not say which pipeline it is for",
+            about=str(answers),
+            hint="Give --pipeline NAME@VERSION, or the id of a run: hibali runs list",
+        )
+    catalogue = Catalogue()
+    pipeline = catalogue.find(reference)
+    invocation = read_invocation(pipeline, answers)
+    changed = moment(answers.stat().st_mtime_ns) or moment(time.time_ns()) or ""
+    return Parts(
+        pipeline=pipeline,
+        invocation=invocation,
+        inputs=inputs_of_invocation(invocation, common.settings(), tell),
+        published=f"{changed[:19]}Z",
+        agent=account_names()[0],
+        include=taking.include,
+        **_beside(catalogue, pipeline, taking),
+    )
+
+
+def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = "") -> dict[str, Any]:
+    """What travels with a descriptor: who signed it, and the image it is pinned to, if that is the one that was `started`."""
+    files = catalogue.beside(pipeline.name, pipeline.version)
+    image = catalogue.image(pipeline)
+    if image is not None and started and image.id != f"sha256:{started}":
+        image = None
+        if taking.image:
+            raise RefusedError(
+                "other-image",
+                f"the run was started with sha256:{started}, and the catalogue has another image",
+                about=pipeline.reference,
+                hint="Leave out --with-image: the bundle then names the one that was started.",
+            )
+    return {
+        "image": image,
+        "image_file": catalogue.image_file(pipeline) if taking.image else None,
+        "signatures": {name: path.read_bytes() for name, path in files.items() if is_signature_name(name)},
+    }
+
+
+def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
+    """The file, what is not in it, and what a peer may compare it by."""
+    common.output.line(str(target))
+    record = bundle.record
+    for each in record.inputs:
+        if not each.included:
+            common.output.warn(
+                f"the input {each.id} is not in it, only its digest: it lies at {each.location}"
+            )
+    for problem in record.outputs.problems if record.outputs else ():
+        common.output.warn(f"{problem['path']}: {problem['message']}")
+    state = f" of a run that {record.run.state}" if record.run else ""
+    common.output.say(f"{target.stat().st_size} bytes{state}; the sha256 of its manifest is {bundle.content}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line said."""
+
+    file: str
+    site: str
+    target: str | None
+    places: tuple[str, ...]
+    name: str | None
+    image: str
+    wait: bool
+    new: bool
+
+
+def run_bundle(common: Common, asked: Asked) -> int:
+    """Repeat a bundle's run; returns the exit code. Raises what stopped it."""
+    site = run_site(common, asked.site)
+    book = Book()
+    with listening(common, f"bundle {asked.file}") as tell:
+        with Archive(Path(asked.file)) as archive:
+            bundle = read_bundle(archive, asked.name)
+            places = _places(bundle, asked.places)
+            check_contents(archive, bundle)
+            catalogue = open_catalogue(common)
+            _keep(common, catalogue, bundle, asked.file)
+            require_consent(common, catalogue, bundle.pipeline, load_container(site.container))
+            turn = f"bundle-{bundle.content}-{site.name}"
+            with book.claim(turn, tell=tell):
+                folder = unpack(archive, bundle, site.name)
+                run = _launch(common, _request(common, asked, bundle, folder, places, tell), book, tell)
+        if not asked.wait:
+            return _leave(common, run)
+        [run] = wait_for_runs(common, book, [run], tell)
+        if run.state is State.LOST:
+            raise find_failure(run) or RunFailedError("run-lost", "the run is lost", about=run.id)
+        receipt, compared = _collect(common, asked, bundle, run, tell)
+        with book.claim(turn, tell=tell):
+            forget(bundle, site.name)
+    return _tell(common, asked, bundle, run, receipt, compared)
+
+
+def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, about: str) -> None:
+    """The pipeline into the catalogue, under the rules for what comes from elsewhere."""
+    pipeline = bundle.pipeline
+    beside, image = dict(bundle.signatures), ""
+    if bundle.image is not None:
+        beside[IMAGE] = write_record(bundle.image)
+        image = judge_image(pipeline, beside[IMAGE], printable(about))
+    here = catalogue.beside(pipeline.name, pipeline.version)
+    known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
+    if not known or (IMAGE in beside and IMAGE not in here):
+        policy_of(common).check(pipeline, bundle.signatures, printable(about), image)
+    catalogue.take([Arrival(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+
+
+def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
+    """Where the inputs lie that did not travel, by number. Raises `UsageError`, and `NotFoundError` with all that is not said."""
+    away = [(number, each) for number, each in enumerate(bundle.record.inputs) if not each.included]
+    places: dict[int, str] = {}
+    for text in given:
+        identifier, separator, location = text.partition("=")
+        number = next((n for n, each in away if each.id == identifier and n not in places), None)
+        if not separator or not location or number is None:
+            raise UsageError(
+                "bad-input",
+                "it names no input that is not in the bundle",
+                about=f"--input {text}",
+                hint="Write --input ID=LOCATION; `hibali bundle show FILE` says which are not in it.",
+            )
+        places[number] = location
+    lacking = [each for number, each in away if number not in places]
+    if lacking:
+        lines = [f"{each.id}, which lay at {each.location}" for each in lacking]
+        raise NotFoundError(
+            "inputs-not-included",
+            "\n".join(["the bundle has only the digests of these inputs", *lines]),
+            hint=" ".join(f"--input {each.id}=LOCATION" for each in lacking[:3]),
+        )
+    return places
+
+
+def _request(
+    common: Common, asked: Asked, bundle: Bundle, folder: Path, places: Mapping[int, str], tell: Listener
+) -> Request:
+    """The request of `hibali run` with the inputs as they lie now, each compared with its digests."""
+    located = {
+        number: str(place_of(folder, each)) if each.included else places[number]
+        for number, each in enumerate(bundle.record.inputs)
+    }
+    answers = folder / "answers.json"
+    write_atomic(answers, json.dumps(_values(bundle, located)).encode("ascii"))
+    request = read_request(common, bundle.pipeline, answers, asked.site, asked.image, identify=True)
+    for number, each in enumerate(bundle.record.inputs):
+        identity = request.identities[number]
+        same = (
+            identity is not None and identity.files == below(bundle.inputs[number])
+            if each.included
+            else _is_same(common, bundle, number, places[number], tell)
+        )
+        if not same:
+            raise RefusedError(
+                "input-differs",
+                f"this is not the input {each.id} that the bundle is of: its digests are others",
+                about=printable(located[number]),
+                hint=f"Remove {folder} and type the same line again." if each.included else "",
+            )
+    return replace(_with_image(request, bundle, folder, asked.image), new=asked.new)
+
+
+def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> Request:
+    """What `--image` said; else the image in the bundle, the one that the catalogue has by now, or the one of the bundle's run."""
+    if given or not request.container.isolates:
+        return replace(request, image=given)
+    if bundle.image is not None and bundle.image_file:
+        archive = folder / bundle.image_file
+        return replace(request, pinned=Pinned(bundle.image, lambda: archive))
+    if request.pinned is None and bundle.record.run is not None:
+        return replace(request, image=bundle.record.run.image)
+    return request
+
+
+def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
+    """The answers, with files where they lie now."""
+    values = dict(bundle.values)
+    for identifier in {each.id for each in bundle.record.inputs}:
+        own = [located[n] for n, each in enumerate(bundle.record.inputs) if each.id == identifier]
+        values[identifier] = own if isinstance(values[identifier], list) else own[0]
+    return values
+
+
+def _is_same(common: Common, bundle: Bundle, number: int, location: str, tell: Listener) -> bool:
+    """Whether what lies there is file by file what the bundle's digests say, whatever its own name is."""
+    recorded = bundle.record.inputs[number]
+    place = real_place(read_location(location, common.settings()))
+    content = take_content(Input(recorded.id, number, location), place, tell)
+    return content.folder == (recorded.type == "folder") and below(content.digests) == below(
+        bundle.inputs[number]
+    )
+
+
+def _launch(common: Common, request: Request, book: Book, tell: Listener) -> Run:
+    request = with_job_proxy(request)
+    far = opener(request.site, tell)()
+    try:
+        return launch(request, far, book, Synchroniser(), began=lambda run: _announce(common, run), tell=tell)
+    finally:
+        far.close()
+
+
+def _announce(common: Common, run: Run) -> None:
+    """The id comes out as soon as there is one, whatever happens next."""
+    if not common.json:
+        common.output.say(f"run {run.id}")
+
+
+def _leave(common: Common, run: Run) -> int:
+    """Only submitted: the same line without --no-wait goes on from here. Raises `TryLaterError` where the queue has no room."""
+    if common.json:
+        common.output.record("run", run.to_record())
+    else:
+        common.output.line(run.id)
+    if run.waits:
+        flush_results()
+        raise no_room(run)
+    if not common.json:
+        common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
+    return int(Exit.DONE)
+
+
+def _collect(
+    common: Common, asked: Asked, bundle: Bundle, run: Run, tell: Listener
+) -> tuple[Receipt, list[Compared]]:
+    """Pull what the run left, verified, and compare its digests with the recorded ones."""
+    site = run_site(common, run.site)
+    target = read_target(asked.target or f"./{run.id}", common.settings())
+    receipt = collect(run, site, target, Book(), tell)
+    return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
+
+
+def _tell(
+    common: Common, asked: Asked, bundle: Bundle, run: Run, receipt: Receipt, compared: Sequence[Compared]
+) -> int:
+    """The comparison; from then on the same line starts a new run. Raises how it ended, where people are told."""
+    differs = bundle.record.run is not None and any(each.fate is not Fate.EQUAL for each in compared)
+    code = _judge(receipt, differs=differs)
+    show_comparison(common, run, bundle, receipt.target, compared, int(code))
+    flush_results()
+    if not run.reported:
+        Book().note(run.id, "reported")
+    failure = find_failure(run)
+    if differs and code is Exit.INCOMPLETE:
+        failure = IncompleteError(
+            "outputs-differ", "not every output is what the bundle says", about=printable(asked.file)
+        )
+    if failure is not None and not common.json:
+        raise failure
+    return int(code)
+
+
+def _judge(receipt: Receipt, *, differs: bool) -> Exit:
+    """RUN_FAILED before all else, then whatever kept outputs from coming, then the comparison."""
+    if receipt.exit is Exit.DONE and differs:
+        return Exit.INCOMPLETE
+    return receipt.exit

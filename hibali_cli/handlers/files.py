@@ -1,0 +1,201 @@
+"""What `rm` shows and asks before it removes anything, and what it says afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import click
+
+from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError
+from hibali.events import Listener
+from hibali.locations import Location, read_target
+from hibali.text import path_fields
+from hibali_cli.failure import tell_people
+from hibali_cli.options import Common
+from hibali_cli.output import is_terminal
+from hibali_cli.path_completion import Seen
+from hibali_cli.progress import listening
+from hibali_cli.records import action_fields, entry_fields, event_fields, moment
+from transfers.entry import Entry, Kind
+from transfers.inventory import Usage, usages
+from transfers.journal import Receipt
+from transfers.packs.view import Seeing
+from transfers.plan import Action, Verb
+from transfers.planner import incomplete
+from transfers.remove import Doomed, Request, look_only, remove
+from transfers.rules import DeleteLimit, read_delete_limit
+from transfers.single_files import contents, make_place
+from transfers.stores.base import ListingIncompleteError
+from transfers.stores.open_store import open_store
+
+
+def list_place(common: Common, location: Location, *, recursive: bool, long: bool) -> int:
+    """Print the entries and return the exit code."""
+    count = 0
+    seen = Seen(location.site.name, location.text.partition(":")[2])
+    with listening(common, f"ls {location.text}") as tell:
+        for entry in _entries(location, tell, recursive=recursive):
+            count += 1
+            seen.take(entry)
+            if common.json:
+                common.output.record("entry", entry_fields(entry))
+            else:
+                _print_entry(common, entry, long=long)
+    if not location.typed_local:
+        seen.keep(unless=location.name)
+    if common.json:
+        common.output.record("end", {"count": count, "exit": 0})
+    return 0
+
+
+def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
+    name = entry.path + (b"/" if entry.kind is Kind.FOLDER else b"")
+    if entry.kind is Kind.LINK:
+        name += b" -> " + entry.link
+    details = f"{entry.size:>15}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if long else ""
+    common.output.line(details.encode() + name)
+
+
+def _entries(location: Location, tell: Listener, *, recursive: bool) -> Iterator[Entry]:
+    store, found = Seeing(lambda at: open_store(at, tell=tell)).find(location)
+    with closing(store):
+        if found is None:
+            raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+        if found.kind is Kind.FOLDER:
+            yield from store.list(shallow=not recursive)
+        else:
+            yield found._replace(path=location.name)
+
+
+def write_contents(common: Common, locations: Sequence[Location], *, recall: bool) -> int:
+    """Write the bytes of the files to stdout, one behind the other; returns the exit code."""
+    if is_terminal(sys.stdout):
+        common = replace(common, progress=False)  # the bytes themselves are the progress
+    for location in locations:
+        with (
+            listening(common, f"cat {location.text}") as tell,
+            closing(contents(location, recall=recall, tell=tell)) as pieces,
+        ):
+            for piece in pieces:
+                common.output.raw(piece)
+    return 0
+
+
+def show_usage(common: Common, location: Location, depth: int) -> int:
+    """Print the counts of a tree, and of its folders down to `depth`; returns the exit code."""
+    problem: IncompleteError | None = None
+
+    def listed(tell: Listener) -> Iterator[Entry]:
+        nonlocal problem
+        with closing(open_store(location, tell=tell)) as store:
+            found = store.stat()
+            if found is None:
+                raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+            if found.kind is not Kind.FOLDER:
+                yield found._replace(path=location.name)
+                return
+            try:
+                yield from store.list()
+            except ListingIncompleteError as incomplete:
+                problem = incomplete
+
+    count = 0
+    with listening(common, f"du {location.text}") as tell:
+        for usage in usages(listed(tell), depth):
+            count += 1
+            _print_usage(common, usage)
+    if problem is not None:
+        raise problem  # what was counted is not all
+    if common.json:
+        common.output.record("end", {"count": count, "exit": 0})
+    return 0
+
+
+def _print_usage(common: Common, usage: Usage) -> None:
+    if common.json:
+        counts = {"files": usage.files, "folders": usage.folders, "bytes": usage.bytes}
+        common.output.record("usage", {**path_fields(usage.path), **counts})
+    else:
+        common.output.line(f"{usage.bytes:>15}  {usage.files:>10}  ".encode() + (usage.path or b"."))
+
+
+def make_folder(common: Common, location: Location) -> int:
+    """Make it, and say what came of it; returns the exit code."""
+    with listening(common, f"mkdir {location.text}") as tell:
+        made = make_place(location, tell)
+    if common.json:
+        common.output.record("folder", {"location": location.text, "made": made})
+    return 0
+
+
+def take_away(
+    common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
+) -> int:
+    """Remove what is named, or only show it; returns the exit code."""
+    settings = common.settings()
+    location = read_target(text, settings)
+    limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
+    request = Request(location, recursive, limit, tuple(settings.sites.values()))
+
+    def agree(doomed: Doomed) -> None:
+        if not yes:
+            _ask(common, location.text, doomed)
+
+    with listening(
+        common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
+    ) as tell:
+        if dry_run:
+            look_only(request, lambda doomed: _show(common, location.name, doomed), tell)
+            return 0
+        receipt = remove(request, agree, tell)
+    _tell_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _counts(doomed: Doomed) -> str:
+    folders = f" in {doomed.folders + 1} folders" if doomed.folder else ""
+    return f"{doomed.files} files{folders}, {doomed.bytes} bytes"
+
+
+def _ask(common: Common, about: str, doomed: Doomed) -> None:
+    """Let whoever sits there agree; raises `RefusedError` where nobody does."""
+    common.output.say(f"{about}: {_counts(doomed)}")
+    hint = f"Look with --dry-run; if it is meant: --yes --max-delete {doomed.files}"
+    if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise RefusedError(
+            "unconfirmed",
+            f"{_counts(doomed)} would be removed, and nobody can be asked",
+            about=about,
+            hint=hint,
+        )
+    if not click.confirm("Remove all of it?", err=True):
+        raise RefusedError("unconfirmed", "nothing was removed", about=about)
+
+
+def _show(common: Common, name: bytes, doomed: Doomed) -> None:
+    """Every name that would go, a line each."""
+    because = f"below {name.decode('utf-8', 'replace')}" if doomed.folder else "named"
+    for entry in doomed.entries:
+        action = Action(Verb.DELETE, entry, because)
+        if common.json:
+            common.output.record("action", action_fields(action))
+        else:
+            slash = b"/" if entry.kind is Kind.FOLDER else b""
+            common.output.line(f"{action.verb:<8}".encode() + entry.path + slash)
+    if common.json:
+        common.output.record("planned", event_fields(doomed.planned()))
+        common.output.record("end", {"count": doomed.files + doomed.folders + 1, "exit": 0})
+    else:
+        common.output.say(f"{_counts(doomed)} would be removed. Nothing was changed.")
+
+
+def _tell_receipt(common: Common, receipt: Receipt) -> None:
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    common.output.say(f"{receipt.files_deleted} files removed; {receipt.seconds:.1f} s; {receipt.id}")
+    if receipt.exit is Exit.INCOMPLETE:
+        tell_people(incomplete(receipt.target, receipt.files_failed))

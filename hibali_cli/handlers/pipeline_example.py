@@ -1,0 +1,308 @@
+"""The dialogue of `pipelines example --ask`: what is asked, how it looks, and what becomes of an answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import UsageError
+from hibali.subprocesses import has_terminal
+from hibali.text import printable
+from hibali_cli.output import write_aside
+from hibali_cli.path_completion import complete_last, complete_path
+from registry.example import (
+    Ask,
+    Choose,
+    Dialogue,
+    Done,
+    Offer,
+    Stuck,
+    as_schema_has_it,
+    judge_answer,
+    judge_entry,
+    next_step,
+)
+from registry.invocation import read_typed, write_typed
+from registry.pipeline import Input, Pipeline
+from registry.problems import Problem
+
+Complete = Callable[[str], list[str]]
+
+
+@contextmanager
+def terminal_as_stdout() -> Iterator[None]:
+    """Let the terminal that stderr is be stdout for a while: readline(3) draws there, and results may go to a file."""
+    assert sys.stdout is not None
+    sys.stdout.flush()
+    results = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(results, 1)
+        os.close(results)
+
+
+def read_line(prompt: str, complete: Complete) -> str:
+    """A line without its end; TAB offers what `complete` makes of the whole line. Raises `KeyboardInterrupt` at its end (Ctrl-D), too."""
+    import readline
+
+    offered: list[str] = []
+
+    def completer(text: str, state: int) -> str | None:
+        if state == 0:
+            offered[:] = complete(text)
+        return offered[state] if state < len(offered) else None
+
+    readline.set_completer_delims("")
+    readline.set_completer(completer)
+    readline.parse_and_bind("tab: complete")
+    readline.set_auto_history(False)  # answers are nobody's history
+    try:
+        return input(prompt)
+    except (EOFError, KeyboardInterrupt):
+        write_aside("")  # the cursor stands behind the question
+        raise KeyboardInterrupt from None
+    except UnicodeDecodeError:
+        raise UsageError("not-text", "this is not UTF-8, and cannot stand in an invocation") from None
+    finally:
+        readline.set_completer(None)
+
+
+_BACK = "<"
+_HELP = f"TAB completes, Enter takes the [default] or passes over, {_BACK} takes the last answer back, Ctrl-C leaves."
+_FILE = Input("file", "file", "File")
+_SEPARATORS = re.compile(r"[\s,]+")
+
+
+def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
+    """The answers of whoever sits at the terminal, and where they want them; None is stdout.
+
+    Raises `UsageError` without a terminal, `KeyboardInterrupt` when they leave.
+    """
+    if not has_terminal():
+        raise UsageError(
+            "no-terminal",
+            "nobody can be asked: stdin and stderr are no terminal",
+            about="--ask",
+            hint=f"Edit an example instead: hibali pipelines example {pipeline.reference} > invocation.json",
+        )
+    with terminal_as_stdout():
+        try:
+            values = Asking(pipeline).run()
+            while target is not None and os.path.lexists(target):
+                text = read_line(f"{printable(str(target))} exists. Replace it? [y/N] ", lambda _: [])
+                if text.strip().lower() in {"y", "yes"}:
+                    break
+                text = read_line("Another file [stdout]: ", lambda begun: complete_path(begun, Path.cwd()))
+                target = Path(str(read_typed(_FILE, text))) if text.strip() else None
+        except KeyboardInterrupt:
+            _say("Nothing was written.")
+            raise
+    return values, target
+
+
+class _TakeBackError(Exception):
+    """Somebody typed `<`."""
+
+
+class Asking:
+    """One dialogue on a terminal; `read` gives a line for a prompt and what completes it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        read: Callable[[str, Callable[[str], list[str]]], str] = read_line,
+    ) -> None:
+        self._dialogue = Dialogue(pipeline)
+        self._before: list[Dialogue] = []  # how it was before each answer
+        self._read = read
+        self._listed: tuple[str, ...] = ()
+
+    def run(self) -> dict[str, Any]:
+        """Ask until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where nothing can be right."""
+        pipeline = self._dialogue.pipeline
+        _say(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
+        _say(_HELP)
+        while not isinstance(step := next_step(self._dialogue), Done):
+            try:
+                self._take(step)
+            except _TakeBackError:
+                self._take_back()
+            except UsageError as refused:  # what came was no text
+                _say(f"  {refused.message}")
+        return dict(step.values)
+
+    def _take(self, step: Ask | Choose | Offer | Stuck) -> None:
+        match step:
+            case Ask():
+                self._ask(step)
+            case Choose():
+                self._choose(step)
+            case Offer():
+                self._offer(step)
+            case Stuck():
+                _tell(step.problems)
+                if not self._before:
+                    raise UsageError(
+                        "no-invocation",
+                        "; ".join(str(each) for each in step.problems),
+                        about=self._dialogue.pipeline.reference,
+                        hint="The descriptor asks for what cannot be.",
+                    )
+                _say("  The last answer is taken back.")
+                self._take_back()
+
+    def _go_on(self, dialogue: Dialogue) -> None:
+        self._before.append(self._dialogue)
+        self._dialogue = dialogue
+
+    def _take_back(self) -> None:
+        if self._before:
+            self._dialogue = self._before.pop()
+        else:
+            _say("  There is nothing before this.")
+
+    def _ask(self, step: Ask) -> None:
+        question = step.question
+        _describe(step)
+        if question.is_list:
+            value = self._entries(step)
+        else:
+            text = self._line(f"{question.id}{_shown_default(question)}: ", question)
+            value = read_typed(question, text) if text else None
+        if value is None:
+            if step.may_pass:
+                self._go_on(self._dialogue.passed_over(question.id))
+            else:
+                _say("  This one is needed.")
+            return
+        value = as_schema_has_it(self._dialogue.pipeline, question, value)
+        problems = judge_answer(self._dialogue, question, value)
+        _tell(problems)
+        if not problems:
+            if question.kind == "File":
+                _note_missing(value)
+            self._go_on(self._dialogue.answered(question.id, value))
+
+    def _entries(self, step: Ask) -> list[Any] | None:
+        """One entry a line until an empty one; None for none at all."""
+        question, entries = step.question, list[Any]()
+        while True:
+            hint = _shown_default(question) if not entries else ""
+            text = self._line(f"{question.id}, entry {len(entries) + 1}{hint}: ", question)
+            if not text:
+                return entries or None
+            value = read_typed(question, text)
+            problems = judge_entry(question, value)
+            _tell(problems)
+            if not problems:
+                entries.append(value)
+
+    def _choose(self, step: Choose) -> None:
+        _say(f"\n{printable(step.because)}")
+        self._table(step.members)
+        text = self._line("which: ", [each.id for each in step.members])
+        if text in {each.id for each in step.members}:
+            self._go_on(self._dialogue.chose(text))
+        else:
+            _say(f"  One of: {', '.join(each.id for each in step.members)}")
+
+    def _offer(self, step: Offer) -> None:
+        ids = [each.id for each in step.questions]
+        if self._listed != tuple(ids):
+            _say("\nThese can be answered besides:")
+            self._table(step.questions)
+            self._listed = tuple(ids)
+        text = self._line("which others [none]: ", ids)
+        named = [each for each in _SEPARATORS.split(text) if each]
+        unknown = [each for each in named if each not in ids]
+        if unknown:
+            _say(f"  Not among them: {', '.join(printable(each) for each in unknown)}")
+            return
+        dialogue = self._dialogue if named else self._dialogue.ended()
+        for each in dict.fromkeys(named):
+            dialogue = dialogue.chose(each)
+        self._go_on(dialogue)
+
+    def _line(self, prompt: str, about: Input | Sequence[str]) -> str:
+        text = self._read(prompt, partial(_complete, about)).strip()
+        if text == _BACK:
+            raise _TakeBackError
+        return text
+
+    def _table(self, questions: Sequence[Input]) -> None:
+        width = max(len(each.id) for each in questions)
+        for each in questions:
+            _say(f"  {each.id:<{width}}  {printable(_kind(each))}: {printable(_one_line(each.name))}")
+
+
+def _complete(about: Input | Sequence[str], text: str) -> list[str]:
+    if not isinstance(about, Input):
+        return complete_last(text, about)
+    if about.kind == "File" and not about.choices:
+        return complete_path(text, Path.cwd())
+    words = ["yes", "no"] if about.kind == "Flag" else [write_typed(each) for each in about.choices or ()]
+    return [word for word in words if word.startswith(text)]
+
+
+def _describe(step: Ask) -> None:
+    question = step.question
+    because = f" ({printable(step.because)})" if step.because else ""
+    _say(f"\n{question.id}: {printable(_one_line(question.name))}{because}")
+    if question.description and question.description != question.name:
+        _say(f"  {printable(_one_line(question.description))}")
+    _say(
+        f"  {printable(_kind(question))}{'; one entry a line, an empty line ends' if question.is_list else ''}"
+    )
+
+
+def _kind(question: Input) -> str:
+    """Type, limits and choices in a few words."""
+    words = ["Integer" if question.integer else question.kind]
+    for limit, exclusive, (open_word, closed_word) in (
+        (question.minimum, question.exclusive_minimum, ("greater than", "at least")),
+        (question.maximum, question.exclusive_maximum, ("less than", "at most")),
+    ):
+        if limit is not None:
+            words.append(f"{open_word if exclusive else closed_word} {limit:g}")
+    if question.choices:
+        words.append("one of " + ", ".join(write_typed(each) for each in question.choices))
+    if question.minimum_entries:
+        words.append(f"at least {question.minimum_entries:g} entries")
+    if question.maximum_entries:
+        words.append(f"at most {question.maximum_entries:g} entries")
+    return f"{'list of ' if question.is_list else ''}{', '.join(words)}"
+
+
+def _shown_default(question: Input) -> str:
+    if question.default is None:
+        return ""
+    values = question.default if isinstance(question.default, list) else [question.default]
+    return f" [{' '.join(write_typed(each) for each in values)}]"
+
+
+def _note_missing(value: Any) -> None:
+    for each in value if isinstance(value, list) else [value]:
+        if ":" not in each.partition("/")[0] and not os.path.lexists(each):  # SITE:PATH is not looked at
+            _say(f"  (there is no {printable(each)} here now)")
+
+
+def _tell(problems: Sequence[Problem]) -> None:
+    for each in problems:
+        _say(f"  {printable(str(each))}")
+
+
+def _say(text: str) -> None:
+    write_aside(text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

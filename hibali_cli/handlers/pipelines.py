@@ -1,0 +1,292 @@
+"""How pipelines are shown: as JSON records, as rows, and one in full."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hibali_cli.options import Common
+from hibali_cli.output import Cell, Output
+
+if TYPE_CHECKING:
+    from hibali_cli.options import Common
+    from registry.catalogue import Catalogue
+    from registry.catalogue_folder import Deprecation
+    from registry.images.record import ImageRecord
+    from registry.pipeline import Input, OutputFile, Pipeline
+    from registry.search import Damaged, Summary
+    from registry.sources.base import Access
+    from runs.images import Pinned
+    from runs.store import SiteRuns
+
+    Said = Callable[[Summary], Deprecation | None]
+    from registry.pipeline import Change
+
+
+def open_catalogue(common: Common) -> Catalogue:
+    """With its history, unless there is to be none or git is not installed."""
+    from registry.catalogue import Catalogue
+
+    kept = common.settings().catalogue.keep == "git"
+    if kept and shutil.which("git") is None:
+        common.output.detail("git is not installed: the catalogue has no history")
+        kept = False
+    return Catalogue(history=kept)
+
+
+def access_of(common: Common) -> Access:
+    """What may be reached to fetch descriptors."""
+    from hibali.files import private_folder, state_folder
+    from registry.sources.base import Access
+
+    settings = common.settings().catalogue
+    scratch = private_folder(state_folder() / "catalogue-partial")
+    return Access(scratch, settings.zenodo, frozenset(settings.origins))
+
+
+def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
+    """The image that the catalogue has beside a pipeline; its content is looked for only when it is wanted."""
+    from runs.images import Pinned
+
+    record = catalogue.image(pipeline)
+    return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None
+
+
+def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
+    """What is known of an image, and whether its content is on this machine."""
+    return {
+        "digest": record.digest,
+        "size": record.size,
+        "format": record.format,
+        "id": record.id,
+        "names": list(record.names),
+        "here": here,
+    }
+
+
+def image_words(record: ImageRecord, *, here: bool) -> str:
+    """The same in a line."""
+    names = f" {', '.join(record.names)}" if record.names else ""
+    where = "here" if here else "not here"
+    return f"{record.digest} ({record.format}, {record.size} bytes, {where}){names}"
+
+
+def tell_image(
+    common: Common, catalogue: Catalogue, pipeline: Pipeline, record: ImageRecord, change: str
+) -> None:
+    """What became of an image."""
+    here = catalogue.images.here(pipeline, record) is not None
+    if common.json:
+        told = {"name": pipeline.name, "version": pipeline.version, **image_fields(record, here=here)}
+        common.output.record("image", {**told, "change": change})
+    else:
+        common.output.line(record.digest)
+        common.output.say(f"{pipeline.reference}: image {change}")
+
+
+def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = None) -> dict[str, Any]:
+    """What identifies a pipeline and says what it is for."""
+    deprecated = {"deprecated": {"successor": said.successor, "because": said.because}} if said else {}
+    return {
+        "name": pipeline.name,
+        "version": pipeline.version,
+        "digest": pipeline.digest,
+        "title": pipeline.title,
+        "description": pipeline.description,
+        **deprecated,
+    }
+
+
+def full_record(
+    pipeline: Pipeline, said: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
+) -> dict[str, Any]:
+    """All of it: the author's descriptor as it is, and what hibali adds; `image` as `image_fields` tells it."""
+    return {
+        **pipeline_record(pipeline, said),
+        **({"image": dict(image)} if image else {}),
+        "trusted": trusted,
+        "runnable": _why_unrunnable(pipeline) == "",
+        "descriptor": dict(pipeline.document),
+    }
+
+
+def list_pipelines(
+    output: Output,
+    entries: Iterable[Summary | Damaged],
+    deprecation: Said,
+    images: Mapping[tuple[str, str], str],
+) -> int:
+    """A line for each; `images` has the digests of those that have one. 6 when something that was added cannot be used, else 0."""
+    from registry.search import Damaged
+
+    rows: list[tuple[Cell, ...]] = []
+    damaged = 0
+    for each in entries:
+        if isinstance(each, Damaged):
+            damaged += 1
+            output.warn(f"{each.reference}: {each.error.message}")
+            continue
+        said = deprecation(each)
+        image = images.get((each.name, each.version))
+        if output.json:
+            kept = {"image": {"digest": image}} if image else {}
+            output.record("pipeline", {**pipeline_record(each, said), **kept})
+        about = f"({said}) {each.description}" if said else each.description
+        digests = (
+            each.digest[:12],
+            *([image.removeprefix("sha256:")[:12] if image else ""] if images else []),
+        )
+        rows.append((each.name, each.version, *digests, _one_line(about)))
+    code = 6 if damaged else 0
+    if output.json:
+        output.record("end", {"count": len(rows), "exit": code})
+    elif rows:
+        image_heading = ["image"] if images else []
+        output.table(["name", "version", "digest", *image_heading, "description"], rows)
+    return code
+
+
+def show_pipeline(
+    output: Output, pipeline: Pipeline, said: Deprecation | None, image: str, *, trusted: bool
+) -> None:
+    """Everything a person needs to write an invocation; `image` says in a line which one is kept."""
+    output.pairs(
+        {
+            "name": pipeline.reference,
+            "title": pipeline.title,
+            "digest": f"sha256 {pipeline.digest}",
+            "description": _one_line(pipeline.description),
+            "command": pipeline.command_template,
+            "container": _container_words(pipeline),
+            **({"image": image} if image else {}),
+            "bare": "trusted" if trusted else "not trusted",
+            **({"note": str(said)} if said else {}),
+            **({"not run": _why_unrunnable(pipeline)} if _why_unrunnable(pipeline) else {}),
+        }
+    )
+    if pipeline.inputs:
+        output.text("\n")
+        output.table(
+            ["input", "type", "needed", "default", "about"],
+            [
+                (each.id, _kind_words(each), "" if each.optional else "yes", _default(each), each.name)
+                for each in pipeline.inputs
+            ],
+        )
+    if pipeline.outputs:
+        output.text("\n")
+        output.table(
+            ["output", "path", "needed", "about"],
+            [
+                (each.id, _path_words(each), "" if each.optional else "yes", each.name)
+                for each in pipeline.outputs
+            ],
+        )
+    for group in pipeline.groups:
+        output.line(f"{group.id}: {_group_words(group)} {', '.join(group.members)}")
+
+
+def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
+    """Where it has run: the last run at each site, and how all of them ended."""
+    if sites:
+        output.text("\n")
+        output.table(
+            ["site", "last run", "state", "begun", "runs"],
+            [
+                (each.site, each.last.id, each.last.state, each.last.created[:19] + "Z", _states(each))
+                for each in sites
+            ],
+        )
+
+
+def _states(site: SiteRuns) -> str:
+    return ", ".join(f"{count} {state.lower()}" for state, count in site.states.items())
+
+
+def _why_unrunnable(pipeline: Pipeline) -> str:
+    from hibali.errors import HibaliError
+    from registry.command_line import refuse_unrunnable
+
+    try:
+        refuse_unrunnable(pipeline)
+    except HibaliError as error:
+        return f"{error.about}: {error.message}"
+    return ""
+
+
+def _container_words(pipeline: Pipeline) -> str:
+    container = pipeline.container
+    if container is None:
+        return "none"
+    return f"{container.kind} {container.index} {container.image or container.url}".replace("  ", " ")
+
+
+def _kind_words(question: Input) -> str:
+    kind = "Integer" if question.integer else question.kind
+    choices = f": {', '.join(str(each) for each in question.choices)}" if question.choices else ""
+    return f"{kind}{' list' if question.is_list else ''}{choices}"
+
+
+def _path_words(output: OutputFile) -> str:
+    return output.path_template or "; ".join(
+        f"{template} ({'otherwise' if condition == 'default' else f'if {condition}'})"
+        for condition, template in output.conditions
+    )
+
+
+def _default(question: Input) -> str:
+    import json
+
+    return "" if question.default is None else json.dumps(question.default, ensure_ascii=False)
+
+
+def _group_words(group: Any) -> str:
+    words = [
+        (group.mutually_exclusive, "at most one of"),
+        (group.one_is_required, "at least one of"),
+        (group.all_or_none, "all or none of"),
+    ]
+    return " and ".join(text for given, text in words if given) or "together:"
+
+
+def _one_line(text: str) -> str:
+    joined = " ".join(text.split())
+    return joined if len(joined) <= 80 else joined[:76] + " ..."
+
+
+_MARKS = {"added": "+", "removed": "-", "changed": "~"}
+_LONGEST = 60
+
+
+def show_changes(output: Output, changes: list[Change], code: int) -> None:
+    """A line for each; `code` is what the call ends with."""
+    for each in changes:
+        if output.json:
+            told = {"change": each.what, "path": each.path, "before": each.before, "after": each.after}
+            output.record("difference", {**told, "breaking": each.breaking})
+        else:
+            mark = "!" if each.breaking else " "
+            output.line(f"{mark} {_MARKS[each.what]} {each.path}{_values(each)}")
+    if output.json:
+        output.record("end", {"count": len(changes), "exit": code})
+    elif not changes:
+        output.say("no differences")
+
+
+def _values(change: Change) -> str:
+    if isinstance(change.before, dict) or isinstance(change.after, dict):
+        part = change.after or change.before
+        name = part.get("name") if isinstance(part, dict) else None
+        return f": {name}" if isinstance(name, str) else ""
+    if change.what == "added":
+        return f": {_word(change.after)}"
+    if change.what == "removed":
+        return f": {_word(change.before)}"
+    return f": {_word(change.before)} -> {_word(change.after)}"
+
+
+def _word(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."

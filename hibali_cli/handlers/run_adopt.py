@@ -1,0 +1,100 @@
+"""Looking for runs that this ledger does not know, showing them, and taking them up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hibali.config.model import Site
+from hibali.errors import HibaliError, NotFoundError, RefusedError
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from runs.adopt import Fate, Stray, adopt, find_strays
+from runs.model import RUN_ID
+from runs.store import Book
+
+
+def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) -> int:
+    """Show what was found and take up what was asked for; returns the exit code.
+
+    Raises `NotFoundError` for an id that is nowhere, `RefusedError` for one that cannot be taken up.
+    """
+    ids = [word for word in named if RUN_ID.fullmatch(word)]
+    sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
+    book = Book()
+    known = [word for word in ids if book.knows(word)]
+    with listening(common, "adopt") as tell:
+        strays = []
+        for site in sites:
+            with contextlib.closing(opener(site, tell)()) as far:
+                strays += [
+                    _take(book, each, wanted=everything or each.id in ids)
+                    for each in find_strays(far, site, book)
+                    if not ids or each.id in ids
+                ]
+        taken = [book.load(each.id) for each in strays if each.fate is Fate.ADOPTED]
+        update_runs(common, book, taken, tell)
+    _show(common, strays)
+    _check(strays, ids, known)
+    return 0
+
+
+def _sites(common: Common, names: Sequence[str]) -> list[Site]:
+    if names:
+        return [run_site(common, name) for name in dict.fromkeys(names)]
+    return list(_all_sites(common))
+
+
+def _all_sites(common: Common) -> Iterator[Site]:
+    """Those where runs can be."""
+    settings = common.settings()
+    for name in sorted(settings.sites):
+        if settings.sites[name].kind in {"ssh", "local"}:
+            try:
+                yield run_site(common, name)
+            except HibaliError as problem:
+                common.output.warn(f"{name} was not looked at: {problem.message}")
+
+
+def _take(book: Book, stray: Stray, *, wanted: bool) -> Stray:
+    if not wanted or stray.fate is not Fate.FOUND:
+        return stray
+    adopt(book, stray)
+    return replace(stray, fate=Fate.ADOPTED)
+
+
+def _show(common: Common, strays: Sequence[Stray]) -> None:
+    if common.json:
+        for each in strays:
+            common.output.record("stray", each.to_record())
+        common.output.record("end", {"count": len(strays), "exit": 0})
+        return
+    rows = [
+        (
+            each.id,
+            each.site,
+            str(each.card.get("pipeline", "")) or None,
+            each.job or None,
+            str(each.card.get("ledger", "")) or None,
+            each.because or str(each.fate),
+        )
+        for each in strays
+    ]
+    if rows:
+        common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
+    adopted = sum(each.fate is Fate.ADOPTED for each in strays)
+    found = sum(each.fate is Fate.FOUND for each in strays)
+    common.output.say(f"{len(strays)} runs are not of this ledger; {adopted} of them were taken up.")
+    if found:
+        common.output.say(f"Take up {found} more with --yes, or by their ids.")
+
+
+def _check(strays: Sequence[Stray], ids: Sequence[str], known: Sequence[str]) -> None:
+    found = {each.id: each for each in strays}
+    for word in ids:
+        if word not in found and word not in known:
+            raise NotFoundError("no-such-run", "no run of this id was found", about=word)
+        if word in found and found[word].fate is Fate.LEFT:
+            raise RefusedError("not-adopted", found[word].because, about=word)

@@ -1,0 +1,111 @@
+"""Removing the folders of runs that are over, site by site, and telling what became of each."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import click
+
+from hibali.errors import Exit, RefusedError
+from hibali.events import Listener
+from hibali.text import path_fields
+from hibali_cli.handlers.run_sites import opener, run_site
+from hibali_cli.options import Common
+from hibali_cli.output import is_terminal
+from hibali_cli.progress import listening
+from runs.clean import Cleaned, Fate, Wanted, clean_run, needed_ids, plan_cleaning
+from runs.model import Run
+from runs.store import Book
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line said."""
+
+    run_ids: tuple[str, ...]
+    site: str | None
+    wanted: Wanted
+    yes: bool
+    dry: bool
+
+
+def clean_and_tell(common: Common, asked: Asked) -> int:
+    """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
+    book = Book()
+    everything = book.all()
+    wanted = replace(asked.wanted, needed=needed_ids(everything))
+    runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
+    planned = [
+        each
+        for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
+        if asked.run_ids or (each.run.folder and not each.run.cleaned)
+    ]
+    for each in planned:
+        if asked.run_ids and each.fate is Fate.KEPT and not each.run.cleaned:
+            raise RefusedError("not-removed", each.because, about=each.run.id)
+    if not asked.dry:
+        _ask(common, asked, planned)
+        with listening(common, "clean") as tell:
+            planned = _clean(common, book, planned, wanted, tell)
+    return _show(common, planned, dry=asked.dry)
+
+
+def _ask(common: Common, asked: Asked, planned: Sequence[Cleaned]) -> None:
+    """Outputs that nobody collected are gone for good: raises `RefusedError` where nobody agrees to that."""
+    lost = [each.run for each in planned if each.fate is Fate.PLANNED and not each.run.collected]
+    if not lost or asked.yes:
+        return
+    what = f"the outputs of {len(lost)} runs were not collected and would be removed"
+    hint = "Look with --dry-run; if it is meant: --yes"
+    if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise RefusedError("unconfirmed", f"{what}, and nobody can be asked", hint=hint)
+    common.output.say(what)
+    if not click.confirm("Remove them?", err=True):
+        raise RefusedError("unconfirmed", "nothing was removed")
+
+
+def _clean(
+    common: Common, book: Book, planned: Sequence[Cleaned], wanted: Wanted, tell: Listener
+) -> list[Cleaned]:
+    """Each site is opened once."""
+    found: dict[str, Cleaned] = {each.run.id: each for each in planned}
+    going = [each.run for each in planned if each.fate is Fate.PLANNED]
+    for name in sorted({run.site for run in going}):
+        site = run_site(common, name)
+        with contextlib.closing(opener(site, tell)()) as far:
+            for run in [run for run in going if run.site == name]:
+                found[run.id] = clean_run(far, site, book, run, wanted)
+    return list(found.values())
+
+
+def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
+    failed = any(each.fate is Fate.FAILED for each in cleaned)
+    code = Exit.INCOMPLETE if failed else Exit.DONE
+    if common.json:
+        for each in cleaned:
+            common.output.record("cleaned-run", _fields(each.run, each))
+        common.output.record("end", {"count": len(cleaned), "exit": int(code)})
+        return int(code)
+    if cleaned:
+        rows = [
+            (each.run.id, each.run.site, each.run.state, each.because or str(each.fate)) for each in cleaned
+        ]
+        common.output.table(["run", "site", "state", "folder"], rows)
+    gone = sum(each.fate in {Fate.REMOVED, Fate.PLANNED} for each in cleaned)
+    common.output.say(f"{gone} folders {'would be' if dry else 'were'} removed.")
+    return int(code)
+
+
+def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "site": run.site,
+        "state": str(run.state),
+        "collected": bool(run.collected),
+        **path_fields(run.folder, "folder"),
+        "fate": str(cleaned.fate),
+        "because": cleaned.because,
+    }

@@ -1,0 +1,210 @@
+"""What `runs compare` asks, and how it tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hibali.errors import Exit, IncompleteError, UsageError
+from hibali.events import Failed, Listener
+from hibali.text import path_fields, printable
+from hibali_cli.handlers.run_sites import run_site
+from hibali_cli.options import Common
+from runs.bundles.create import left_by
+from runs.compare import (
+    Beside,
+    Copies,
+    Fact,
+    Fate,
+    Pair,
+    compare_tasks,
+    differing_facts,
+    differing_tasks,
+    is_within,
+    match_tasks,
+)
+from runs.model import Run
+from runs.outputs import Left
+from runs.store import Book
+
+_WORDS: dict[str, str] = {
+    Fate.EQUAL: "equal",
+    Fate.DIFFERENT: "differs",
+    Fate.MISSING: "only in A",
+    Fate.EXTRA: "only in B",
+}
+_WITHIN = "within"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs compared. `within` are the outputs that differ, and are alike enough for the command that was named.
+
+    Of sweeps the tasks are compared that answer the same; `alone` are those without another one.
+    """
+
+    a: Run
+    b: Run
+    outputs: Sequence[Beside]
+    facts: Sequence[Fact]
+    problems: Sequence[tuple[str, Failed]]
+    alone: int = 0
+    within: frozenset[Beside] = field(default=frozenset())
+
+    @property
+    def exit(self) -> Exit:
+        """INCOMPLETE unless all tasks and outputs are there, and alike."""
+        alike = all(each.output.fate is Fate.EQUAL or each in self.within for each in self.outputs)
+        return Exit.DONE if alike and not self.alone and not self.problems else Exit.INCOMPLETE
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether one of them is a sweep."""
+        return self.a.sweep is not None or self.b.sweep is not None
+
+
+def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
+    """The words of `--by`. Raises `UsageError`."""
+    if text is None:
+        if folder is not None:
+            raise UsageError("usage", "it is for what --by compares", about="--dir")
+        return ()
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError("bad-command", f"this is no command: {problem}", about="--by") from None
+    if not words:
+        raise UsageError("bad-command", "this is no command", about="--by")
+    return words
+
+
+def compare_runs(
+    common: Common, book: Book, runs: Sequence[Run], by: Sequence[str], folder: str | None, tell: Listener
+) -> Comparison:
+    """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
+    a, b = runs
+    left = [left_by(run, book, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
+    pairs = match_tasks(a, b)
+    outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
+    different = [each for each in outputs if each.output.fate is Fate.DIFFERENT]
+    within: frozenset[Beside] = frozenset()
+    if by and different:
+        with _place(folder) as place:
+            within = _alike(common, runs, left, different, by, place, tell)
+    problems = [(run.id, each) for run, some in zip(runs, left, strict=True) for each in some.problems]
+    alone = sum(pair.a is None or pair.b is None for pair in pairs)
+    return Comparison(a, b, outputs, _facts(a, b, pairs), problems, alone, within)
+
+
+def _facts(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
+    facts = differing_facts(a, b)
+    return facts if a.sweep is None and b.sweep is None else [*facts, *differing_tasks(a, b, pairs)]
+
+
+@contextlib.contextmanager
+def _place(folder: str | None) -> Iterator[Path]:
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="hibali-compare-") as made:
+        yield Path(made)
+
+
+def _alike(
+    common: Common,
+    runs: Sequence[Run],
+    left: Sequence[Left],
+    different: Sequence[Beside],
+    by: Sequence[str],
+    place: Path,
+    tell: Listener,
+) -> frozenset[Beside]:
+    names = ([each.name_a for each in different], [each.name_b for each in different])
+    here = [
+        Copies(run, some, place / run.id).bring(
+            [name for name in wanted if name is not None], run_site(common, run.site), tell
+        )
+        for run, some, wanted in zip(runs, left, names, strict=True)
+    ]
+    return frozenset(
+        each
+        for each, mine, theirs in zip(different, *names, strict=True)
+        if mine is not None and theirs is not None and is_within(by, here[0][mine], here[1][theirs])
+    )
+
+
+def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
+    """What differs of the runs, then every output, then the counts; the exit code. Raises it where people are told."""
+    counts = Counter(_WITHIN if each in found.within else each.output.fate for each in found.outputs)
+    if common.json:
+        _tell_program(common, found, counts, asked=asked)
+        return int(found.exit)
+    if found.facts:
+        rows = [(fact.what, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
+        common.output.table(["not the same", f"A {found.a.id}", f"B {found.b.id}"], rows)
+        common.output.text("\n")
+    for each in found.outputs:
+        word = _WITHIN if each in found.within else _WORDS[each.output.fate]
+        common.output.text(f"{word:<9}  {_named(each)}\n")
+    for run_id, problem in found.problems:
+        common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
+    words: dict[str, str] = {_WITHIN: "within tolerance", **_WORDS}
+    others = [f"{counts[each]} {words[each]}" for each in words if each != Fate.EQUAL and counts[each]]
+    common.output.say(
+        f"{counts[Fate.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
+    )
+    if found.alone:
+        common.output.say(f"{found.alone} tasks answer what no task of the other run does")
+    if found.exit is not Exit.DONE:
+        raise IncompleteError(
+            "outputs-differ", "the runs did not leave the same", about=f"{found.a.id} {found.b.id}"
+        )
+    return 0
+
+
+def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, asked: bool) -> None:
+    for each in found.outputs:
+        output = each.output
+        more: dict[str, Any] = {"task_a": each.pair.a, "task_b": each.pair.b} if found.has_tasks else {}
+        if asked and output.fate is Fate.DIFFERENT:
+            more["within"] = each in found.within
+        digests = {"recorded": output.recorded or None, "found": output.found or None}
+        common.output.record("compared", {**path_fields(output.path), "fate": output.fate, **digests, **more})
+    for run_id, problem in found.problems:
+        fields = {
+            **path_fields(problem.path),
+            "code": problem.code,
+            "message": f"{run_id}: {problem.message}",
+        }
+        common.output.record("failed", fields)
+    common.output.record(
+        "run-comparison",
+        {
+            "a": found.a.id,
+            "b": found.b.id,
+            "facts": [{"what": fact.what, "a": fact.a, "b": fact.b} for fact in found.facts],
+            **{str(fate): counts[fate] for fate in Fate},
+            _WITHIN: counts[_WITHIN],
+            "exit": int(found.exit),
+        },
+        flush=True,
+    )
+
+
+def _named(each: Beside) -> str:
+    """With the numbers of its tasks, where it has some."""
+    mine, theirs = each.name_a, each.name_b
+    if mine is None or theirs is None or mine == theirs:
+        return printable(mine or theirs or b"")
+    return f"{printable(mine)} (B: {printable(theirs)})"
+
+
+def _shown(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,388 @@
+"""What the run commands ask of sites: opening them, following runs there, moving files there and back."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import ConsoleOptions
+from rich.text import Text
+
+from hibali.amounts import time_words
+from hibali.config.model import Site
+from hibali.config.settings import require_built_for_runs
+from hibali.errors import HibaliError, TryLaterError
+from hibali.events import Event, Listener, Retried
+from hibali.retry import pause
+from hibali.text import path_fields, printable
+from hibali_cli import output
+from hibali_cli.display import Drawing, plain_line
+from hibali_cli.handlers.runs import Row, row_of, table_lines
+from hibali_cli.interruption import hint_if_interrupted
+from hibali_cli.options import Common
+from hibali_cli.output import flush_results, is_terminal, shortened, write_aside, write_aside_raw
+from runs.model import Run, ignore_run
+from runs.monitor import Watching, note_usage, wait_for_end
+from runs.poll import update
+from runs.rate_limits import reach
+from runs.schedulers.base import load_scheduler
+from runs.status import course_of_run
+from runs.store import Book
+from runs.sweeps.send import go_on, goes_on
+from transfers.remote.host import Far
+
+if TYPE_CHECKING:
+    from runs.logs import Stream
+
+
+LOOK_SECONDS = 0.2  # between two looks at the ledger
+
+
+def run_site(common: Common, name: str) -> Site:
+    """The site of a run, if runs can be there; raises `UsageError`."""
+    site = common.settings().site(name)
+    require_built_for_runs(site)
+    return site
+
+
+def opener(site: Site, tell: Listener) -> Callable[[], Far]:
+    """How to reach the machine at a site, as often as needed."""
+    return lambda: reach(site, tell)
+
+
+def wait_for_runs(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    tell: Listener,
+    *,
+    changed: Callable[[Run], None] = ignore_run,
+) -> list[Run]:
+    """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
+    parts = by_site(common, runs)
+    with following(common, book, runs, tell) as shown:
+
+        def take(run: Run) -> None:
+            shown.changed(run)
+            changed(run)
+
+        if len(parts) == 1:
+            _follow(common, book, parts[0], opener(parts[0].site, shown.tell), shown.tell, take)
+        elif parts:
+            watching = follow_all(common, book, runs, parts, shown.tell, take)
+            while not watching.is_over:
+                pause(LOOK_SECONDS)
+            for problem in watching.problems:
+                raise problem
+    ended = [book.load(run.id) for run in runs]
+    for run in ended:
+        changed(run)
+    return ended
+
+
+class AtSite(NamedTuple):
+    """Runs of one site and scheduler, which are asked about together."""
+
+    site: Site
+    scheduler: str
+    run_ids: list[str]
+
+
+def by_site(common: Common, runs: list[Run]) -> list[AtSite]:
+    """The runs whose end is not known. Raises `UsageError` for a site that is not there any more."""
+    open_runs = [run for run in runs if not run.state.final]
+    return [
+        AtSite(run_site(common, name), scheduler, [run.id for run in open_runs if _place(run) == place])
+        for place in sorted({_place(run) for run in open_runs})
+        for name, scheduler in [place]
+    ]
+
+
+def _place(run: Run) -> tuple[str, str]:
+    return run.site, run.scheduler
+
+
+def follow_all(
+    common: Common,
+    book: Book,
+    runs: list[Run],
+    parts: list[AtSite],
+    tell: Listener,
+    changed: Callable[[Run], None] = ignore_run,
+) -> Watching:
+    """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
+    openers = [_opened_first(opener(part.site, tell)) for part in parts]
+    follow = [
+        partial(_follow, common, book, part, open_far, tell, changed)
+        for part, open_far in zip(parts, openers, strict=True)
+    ]
+    return Watching(book, [run.id for run in runs], follow)
+
+
+def _follow(
+    common: Common,
+    book: Book,
+    part: AtSite,
+    open_far: Callable[[], Far],
+    tell: Listener,
+    changed: Callable[[Run], None],
+) -> None:
+    def take(run: Run) -> None:
+        common.output.detail(f"{run.id} {run.state} {run.native}".rstrip())
+        changed(run)
+
+    wait_for_end(
+        open_far,
+        load_scheduler(part.scheduler),
+        book,
+        part.run_ids,
+        limits=part.site.limits,
+        tell=tell,
+        changed=take,
+    )
+
+
+def _opened_first(open_site: Callable[[], Far]) -> Callable[[], Far]:
+    """The same, opened already for the first time; a site that cannot be reached now is tried again by whoever follows."""
+    first = []
+    with contextlib.suppress(TryLaterError):
+        first.append(open_site())
+    return lambda: first.pop() if first else open_site()
+
+
+def ask_usage(common: Common, book: Book, run: Run, tell: Listener) -> Run:
+    """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
+    scheduler = load_scheduler(run.scheduler)
+    if (
+        not run.state.final
+        or run.accounted
+        or not scheduler.accounting_words((run.job,), "", run.created[:10])
+    ):
+        return run
+    with contextlib.suppress(HibaliError):
+        far = opener(run_site(common, run.site), tell)()
+        try:
+            note_usage(far, scheduler, book, [run])
+        finally:
+            far.close()
+    return book.load(run.id)
+
+
+def update_runs(
+    common: Common, book: Book, runs: list[Run], tell: Listener, *, going_on: bool = False
+) -> list[Run]:
+    """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
+
+    With `going_on` a pilot whose allocation is over goes on in the next one.
+    """
+    fresh = {run.id: run for run in runs}
+    asked = [run for run in runs if run.job and not run.state.final]
+    for name, scheduler in sorted({(run.site, run.scheduler) for run in asked}):
+        some = [run for run in asked if (run.site, run.scheduler) == (name, scheduler)]
+        try:
+            far = opener(run_site(common, name), tell)()
+            try:
+                fresh |= {run.id: run for run in update(far, load_scheduler(scheduler), book, some)}
+                limits = run_site(common, name).limits
+                for run in [fresh[each.id] for each in some if going_on]:
+                    if run.sweep is not None and run.sweep.pilot is not None and goes_on(run):
+                        fresh[run.id] = go_on(far, load_scheduler(scheduler), book, run, limits, tell)
+            finally:
+                far.close()
+        except HibaliError as problem:
+            common.output.warn(f"{name} was not asked: {problem.message}")
+    return [fresh[run.id] for run in runs]
+
+
+_A_SECOND = 1
+_MOST_NAMED = 5
+_TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
+
+
+class Following(NamedTuple):
+    """Where events go while runs are followed, and what hears of each change of a run."""
+
+    tell: Listener
+    changed: Callable[[Run], None]
+
+
+@contextmanager
+def following(common: Common, book: Book, runs: Sequence[Run], tell: Listener) -> Iterator[Following]:
+    """Draw the runs on stderr while they are followed, where that is a terminal.
+
+    An interruption says that they continue, and how to follow them.
+    """
+    ids = [run.id for run in runs if not run.state.final]
+    drawn = (
+        common.progress
+        and ids
+        and output.can_be_drawn_on(sys.stderr)
+        and not (common.json and output.is_terminal(sys.stdout))
+    )
+    with hint_if_interrupted(lambda: continues(book, ids)):
+        if not drawn:
+            yield Following(tell, ignore_run)
+            return
+        shown = _Shown(book, tell)
+        with output.after(shown.put_away):
+            try:
+                for run_id in ids:
+                    shown.take(book.load(run_id))
+                yield Following(shown.tell, shown.take)
+            finally:
+                shown.put_away()
+
+
+def continues(book: Book, run_ids: Sequence[str]) -> str:
+    """Say what becomes of runs that nobody follows any more, and how to follow them."""
+    runs = [book.load(each) for each in run_ids]
+    left = [run for run in runs if not run.state.final]
+    if not left:
+        return ""
+    named = " ".join(run.id for run in left) if len(left) <= _MOST_NAMED else "ID..."
+    if len(left) > 1:
+        return f"The runs continue. To follow them: hibali runs wait {named}"
+    [run] = left
+    if run.waits:
+        return f"The run is not submitted yet: the queue has no room. To submit it when there is some: hibali runs wait {named}"
+    cancel = f"; to end it: hibali runs cancel {named}"
+    return f"The run continues at {run.site}. To follow it: hibali runs wait {named}{cancel}"
+
+
+class _Shown:
+    """One line for a run, a table for several; safe to call from any thread."""
+
+    def __init__(self, book: Book, tell: Listener) -> None:
+        self._book = book
+        self._tell = tell
+        self._rows: dict[str, Row] = {}
+        self._guard = threading.Lock()
+        self._trouble = ""
+        self._trouble_until = 0.0
+        self._drawing = Drawing(self._lines, _A_SECOND)
+
+    def take(self, run: Run) -> None:
+        """A run is in another state now."""
+        spans = course_of_run(run, self._book.records(run.id))
+        with self._guard:
+            self._rows[run.id] = row_of(run, spans[-1].since if spans else time.time())
+        self._drawing.put_up()
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on, whose line comes above the picture."""
+        if isinstance(event, Retried):
+            with self._guard:
+                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
+        self._drawing.put_away()
+        self._tell(event)
+        self._drawing.put_up()
+
+    def put_away(self) -> None:
+        """Clear it; the next change brings it back."""
+        self._drawing.put_away()
+
+    def _lines(self, options: ConsoleOptions) -> list[Text]:
+        with self._guard:
+            rows = list(self._rows.values())
+            trouble = self._trouble if time.monotonic() < self._trouble_until else ""
+        width = options.max_width - len("^C")  # which the terminal adds by itself
+        if len(rows) == 1:
+            lines = [plain_line(shortened(run_line(rows[0], time.time()), width, front=0.8))]
+        else:
+            lines = table_lines(rows, width, options.size.height - bool(trouble), time.time())
+        return [*lines, plain_line(shortened(trouble, width, front=1.0), "yellow")] if trouble else lines
+
+
+def run_line(row: Row, now: float) -> str:
+    """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
+    run = row.run
+    lasting = "" if run.state.ended else f" for {time_words(max(0.0, now - row.since))}"
+    about = f" ({printable(row.about)})" if row.about else ""
+    return f"{run.state} at {run.site}{lasting}{about}  {run.id}"
+
+
+_LONGEST_LETTER = 4  # bytes of UTF-8
+
+
+class LogLines:
+    """The streams of one run, in the pieces in which they come; with `apart`, its stderr goes to ours."""
+
+    def __init__(self, common: Common, run_id: str, *, apart: bool) -> None:
+        self._common = common
+        self._run_id = run_id
+        self._apart = apart
+        self._held: dict[Stream, bytes] = {}  # what cannot be shown before more has come
+        self._unfinished: Stream | None = None  # whose line stands on the terminal without its end
+
+    def show(self, stream: Stream, piece: bytes) -> None:
+        """Pass on one more piece, at once. Raises `IncompleteError` where stdout takes nothing."""
+        aside = self._is_aside(stream)
+        if self._common.json:
+            fields = {"id": self._run_id, "stream": stream, **path_fields(piece, "text")}
+            self._common.output.record("log", fields, flush=True)
+        elif is_terminal(sys.stderr if aside else sys.stdout):
+            self._show_safely(stream, self._held.pop(stream, b"") + piece)
+        elif aside:
+            write_aside_raw(piece)
+        else:
+            self._common.output.raw(piece)
+            flush_results()
+
+    def end(self) -> None:
+        """Nothing more comes: what is held is shown, and the last line ended."""
+        for stream, rest in list(self._held.items()):
+            if half := rest.rstrip(b"\r"):
+                self._write(stream, printable(half))
+        self._held.clear()
+        self._end_line()
+
+    def _show_safely(self, stream: Stream, content: bytes) -> None:
+        *lines, last = content.splitlines(keepends=True)
+        if last.endswith(b"\n"):
+            lines, last = [*lines, last], b""
+        for line in lines:
+            self._write(stream, printable(line.rstrip(b"\r\n")))
+            self._end_line()
+        whole = _without_half_letter(last.rstrip(b"\r"))  # the other half of an end may be on its way, too
+        self._held[stream] = last[len(whole) :]
+        if whole:
+            self._write(stream, printable(whole))
+
+    def _write(self, stream: Stream, text: str) -> None:
+        if self._unfinished is not None and self._unfinished != stream:
+            self._end_line()
+        self._put(stream, text)
+        self._unfinished = stream
+
+    def _end_line(self) -> None:
+        if self._unfinished is not None:
+            self._put(self._unfinished, "\n")
+            self._unfinished = None
+
+    def _put(self, stream: Stream, text: str) -> None:
+        if self._is_aside(stream):
+            write_aside(text, end="")
+        else:
+            self._common.output.text(text)
+            flush_results()
+
+    def _is_aside(self, stream: Stream) -> bool:
+        return self._apart and stream == "stderr"
+
+
+def _without_half_letter(content: bytes) -> bytes:
+    """All but a letter of UTF-8 at the end whose last bytes are still to come."""
+    for length in range(1, min(_LONGEST_LETTER, len(content) + 1)):
+        first = content[-length]
+        if first & 0xC0 == 0x80:
+            continue
+        wanted = 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC0 else 1
+        return content[:-length] if length < wanted else content
+    return content

@@ -1,0 +1,187 @@
+"""Runs watched as they go: a calm table on a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import ConsoleOptions
+from rich.text import Text
+
+from hibali.events import Event, Listener, Retried
+from hibali.ledger import now
+from hibali.retry import pause
+from hibali.text import printable
+from hibali_cli import output
+from hibali_cli.display import Drawing, plain_line
+from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, follow_all
+from hibali_cli.handlers.runs import Row, row_of, table_lines
+from hibali_cli.interruption import hint_if_interrupted
+from hibali_cli.options import Common
+from hibali_cli.output import shortened
+from hibali_cli.progress import Tally, Telling, listening
+from runs.model import Run
+from runs.status import course_of_run
+from runs.store import Book
+
+_A_SECOND = 1  # what takes minutes need not be drawn more often
+_TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
+
+
+class Shown(Protocol):
+    """How changes are told."""
+
+    tell: Listener
+
+    def take(self, row: Row) -> None:
+        """A run is as this row says."""
+
+    def stand(self) -> None:
+        """What is drawn stands there again, if something else was written meanwhile."""
+
+    def end(self) -> None:
+        """No more changes come."""
+
+
+def watch_runs(common: Common, book: Book, runs: list[Run], changed: Callable[[Run], None]) -> list[Run]:
+    """Show the runs until they are over, and return them as they are then; `changed` hears of each change.
+
+    Raises what keeps it from following them at a site, when those of the others are over.
+    """
+    rows: dict[str, Row] = {}
+    ids = [run.id for run in runs]
+    with hint_if_interrupted(lambda: continues(book, ids)), _shown(common) as shown:
+        watching = follow_all(common, book, runs, by_site(common, runs), shown.tell)
+        while True:
+            is_over = watching.is_over  # before the last look
+            for run in watching.changed():
+                before = rows.get(run.id)
+                rows[run.id] = row_of(run, _since(book, run))
+                if before is None or before.run != run:
+                    shown.take(rows[run.id])
+                    changed(run)
+            if is_over:
+                break
+            shown.stand()
+            pause(LOOK_SECONDS)
+        shown.end()
+    for problem in watching.problems:
+        raise problem
+    return [rows[run.id].run for run in runs]
+
+
+def _since(book: Book, run: Run) -> float:
+    spans = course_of_run(run, book.records(run.id))
+    return spans[-1].since if spans else time.time()
+
+
+@contextmanager
+def _shown(common: Common) -> Iterator[Shown]:
+    drawn = (
+        common.progress
+        and not common.json
+        and output.can_be_drawn_on(sys.stderr)
+        and output.is_terminal(sys.stdout)
+    )
+    if not drawn:
+        with listening(common, "watch") as tell:
+            yield _Changes(common, tell)
+        return
+    table = _Table(common)
+    with output.after(table.put_away):
+        try:
+            yield table
+        finally:
+            table.put_away()
+
+
+class _Changes:
+    """A line for each change, on stdout."""
+
+    def __init__(self, common: Common, tell: Listener) -> None:
+        self._common = common
+        self.tell = tell
+
+    def take(self, row: Row) -> None:
+        """See Shown."""
+        run = row.run
+        if self._common.json:
+            self._common.output.record("run", run.to_record(), flush=True)
+            return
+        self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.about}".rstrip())
+        output.flush_results()
+
+    def stand(self) -> None:
+        """See Shown."""
+
+    def end(self) -> None:
+        """See Shown."""
+
+
+class _Table:
+    """Stands at the foot of the terminal, and stays there as a result when all is over."""
+
+    def __init__(self, common: Common) -> None:
+        self._common = common
+        self._rows: dict[str, Row] = {}
+        self._guard = threading.Lock()
+        self._trouble = ""
+        self._trouble_until = 0.0
+        self._drawing = Drawing(self._lines, _A_SECOND)
+        self.tell: Listener = Telling(common, self, Tally(), None)
+
+    def take(self, row: Row) -> None:
+        """See Shown."""
+        with self._guard:
+            self._rows[row.run.id] = row
+        self._drawing.put_up()
+
+    def stand(self) -> None:
+        """See Shown."""
+        if self._rows:
+            self._drawing.put_up()
+
+    def end(self) -> None:
+        """See Shown."""
+        self.put_away()
+        headings = ["run", "state", "pipeline", "site", "name", "remark"]
+        rows = [
+            (
+                row.run.id,
+                row.run.state,
+                row.run.pipeline,
+                row.run.site,
+                row.run.name or None,
+                row.about or None,
+            )
+            for row in self._rows.values()
+        ]
+        if rows:
+            self._common.output.table(headings, rows)
+
+    def show(self, event: Event) -> None:
+        """Of what happens on the way, only that a site does not answer is of interest."""
+        if isinstance(event, Retried):
+            with self._guard:
+                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
+
+    def line(self, text: str) -> None:
+        """Print a safe line above the table."""
+        self._drawing.line(text)
+
+    def put_away(self) -> None:
+        """Clear it; the next change brings it back."""
+        self._drawing.put_away()
+
+    def _lines(self, options: ConsoleOptions) -> list[Text]:
+        with self._guard:
+            rows = list(self._rows.values())
+            trouble = self._trouble if time.monotonic() < self._trouble_until else ""
+        width = options.max_width - len("^C")  # which the terminal adds by itself
+        lines = table_lines(rows, width, options.size.height - bool(trouble), time.time())
+        return [*lines, plain_line(shortened(trouble, width, front=1.0), "yellow")] if trouble else lines

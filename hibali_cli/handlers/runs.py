@@ -1,0 +1,387 @@
+"""How runs are shown, and how the end of one is told."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hibali.amounts import size_words, time_words
+from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
+from hibali.text import printable, write_ranges
+from hibali_cli.display import plain_line
+from hibali_cli.options import Common
+from hibali_cli.output import Cell, flush_results, is_terminal, shortened
+from runs.model import Run, State, Sweep
+from runs.store import Book
+
+
+def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
+    """Return the ids; what is none stays as it was typed, for whoever knows what else it may be or how to refuse it.
+
+    Raises `UsageError` for a beginning that several runs have, where the parameter takes `only` runs.
+    """
+    book = Book()
+    found = []
+    for each in typed:
+        try:
+            found.append(book.find_id(each) if only or _looks_like_one(each) else each)
+        except NotFoundError:
+            found.append(each)
+    return tuple(dict.fromkeys(found))
+
+
+def _looks_like_one(typed: str) -> bool:
+    """Whether something that may be a site or a file, too, can only be a run: its id begins with a date."""
+    return len(typed) > _DATE and typed[:_DATE].isdigit() and typed[_DATE] == "-"
+
+
+_DATE = 8
+
+
+_HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")
+_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME, _ABOUT = range(len(_HEADINGS))
+_IMPORTANCE = (_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME)  # the last column gets what is left
+_MOST = (24, 9, 12, 30, 20, 20, 80)
+_LEAST_ABOUT = 10
+_GAP = "  "
+_STYLES = {
+    State.RUNNING: "cyan",
+    State.SUCCEEDED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "magenta",
+    State.LOST: "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run as it was last heard of; `since` is when its state began, in seconds since the epoch."""
+
+    run: Run
+    since: float
+    about: str
+
+    def cells(self, now: float) -> tuple[str, ...]:
+        """What stands in the columns, safe to show. How long is told of what is not over."""
+        run = self.run
+        lasting = "" if run.state.ended else time_words(max(0.0, now - self.since))
+        texts = (run.id, run.state, lasting, run.pipeline, run.site, run.name, self.about)
+        return tuple(printable(text) for text in texts)
+
+
+def row_of(run: Run, since: float) -> Row:
+    """The row of a run, with how its tasks are where it has several."""
+    tasks = run.to_record()["tasks"]
+    if len(tasks) > 1:
+        return Row(run, since, count_states(task["state"] for task in tasks))
+    return Row(run, since, about_run(run))
+
+
+def about_run(run: Run) -> str:
+    """The scheduler's own word, its reason, and how the tool ended."""
+    if run.state is State.SUCCEEDED:
+        return ""
+    if run.exit_code is not None and not run.reason:
+        return f"exit code {run.exit_code}"
+    if run.native and run.reason and run.native not in run.reason:
+        return f"{run.native}: {run.reason}"
+    if run.waits and run.reason:
+        return run.reason
+    if not run.job and not run.state.ended:
+        return "not submitted"
+    return run.reason or run.native
+
+
+def count_states(states: Iterable[str]) -> str:
+    """How many are in each state: `3 running, 12 waiting`, those that are over last."""
+    counts = Counter(states)
+    order = [state for state in State if not state.ended][::-1] + [state for state in State if state.ended]
+    return ", ".join(f"{counts[state]} {state.lower()}" for state in order if counts[state])
+
+
+def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> list[Text]:
+    """A heading, the counts, and as many rows as there is room for: what is not over comes before what is."""
+    told = f"{len(rows)} runs: {count_states(row.run.state for row in rows)}"
+    lines = [plain_line(shortened(told, width, front=1.0), "bold")]
+    shown = _most_wanted(rows, max(1, height - 3))
+    cells = [row.cells(now) for row in shown]
+    widths = _widths(cells, width)
+    lines.append(plain_line(_joined(_HEADINGS, widths), "dim"))
+    for row, texts in zip(shown, cells, strict=True):
+        line = plain_line(_joined(texts, widths))
+        style = _STYLES.get(row.run.state)
+        if style and widths[_STATE]:
+            start = widths[_RUN] + len(_GAP)
+            line.stylize(style, start, start + len(row.run.state))
+        lines.append(line)
+    if len(shown) < len(rows):
+        lines.append(plain_line(f"... and {len(rows) - len(shown)} more", "dim"))
+    return lines
+
+
+def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
+    """In the order in which they were begun."""
+    if len(rows) <= most:
+        return list(rows)
+    latest_ends = sorted((row for row in rows if row.run.state.ended), key=lambda row: -row.since)
+    kept = ([row for row in rows if not row.run.state.ended] + latest_ends)[: max(1, most - 1)]
+    wanted = {row.run.id for row in kept}
+    return [row for row in rows if row.run.id in wanted]
+
+
+def _widths(cells: Sequence[Sequence[str]], room: int) -> list[int]:
+    """How wide each column is, 0 for one that is left out: the less important ones give way."""
+    widths = [0] * len(_HEADINGS)
+    left = room
+    for column in _IMPORTANCE:
+        longest = max((cell_len(row[column]) for row in cells), default=0)
+        wanted = min(_MOST[column], max(longest, len(_HEADINGS[column]))) if longest else 0
+        taken = wanted + (len(_GAP) if column != _RUN else 0)
+        if wanted and (taken <= left or column == _RUN):
+            widths[column] = min(wanted, left)
+            left -= min(taken, left)
+    longest = max((cell_len(row[_ABOUT]) for row in cells), default=0)
+    if longest and left - len(_GAP) >= _LEAST_ABOUT:
+        widths[_ABOUT] = min(left - len(_GAP), _MOST[_ABOUT], max(longest, len(_HEADINGS[_ABOUT])))
+    return widths
+
+
+def _joined(texts: Sequence[str], widths: Sequence[int]) -> str:
+    parts = []
+    for column, (text, width) in enumerate(zip(texts, widths, strict=True)):
+        if width:
+            cut = shortened(text, width, front=1.0 if column == _ABOUT else 0.6)
+            parts.append(cut + " " * (width - cell_len(cut)))
+    return _GAP.join(parts).rstrip()
+
+
+_LETTERS = {
+    State.FAILED: "F",
+    State.LOST: "?",
+    State.CANCELLED: "C",
+    State.RUNNING: "r",
+    State.WAITING: "w",
+    State.SUBMITTED: "s",
+    State.STAGED: ".",
+    State.PREPARED: ".",
+    State.SUCCEEDED: "+",
+}  # of several tasks in one place the first of these is shown
+_IN_LINE = 50
+_GROUP = 10
+_MOST_LINES = 40
+_SHORT = 60
+
+
+def counts_text(sweep: Sweep) -> str:
+    """How many tasks there are in each state, in words."""
+    return ", ".join(f"{count} {state}" for state, count in sweep.counts().items())
+
+
+def tasks_text(sweep: Sweep) -> str:
+    """How many tasks have ended, of how many, and how many of them not well."""
+    ended = sum(task.state.ended for task in sweep.tasks.values())
+    bad = ended - len(sweep.in_state(State.SUCCEEDED))
+    return f"{ended}/{len(sweep.tasks)}" + (f", {bad} not well" if bad else "")
+
+
+def show_tasks(common: Common, sweep: Sweep) -> None:
+    """The grid where somebody looks, and the states with their tasks."""
+    drawn = is_terminal(sys.stdout)
+    for line in grid(sweep) if drawn else ():
+        common.output.line(line)
+    rows = [
+        (_LETTERS[state], state, count, _short(write_ranges(sweep.in_state(state)), drawn=drawn))
+        for state, count in sweep.counts().items()
+    ]
+    headings = ["", "state", "count", "tasks"]
+    first = 0 if drawn else 1
+    common.output.table(headings[first:], [row[first:] for row in rows])
+
+
+def _short(text: str, *, drawn: bool) -> str:
+    return f"{text[:_SHORT]}..." if drawn and len(text) > _SHORT else text
+
+
+def grid(sweep: Sweep) -> Iterator[str]:
+    """Lines of letters with the number of each one's first task; in a large sweep a letter stands for several tasks, the worst of them."""
+    numbers = list(sweep.tasks)
+    each = -(-len(numbers) // (_IN_LINE * _MOST_LINES))
+    width = len(str(numbers[-1]))
+    for start in range(0, len(numbers), each * _IN_LINE):
+        line = numbers[start : start + each * _IN_LINE]
+        letters = [_worst(sweep, line[place : place + each]) for place in range(0, len(line), each)]
+        groups = ("".join(letters[place : place + _GROUP]) for place in range(0, len(letters), _GROUP))
+        yield f"{line[0]:>{width}}  {' '.join(groups)}"
+    if each > 1:
+        yield f"{'':>{width}}  each for {each} tasks, the worst of them"
+
+
+def _worst(sweep: Sweep, numbers: Sequence[int]) -> str:
+    states = {sweep.tasks[number].state for number in numbers}
+    return next(letter for state, letter in _LETTERS.items() if state in states)
+
+
+_MOST_NAMED = 10
+
+
+def show_run(common: Common, run: Run) -> None:
+    """One run as a JSON line or as names and values."""
+    if common.json:
+        common.output.record("run", run.to_whole_record(), flush=True)
+        return
+    common.output.pairs(run_pairs(run))
+    if run.sweep is not None:
+        show_tasks(common, run.sweep)
+
+
+def state_text(run: Run) -> str:
+    """The state of a run, of a sweep with how many tasks are in which."""
+    return str(run.state) if run.sweep is None else f"{run.state} ({counts_text(run.sweep)})"
+
+
+def run_pairs(run: Run) -> dict[str, Cell]:
+    """What people see of one run."""
+    return {
+        "run": run.id,
+        "state": run.state,
+        "reason": run.reason or None,
+        "pipeline": run.pipeline,
+        "site": run.site,
+        "name": run.name or None,
+        "runs again": run.origin or None,
+        "job": run.job or None,
+        "scheduler says": run.native or None,
+        "exit code": run.exit_code,
+        "host": run.host or None,
+        "created": run.created,
+        "started": run.started or None,
+        "ended": run.ended or None,
+        "CPU": None if run.cpu_seconds is None else f"{run.cpu_seconds:.1f} s",
+        "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
+        "digest": f"sha256 {run.pipeline_digest}",
+        "image": run.image or None,
+        **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
+        "folder": run.folder or None,
+        "after": ", ".join(run.after) or None,
+        "collected": ", ".join(run.collected) or None,
+        "receipts": ", ".join(run.receipts) or None,
+        "begun by": f"hibali {run.hibali}" if run.hibali else None,
+        "removed there": run.cleaned or None,
+    }
+
+
+def _input_words(each: Mapping[str, str]) -> str:
+    """Where it lay, and what it was then."""
+    return f"{each['id']}: {each['location']} ({each['identity']})"
+
+
+def find_failure(run: Run) -> HibaliError | None:
+    """The error that tells a caller how a run ended; None for one that succeeded or has not ended."""
+    if run.sweep is not None:
+        return _find_sweep_failure(run, run.sweep)
+    if run.state is State.FAILED and run.missing:
+        return _outputs_missing(run)
+    if run.state is State.FAILED:
+        how = f"ended with exit code {run.exit_code}" if run.exit_code is not None else "was ended"
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError(
+            "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
+        )
+    if run.state is State.CANCELLED:
+        why = f" ({run.reason})" if run.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
+    if run.state is State.LOST:
+        return TryLaterError(
+            "run-lost",
+            f"nobody knows how this run ended: {run.reason}",
+            about=run.id,
+            hint=f"`hibali runs wait {run.id}` asks again.",
+        )
+    return None
+
+
+def _outputs_missing(run: Run) -> OutputsMissingError:
+    """Name each missing output with the path where it was expected."""
+    paths = {each.id: each.path for each in run.outputs}
+    lines = [f"{each}: {paths.get(each, '?')}" for each in run.missing[:_MOST_NAMED]]
+    more = len(run.missing) - len(lines)
+    what = "a required output is" if len(run.missing) == 1 else f"{len(run.missing)} required outputs are"
+    return OutputsMissingError(
+        "outputs-missing",
+        "\n".join(
+            [f"the tool ended with 0, but {what} missing", *lines, *([f"and {more} more"] if more else [])]
+        ),
+        about=run.id,
+        hint=f"hibali runs logs {run.id} --stderr",
+    )
+
+
+def raise_failure(runs: list[Run]) -> None:
+    """Raise the error that tells how the first of them ended that did not end well."""
+    for run in runs:
+        failure = find_failure(run)
+        if failure is not None:
+            raise failure
+
+
+def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
+    if not run.state.ended:
+        return None
+    counts = counts_text(sweep)
+    hint = f"`hibali runs rerun {run.id} --failed` runs those again; `hibali runs logs {run.id} --task N` tells why."
+    if failed := sweep.in_state(State.FAILED):
+        if all(sweep.tasks[number].missing for number in failed):
+            return OutputsMissingError(
+                "outputs-missing",
+                f"the tool ended with 0 in every task, but left required outputs of {len(failed)} missing: {counts}",
+                about=run.id,
+                hint=hint,
+            )
+        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", about=run.id, hint=hint)
+    if sweep.in_state(State.CANCELLED):
+        return RunFailedError("run-cancelled", f"the sweep was cancelled: {counts}", about=run.id, hint=hint)
+    if sweep.in_state(State.LOST):
+        return TryLaterError(
+            "run-lost",
+            f"nobody knows how some tasks ended: {counts}",
+            about=run.id,
+            hint=f"`hibali runs wait {run.id}` asks again.",
+        )
+    return None
+
+
+def tell_left(common: Common, run: Run) -> None:
+    """How far a run is that nobody waits for. Raises `TryLaterError` for one that the queue has no room for."""
+    if common.json:
+        common.output.record("run", run.to_record())
+    if run.waits:
+        from runs.send import no_room
+
+        flush_results()
+        raise no_room(run)
+    if not common.json:
+        told = (
+            f"on hold at {run.site}: hibali runs release"
+            if run.on_hold
+            else f"{run.state} at {run.site}: hibali runs wait"
+        )
+        common.output.say(f"{told} {run.id}")
+
+
+def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
+    """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
+    for run in runs:
+        if common.json:
+            common.output.record("run", run.to_record())
+        else:
+            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
+    flush_results()
+    for run in runs:
+        if run.state.final and not run.reported:
+            book.note(run.id, "reported")
+    raise_failure(runs)

@@ -1,0 +1,246 @@
+"""What a person sees of a login to Globus: a URL to open anywhere, and a prompt for the code that is shown there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hibali.amounts import size_words
+from hibali.config.model import Site
+from hibali.config.settings import require_built
+from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
+from hibali.locations import Location
+from hibali.subprocesses import has_terminal
+from hibali.text import path_fields
+from hibali_cli.failure import tell_people
+from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
+from hibali_cli.options import Common
+from hibali_cli.output import Cell, write_aside
+from hibali_cli.progress import listening
+from transfers.check import Trial, Tuning, tune
+
+if TYPE_CHECKING:
+    from transfers.check import Leftover
+
+
+def check_and_tell(common: Common, site: Site) -> None:
+    """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
+    from runs.rate_limits import start_afresh
+    from transfers.check import check_site
+
+    require_built(site)
+    start_afresh(site)
+    with listening(common, f"check {site.name}") as tell:
+        report = check_site(site, tell)
+    problems: Sequence[HibaliError] = report.problems
+    if common.json:
+        records = [problem.to_record() for problem in problems]
+        common.output.record(
+            "site-check", {"name": site.name, "facts": dict(report.facts), "problems": records}
+        )
+    else:
+        common.output.pairs({"site": site.name, **report.facts})
+    if not problems:
+        common.output.say(f"{site.name} answers.")
+        return
+    worst = min(problems, key=_order)
+    for problem in problems:
+        if problem is not worst:
+            tell_people(problem)
+    raise worst
+
+
+def as_access_or_later(problem: HibaliError) -> HibaliError:
+    """The same problem with exit 4 or 5, or 2 where the settings themselves cannot be used."""
+    if int(problem.exit) in {2, 4, 5}:
+        return problem
+    return TryLaterError(
+        problem.code, problem.message, about=problem.about, hint=problem.hint, transient=problem.transient
+    )
+
+
+def _order(problem: HibaliError) -> int:
+    """Access first, because waiting does not heal it; then what may pass; then the rest."""
+    if isinstance(problem, AccessError):
+        return 0
+    return 1 if isinstance(problem, TryLaterError) else 2
+
+
+def tune_and_tell(common: Common, site: Site, place: Location | None, logins: int | None) -> None:
+    """Measure, and print each trial and the settings to write; raises what measuring raises."""
+    with listening(common, f"tune {site.name}") as tell:
+        found = tune(site, place, logins, tell)
+    if common.json:
+        common.output.record("site-tuning", {"name": site.name, **_fields(found)})
+        return
+    if found.round_trip is not None:
+        common.output.pairs(
+            {
+                "round trip": f"{found.round_trip * 1000:.1f} ms",
+                "login": None if found.login_seconds is None else f"{found.login_seconds:.1f} s",
+            }
+        )
+    if found.trials:
+        common.output.table(["logins", "channels", "there", "back"], map(_row, found.trials))
+    if found.because:
+        common.output.say(f"{found.because[0].upper()}{found.because[1:]}.")
+    if found.proposed is not None:
+        common.output.line(f"[sites.{site.name}.ssh]")
+        common.output.line(f"logins = {found.proposed.logins}")
+        common.output.line(f"channels = {found.proposed.channels}")
+
+
+def _row(trial: Trial) -> tuple[int | str, ...]:
+    speeds = (f"{size_words(speed)}/s" for speed in (trial.up, trial.down))
+    return (trial.logins, trial.channels, *speeds)
+
+
+def _fields(found: Tuning) -> dict[str, object]:
+    proposed = found.proposed
+    return {
+        "round_trip_seconds": found.round_trip,
+        "login_seconds": found.login_seconds,
+        "trials": [
+            {
+                **{name: value for name, value in asdict(trial).items() if name not in {"up", "down"}},
+                "bytes_per_second_up": trial.up,
+                "bytes_per_second_down": trial.down,
+            }
+            for trial in found.trials
+        ],
+        "proposed": None if proposed is None else {"logins": proposed.logins, "channels": proposed.channels},
+        "because": found.because,
+    }
+
+
+def show_usage(common: Common, name: str | None) -> int | None:
+    """Of one site or of all."""
+    from runs.rate_limits import site_usage
+
+    settings = common.settings()
+    sites = (
+        [settings.site(name)]
+        if name is not None
+        else [settings.sites[each] for each in sorted(settings.sites)]
+    )
+    records = [site_usage(site) for site in sites]
+    if common.json:
+        for record in records:
+            common.output.record("site-usage", record)
+        common.output.record("end", {"count": len(records), "exit": 0})
+        return None
+    for record in records:
+        common.output.pairs(_usage_pairs(record))
+    return None
+
+
+def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
+    limits = record["limits"]
+    pairs: dict[str, Cell] = {
+        "site": record["name"],
+        "jobs in the queue": f"{record['queued_jobs']} of {limits['queued_jobs']}",
+    }
+    for what, key in (
+        ("logins", "logins"),
+        ("logins refused", "logins_refused"),
+        ("scheduler commands", "scheduler_commands"),
+        ("bytes", "bytes"),
+    ):
+        pairs[what] = f"{record['hour'][key]} in the last hour, {record['day'][key]} in the last day"
+    commands = ", ".join(f"{name} {times}" for name, times in record["day"]["commands"].items())
+    pairs["commands in the last day"] = commands or None
+    pairs["questions"] = f"at most every {limits['poll_seconds']:g} s, once they have grown apart"
+    for each in record["refusals"]:
+        until = f", left alone until {each['paused_until']}" if each["paused_until"] else ""
+        pairs[each["by"]] = f"refused {each['times']} times in a row ({each['because']}){until}"
+    return pairs
+
+
+def clean_and_tell(
+    common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
+) -> int | None:
+    """End uploads and show each; exit 6 where one that was to end could not be."""
+    from transfers.check import Fate, clean_site
+
+    require_built(site)
+    found: list[Leftover] = []
+    with listening(common, f"clean {site.name}") as tell:
+        for left in clean_site(site, older_than=older_than, everybody=everybody, dry=dry, tell=tell):
+            found.append(left)
+            if common.json:
+                common.output.record("upload", _leftover_fields(left), flush=True)
+    failed = any(left.fate is Fate.FAILED for left in found)
+    code = Exit.INCOMPLETE if failed else Exit.DONE
+    if common.json:
+        common.output.record("end", {"count": len(found), "exit": int(code)})
+        return int(code)
+    if found:
+        rows = [(left.bucket, left.key, left.begun, left.because or str(left.fate)) for left in found]
+        common.output.table(["bucket", "key", "begun", "now"], rows)
+    ended = sum(left.fate in {Fate.ENDED, Fate.PLANNED} for left in found)
+    verb = "would be ended" if dry else "were ended"
+    common.output.say(f"{site.name}: {ended} of {len(found)} uncompleted uploads {verb}.")
+    return int(code)
+
+
+def _leftover_fields(left: Leftover) -> dict[str, Any]:
+    return {
+        "bucket": left.bucket,
+        **path_fields(left.key, "key"),
+        "begun": left.begun,
+        "age": left.age,
+        "ours": left.ours,
+        "fate": str(left.fate),
+        "because": left.because,
+    }
+
+
+_SAID = {
+    "logged in": "Logged in to Globus for {name}.",
+    "same": "{name}: logged in to Globus already.",
+    "client": "{name}: Globus takes the client of config.toml; nobody has to log in.",
+}
+
+
+def log_in_and_tell(common: Common, site: Site) -> None:
+    """Log in, asking on the terminal where that is needed, and say what the collection answers."""
+    from transfers.stores.globus.login import log_in
+
+    def ask(url: str, why: str) -> str:
+        return _ask_for_code(site, url, why)
+
+    found = log_in(site, ask)
+    if common.json:
+        common.output.record("site-login", {"name": site.name, "change": found.change, "facts": found.facts})
+    else:
+        common.output.pairs({"site": site.name, **found.facts})
+    common.output.say(_SAID[found.change].format(name=site.name))
+
+
+def log_out_and_tell(common: Common, site: Site) -> None:
+    """Log out, and say so."""
+    from transfers.stores.globus.login import log_out
+
+    found = log_out(site)
+    change = "logged out" if found.change == "logged out" else "same"
+    if common.json:
+        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
+    common.output.say(
+        f"Logged out of Globus; every site with the client of {site.name} is."
+        if change == "logged out"
+        else f"{site.name}: nobody was logged in to Globus."
+    )
+
+
+def _ask_for_code(site: Site, url: str, why: str) -> str:
+    if not has_terminal():
+        raise AccessError(
+            "login-needed",
+            "Globus asks for a person, and nobody can be asked: stdin and stderr are no terminal",
+            about=site.name,
+            hint=f"On a terminal: hibali sites login {site.name}",
+        )
+    write_aside(f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n")
+    with terminal_as_stdout():
+        return read_line("Code: ", lambda _: [])

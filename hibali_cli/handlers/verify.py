@@ -1,0 +1,286 @@
+"""What `manifest` prints and writes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hibali import __version__
+from hibali.errors import (
+    AccessError,
+    Exit,
+    IncompleteError,
+    NotFoundError,
+    NotVerifiedError,
+    TryLaterError,
+    UsageError,
+)
+from hibali.events import Event, Failed, Hashing, Listener, Noted
+from hibali.files import WholeFile
+from hibali.locations import Location, read_location
+from hibali.system_errors import unreadable
+from hibali.text import path_fields
+from hibali_cli.failure import tell_people
+from hibali_cli.interruption import OutOfTime
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_cli.transfer_options import take_selection
+from transfers.entry import Proof
+from transfers.inventory import Hashed, Inventory, Wanted
+from transfers.journal import Coverage, Receipt
+from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
+from transfers.rules import Rules
+from transfers.single_files import read_share
+from transfers.verify import Question, Verification
+
+
+def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
+    """Carry out one verification and tell its receipt; returns the exit code."""
+    question = _question(common, first, second, options)
+    with listening(common, f"verify {first}", records=True) as tell:
+        work = Verification(question, tell)
+        try:
+            receipt = work.run()
+        except OutOfTime:
+            if not work.listed:
+                raise
+            # --max-time is part of the question: the receipt says how far it was answered
+            receipt = work.receipt
+            receipt.exit = Exit.TRY_LATER
+        except KeyboardInterrupt:
+            common.output.say("What was found good is kept: --resume goes on from here.")
+            raise
+    _tell(common, receipt)
+    return int(receipt.exit)
+
+
+def _question(common: Common, first: str, second: str | None, options: dict[str, Any]) -> Question:
+    given = options["manifest"]
+    if given is not None and second is not None:
+        raise UsageError("usage", "a manifest is compared with one place, not with two", about="--manifest")
+    if options["bagit"] and given is None:
+        raise UsageError("usage", "it says how to read --manifest FILE", about="--bagit")
+    if options["seed"] is not None and options["sample"] is None:
+        raise UsageError("usage", "it draws a sample: give --sample, too", about="--seed")
+    if given == options["files_from"] == "-":
+        raise UsageError("usage", "only one list can come from stdin", about="--files-from")
+    settings = common.settings()
+    places = read_location(first, settings), read_location(second, settings) if second else None
+    return Question(
+        *places,
+        manifest=None if given is None else _read(given, bag=options["bagit"] or is_bag_name(given)),
+        rules=Rules(**take_selection(options)),
+        exact=options["exact"],
+        sample=read_share(options["sample"]) if options["sample"] is not None else None,
+        seed=options["seed"],
+        resume=options["resume"],
+    )
+
+
+def _read(given: str, *, bag: bool) -> Manifest:
+    """A manifest that nobody vouches for, from a file here or from stdin."""
+    if given == "-":
+        return read_manifest(sys.stdin.buffer, "stdin", bag=bag)
+    try:
+        with Path(given).open("rb") as stream:
+            return read_manifest(stream, given, bag=bag)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "there is no such file", about=given) from None
+    except PermissionError:
+        raise AccessError("denied", "this file may not be read", about=given) from None
+    except OSError as problem:
+        raise unreadable(problem, given) from None
+
+
+def _tell(common: Common, receipt: Receipt) -> None:
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    coverage = receipt.coverage or Coverage()
+    common.output.say(
+        f"{receipt.files_kept} of {receipt.files} files are what they should be"
+        f"{_how(coverage)}; {receipt.seconds:.1f} s"
+    )
+    if receipt.exit == Exit.TRY_LATER:
+        tell_people(
+            TryLaterError(
+                "max-time",
+                f"stopped because --max-time has elapsed, with {coverage.files_unchecked} files not looked at",
+                about=receipt.target,
+                hint="The same line with --resume goes on from here.",
+            )
+        )
+    if coverage.files_unrecorded:
+        tell_people(_not_verified(receipt, coverage))
+    if receipt.files_failed:
+        message = f"{receipt.files_failed} differ, are missing or could not be read; they are named above"
+        tell_people(IncompleteError("not-proven", message, about=receipt.target))
+
+
+def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
+    return NotVerifiedError(
+        "not-verified",
+        f"{coverage.files_unrecorded} of {receipt.files} files have no digest on record, and were not verified",
+        about=receipt.target,
+        hint="To compare them with their source, and record them: hibali sync --checksum FROM TO",
+    )
+
+
+def _how(coverage: Coverage) -> str:
+    """What was looked at, and by whom, where that is not simply everything now."""
+    parts = []
+    if coverage.files_recorded:
+        parts.append(f"{coverage.files_recorded} of them hashed by an earlier call and unchanged since")
+    unchecked = coverage.files_unchecked - coverage.files_unrecorded
+    if unchecked > 0:
+        parts.append(f"{unchecked} were not looked at")
+    if coverage.sample_seed is not None:
+        parts.append(f"the sample is that of --seed {coverage.sample_seed}")
+    return "".join(f"; {part}" for part in parts)
+
+
+_BLOCK = 64 * 1024
+
+
+def take_stock(common: Common, place: Location, rules: Rules, output: str | None, *, recorded: bool) -> int:
+    """Print or write the manifest of a place; returns the exit code."""
+    leave_out = _inside(place, output) if output is not None else None
+    told = _Told(common)
+    if output is None and _on_terminal():
+        common = replace(common, progress=False)  # the lines themselves are the progress
+    with _kept(common), listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
+        wanted = Wanted(place, rules, recorded=recorded, leave_out=leave_out)
+        stock = stack.enter_context(Inventory(wanted, told.through(tell)))
+        # after the listing, which must not find the partial file
+        file = stack.enter_context(WholeFile(Path(output))) if output is not None else None
+        lines = bytearray()
+        for hashed in stock.hashed():
+            told.take(hashed)
+            if file is not None:
+                file.write(write_line(hashed.entry.path, hashed.digest))
+            elif not common.json:
+                lines += write_line(hashed.entry.path, hashed.digest)
+                if len(lines) > _BLOCK:
+                    _print(common, lines)
+        _print(common, lines)
+        if file is not None:
+            file.commit()
+    return told.end(output or place.text)
+
+
+def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
+    """Write a bag's tag files; returns the exit code."""
+    if _inside(place, folder) is not None:
+        raise UsageError(
+            "bag-inside",
+            "the tag files would lie in the payload itself",
+            about=folder,
+            hint="LOCATION is the payload: hibali manifest FOLDER/data --bagit FOLDER",
+        )
+    told = _Told(common)
+    with _kept(common), listening(common, f"manifest {place.text}") as listener:
+        tell = told.through(listener)
+        with Inventory(Wanted(place, recorded=recorded), tell) as stock:
+            today = datetime.now(UTC).date()
+            write_bag(stock, Path(folder), today, f"hibali {__version__}", told.take)
+        if told.percent:
+            words = (
+                "the names with % are written as RFC 8493 has them, which the program bagit.py cannot read"
+            )
+            tell(Noted(f"{told.percent} of {words}."))
+    return told.end(folder)
+
+
+class _Told:
+    """What was told of the files so far."""
+
+    def __init__(self, common: Common) -> None:
+        self._common = common
+        self._files = self._bytes = self._recorded = self._failed = self._lines = 0
+        self.percent = 0
+
+    def through(self, tell: Listener) -> Listener:
+        """The same listener, counted."""
+
+        def listen(event: Event) -> None:
+            self._failed += isinstance(event, Failed)
+            verbose = self._common.output.verbose and isinstance(event, Hashing)
+            self._lines += verbose or isinstance(event, Failed | Noted)
+            tell(event)
+
+        return listen
+
+    def take(self, hashed: Hashed) -> None:
+        """One more file."""
+        entry = hashed.entry
+        self._files += 1
+        self._bytes += entry.size
+        self._recorded += hashed.proof is Proof.RECORDED
+        self.percent += b"%" in entry.path
+        if self._common.json:
+            self._lines += 1
+            self._common.output.record(
+                "digest",
+                {
+                    **path_fields(entry.path),
+                    "size": entry.size,
+                    "sha256": hashed.digest,
+                    "proof": hashed.proof,
+                },
+            )
+
+    def end(self, about: str) -> int:
+        """The last line."""
+        code = Exit.INCOMPLETE if self._failed else Exit.DONE
+        if self._common.json:
+            self._common.output.record("end", {"count": self._lines, "exit": int(code)})
+            return int(code)
+        earlier = f"; {self._recorded} of the digests are on record and were not computed now"
+        self._common.output.say(
+            f"{self._files} files, {self._bytes} bytes{earlier if self._recorded else ''}"
+        )
+        if self._failed:
+            message = f"{self._failed} could not be read and are not in it; they are named above"
+            tell_people(IncompleteError("manifest-incomplete", message, about=about))
+        return int(code)
+
+
+def _print(common: Common, lines: bytearray) -> None:
+    """Exact bytes for a file or a pipe, escaped for a terminal."""
+    if _on_terminal():
+        for line in bytes(lines).splitlines():
+            common.output.line(line)
+    elif lines:
+        common.output.raw(bytes(lines))
+    lines.clear()
+
+
+@contextmanager
+def _kept(common: Common) -> Iterator[None]:
+    """Tell whoever interrupts that nothing has to be hashed twice."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        common.output.say("What was hashed is kept: --recorded goes on from here.")
+        raise
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _inside(place: Location, name: str) -> bytes | None:
+    """Where below a place of this machine that file or folder lies; None where it is elsewhere."""
+    if place.site.kind != "local" or not place.path.startswith("/"):
+        return None
+    root = os.path.realpath(place.raw).rstrip(b"/") + b"/"
+    found = os.path.realpath(os.fsencode(name))
+    if found + b"/" == root:
+        return b""
+    return found.removeprefix(root) if found.startswith(root) else None
