@@ -1,0 +1,51 @@
+"""The structure that a reader relies on: no module imports one that imports it, however indirectly."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tests.services.session import REPOSITORY
+
+PACKAGES = ("hibali", "hibali_cli", "registry", "runs", "transfers")
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+
+
+PATHS = {module_of(path): path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")}
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """All of them: inside of functions and for types, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in PATHS else str(node.module)
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    imports = {
+        name: {found for found in imports_of(ast.parse(path.read_bytes())) if found in PATHS} - {name}
+        for name, path in PATHS.items()
+    }
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as problem:
+        raise AssertionError(" -> ".join(problem.args[1])) from None
+
+
+def test_packages_hold_nothing_but_their_sentence() -> None:
+    """Python runs a package before any part of it: what is in it is imported with each of them."""
+    known = {"hibali": "its version", "hibali_cli.commands": "names of modules"}
+    for name, path in PATHS.items():
+        if path.name == "__init__.py" and name not in known:
+            body = ast.parse(path.read_bytes()).body
+            assert [type(each) for each in body] in ([ast.Expr], []), name
