@@ -41,9 +41,9 @@ from hibali.events import (
 )
 from hibali.text import path_fields, printable
 from hibali_cli import output
-from hibali_cli.display import Drawing, plain_line
+from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.options import Common
-from hibali_cli.output import can_be_drawn_on, is_terminal, shortened, write_aside
+from hibali_cli.output import can_be_drawn_on, is_terminal, write_aside
 from hibali_cli.records import event_fields
 
 _RATE_SECONDS = 15.0  # the speed that is told is the mean of so long

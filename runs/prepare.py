@@ -43,11 +43,6 @@ class Prepared:
     asked: Asked
     directives: tuple[str, ...]
 
-    @property
-    def script_path(self) -> str:
-        """Where the job script lies."""
-        return f"{self.folder}/job.sh"
-
 
 def prepare(
     pipeline: Pipeline,

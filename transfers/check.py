@@ -22,7 +22,8 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_lines
-from transfers.remote.host import AgentFar, Far
+from transfers.remote.agent_host import AgentFar
+from transfers.remote.host import Far
 from transfers.remote.transport import open_either
 from transfers.stores import local, ssh
 from transfers.stores.agent_store import PosixStore

@@ -22,11 +22,11 @@ from hibali.events import Event, Listener, Retried
 from hibali.retry import pause
 from hibali.text import path_fields, printable
 from hibali_cli import output
-from hibali_cli.display import Drawing, plain_line
+from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.output import flush_results, is_terminal, shortened, write_aside, write_aside_raw
+from hibali_cli.output import flush_results, is_terminal, write_aside, write_aside_raw
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update

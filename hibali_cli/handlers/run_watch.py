@@ -17,12 +17,11 @@ from hibali.ledger import now
 from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
-from hibali_cli.display import Drawing, plain_line
+from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, follow_all
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.output import shortened
 from hibali_cli.progress import Tally, Telling, listening
 from runs.model import Run
 from runs.status import course_of_run

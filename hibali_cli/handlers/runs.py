@@ -13,9 +13,9 @@ from rich.text import Text
 from hibali.amounts import size_words, time_words
 from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali.text import printable, write_ranges
-from hibali_cli.display import plain_line
+from hibali_cli.display import plain_line, shortened
 from hibali_cli.options import Common
-from hibali_cli.output import Cell, flush_results, is_terminal, shortened
+from hibali_cli.output import Cell, flush_results, is_terminal
 from runs.model import Run, State, Sweep
 from runs.store import Book
 

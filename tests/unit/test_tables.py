@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali_cli.output import Output, cut, fitting_widths
+from hibali_cli.display import cut, fitting_widths
+from hibali_cli.output import Output
 
 PATH = "/data/" + "x" * 3000 + "/end.nii"
 HEADINGS = ["run", "state", "files", "folder", "site"]

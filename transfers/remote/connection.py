@@ -250,13 +250,8 @@ class Connection:
             self.post(word, **details)
         return self.answers(None if before else began)[before:]
 
-    def ask_many(self, word: str, **details: Any) -> Iterator[protocol.Frame]:
-        """One request with several answers; the last one is END."""
-        self.send(protocol.REQUEST, {"do": word, **details})
-        yield from self.answers_to(word)
-
     def answers_to(self, word: str) -> Iterator[protocol.Frame]:
-        """The answers to such a request that was sent before."""
+        """The answers to a request with several, which was sent before; the last one is END."""
         self.answers()
         while True:
             frame = self.receive()

@@ -9,7 +9,8 @@ from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.plugins import load
-from transfers.remote.host import AgentFar, Far
+from transfers.remote.agent_host import AgentFar
+from transfers.remote.host import Far
 from transfers.stores.base import Store
 from transfers.stores.sftp.client import Client
 

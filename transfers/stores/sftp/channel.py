@@ -132,11 +132,6 @@ def whole_seconds(mtime_ns: int) -> int:
     return min(max(mtime_ns // 1_000_000_000, 0), _LATEST)
 
 
-def packet(kind: int, identifier: int, content: bytes) -> bytes:
-    """A request with its number; `content` may be followed by data that is sent without copying it."""
-    return struct.pack(">IBI", len(content) + 5, kind, identifier) + content
-
-
 def init() -> bytes:
     """The first packet of a client."""
     return struct.pack(">IBI", 5, INIT, VERSION)
