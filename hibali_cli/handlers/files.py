@@ -1,4 +1,4 @@
-"""What `rm` shows and asks before it removes anything, and what it says afterwards."""
+"""List, read and measure files at a site, and make folders: `ls`, `cat`, `du` and `mkdir`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-import click
-
-from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError
+from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener
-from hibali.locations import Location, read_target
+from hibali.locations import Location
 from hibali.text import path_fields
-from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import Seen
 from hibali_cli.progress import listening
-from hibali_cli.records import action_fields, entry_fields, event_fields, moment
+from hibali_cli.records import entry_fields, moment
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
-from transfers.journal import Receipt
 from transfers.packs.view import Seeing
-from transfers.plan import Action, Verb
-from transfers.planner import incomplete
-from transfers.remove import Doomed, Request, look_only, remove
-from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import contents, make_place
 from transfers.stores.base import ListingIncompleteError
 from transfers.stores.open_store import open_store
@@ -129,73 +121,3 @@ def make_folder(common: Common, location: Location) -> int:
     if common.json:
         common.output.record("folder", {"location": location.text, "made": made})
     return 0
-
-
-def take_away(
-    common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
-) -> int:
-    """Remove what is named, or only show it; returns the exit code."""
-    settings = common.settings()
-    location = read_target(text, settings)
-    limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
-    request = Request(location, recursive, limit, tuple(settings.sites.values()))
-
-    def agree(doomed: Doomed) -> None:
-        if not yes:
-            _ask(common, location.text, doomed)
-
-    with listening(
-        common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
-    ) as tell:
-        if dry_run:
-            look_only(request, lambda doomed: _show(common, location.name, doomed), tell)
-            return 0
-        receipt = remove(request, agree, tell)
-    _tell_receipt(common, receipt)
-    return int(receipt.exit)
-
-
-def _counts(doomed: Doomed) -> str:
-    folders = f" in {doomed.folders + 1} folders" if doomed.folder else ""
-    return f"{doomed.files} files{folders}, {doomed.bytes} bytes"
-
-
-def _ask(common: Common, about: str, doomed: Doomed) -> None:
-    """Let whoever sits there agree; raises `RefusedError` where nobody does."""
-    common.output.say(f"{about}: {_counts(doomed)}")
-    hint = f"Look with --dry-run; if it is meant: --yes --max-delete {doomed.files}"
-    if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise RefusedError(
-            "unconfirmed",
-            f"{_counts(doomed)} would be removed, and nobody can be asked",
-            about=about,
-            hint=hint,
-        )
-    if not click.confirm("Remove all of it?", err=True):
-        raise RefusedError("unconfirmed", "nothing was removed", about=about)
-
-
-def _show(common: Common, name: bytes, doomed: Doomed) -> None:
-    """Every name that would go, a line each."""
-    because = f"below {name.decode('utf-8', 'replace')}" if doomed.folder else "named"
-    for entry in doomed.entries:
-        action = Action(Verb.DELETE, entry, because)
-        if common.json:
-            common.output.record("action", action_fields(action))
-        else:
-            slash = b"/" if entry.kind is Kind.FOLDER else b""
-            common.output.line(f"{action.verb:<8}".encode() + entry.path + slash)
-    if common.json:
-        common.output.record("planned", event_fields(doomed.planned()))
-        common.output.record("end", {"count": doomed.files + doomed.folders + 1, "exit": 0})
-    else:
-        common.output.say(f"{_counts(doomed)} would be removed. Nothing was changed.")
-
-
-def _tell_receipt(common: Common, receipt: Receipt) -> None:
-    if common.json:
-        common.output.record("receipt", receipt.to_record())
-        return
-    common.output.say(f"{receipt.files_deleted} files removed; {receipt.seconds:.1f} s; {receipt.id}")
-    if receipt.exit is Exit.INCOMPLETE:
-        tell_people(incomplete(receipt.target, receipt.files_failed))

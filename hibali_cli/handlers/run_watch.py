@@ -22,7 +22,8 @@ from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, foll
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.progress import Tally, Telling, listening
+from hibali_cli.progress import Telling, listening
+from hibali_cli.tally import Tally
 from runs.model import Run
 from runs.status import course_of_run
 from runs.store import Book

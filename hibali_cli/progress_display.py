@@ -1,0 +1,121 @@
+"""Draw the progress of an operation on a terminal: a few lines, four times a second, gone when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.cells import cell_len
+from rich.console import ConsoleOptions, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hibali.amounts import size_words
+from hibali.events import Event
+from hibali.text import printable
+from hibali_cli import output
+from hibali_cli.display import Drawing, plain_line, shortened
+from hibali_cli.tally import LISTING, WAITING, Tally
+
+_A_SECOND = 4
+_FILES_SHOWN = 4
+_BAR_COLUMNS = 60  # a longer one says no more
+_GAP = "  "
+
+
+class Picture:
+    """What stands at the foot of the terminal while an operation is under way; safe to call from any thread."""
+
+    def __init__(self, title: str, tally: Tally, *, ends_at_plan: bool) -> None:
+        """`ends_at_plan` puts it away for good once there is a plan: what comes then is a result."""
+        self._title = printable(title)
+        self._tally = tally
+        self._guard = threading.Lock()  # around the tally, never around what draws
+        self._ends_at_plan = ends_at_plan
+        self._drawing = Drawing(self._drawn, _A_SECOND)
+
+    def show(self, event: Event) -> None:
+        """Take an event into the picture, which comes and goes with what there is to see."""
+        with self._guard:
+            self._tally.take(event, time.monotonic())
+            phase = self._tally.phase
+        if phase == WAITING or (self._ends_at_plan and phase != LISTING):
+            self.put_away()
+        else:
+            self._drawing.put_up()
+
+    def line(self, text: str) -> None:
+        """Print a safe line above the picture."""
+        self._drawing.line(text)
+
+    def put_away(self) -> None:
+        """Clear it, so that something else can be written there; the next event brings it back."""
+        self._drawing.put_away()
+
+    def _drawn(self, options: ConsoleOptions) -> list[RenderableType]:
+        with self._guard:
+            return self._lines(options, time.monotonic())
+
+    def _lines(self, options: ConsoleOptions, now: float) -> list[RenderableType]:
+        """As many as are worth it, none wider than the terminal."""
+        width, tally = options.max_width - len("^C"), self._tally  # which the terminal adds by itself
+        lines: list[RenderableType] = [plain_line(shortened(self._title, width, front=0.5), "bold")]
+        if tally.phase == LISTING:
+            return [*lines, plain_line(_fitting(tally.facts(now), width))]
+        percent = f"{int(tally.share * 100):3d} %"
+        bar = min(_BAR_COLUMNS, width - len(percent) - len(_GAP))
+        if bar >= 10:
+            lines.append(_bar(tally.share, percent, bar))
+            lines.append(plain_line(_fitting(tally.facts(now), width)))
+        else:
+            lines.append(plain_line(_fitting([percent.strip(), *tally.facts(now)], width)))
+        lines += [plain_line(text, "dim") for text in self._current(width)]
+        retrying = tally.retrying(now)
+        if retrying is not None:
+            words = f"again {printable(retrying.about)}: {printable(retrying.reason)}"
+            lines.append(plain_line(shortened(words, width, front=1.0), "yellow"))
+        return lines
+
+    def _current(self, width: int) -> list[str]:
+        """The large files under way, each with how far it is, in columns."""
+        texts = []
+        for one in list(self._tally.current.values())[-_FILES_SHOWN:]:
+            percent = f"{100 * one.bytes // max(1, one.size):3d} %"
+            size = f"{size_words(one.bytes)} of {size_words(one.size)}"
+            told = f"{percent}{_GAP}{size:<19}" if width >= 50 else percent
+            room = width - len(told) - 2 * len(_GAP)
+            if room < 8:
+                return []
+            name = shortened(printable(one.path), room)
+            room = min(room, _BAR_COLUMNS)
+            texts.append(f"{_GAP}{name}{' ' * (room - cell_len(name))}{_GAP}{told}".rstrip())
+        return texts
+
+
+@contextmanager
+def picture(title: str, tally: Tally, *, ends_at_plan: bool) -> Iterator[Picture]:
+    """Show it on stderr while inside; whatever else is written to the terminal comes first."""
+    shown = Picture(title, tally, ends_at_plan=ends_at_plan)
+    with output.after(shown.put_away):
+        try:
+            yield shown
+        finally:
+            shown.put_away()
+
+
+def _bar(share: float, percent: str, width: int) -> RenderableType:
+    drawn = Table.grid(padding=(0, len(_GAP), 0, 0))
+    drawn.add_row(ProgressBar(total=1.0, completed=share, width=width), Text(percent))
+    return drawn
+
+
+def _fitting(facts: list[str], width: int) -> str:
+    """As many of them as fit, the first ones first."""
+    told = facts[0]
+    for fact in facts[1:]:
+        if cell_len(told) + len(_GAP) + cell_len(fact) <= width:
+            told += _GAP + fact
+    return shortened(told, width, front=1.0)

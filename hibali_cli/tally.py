@@ -1,0 +1,208 @@
+"""What is known of an operation under way, folded from its events: how much, how fast, how long still."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hibali.amounts import size_words, time_words
+from hibali.events import (
+    Carried,
+    Carrying,
+    Connected,
+    Deleted,
+    Ended,
+    Event,
+    Failed,
+    Hashing,
+    Listing,
+    Moved,
+    Planned,
+    Retried,
+)
+from hibali.text import path_fields
+
+_RATE_SECONDS = 15.0  # the speed that is told is the mean of so long
+_SAMPLE_SECONDS = 0.5
+_FILLING_SECONDS = 1.0  # what goes at first fills windows and says nothing of the line
+_TRUSTED_SECONDS = 2.0  # a speed measured for less says nothing of the time that is left
+_RETRY_SHOWN_SECONDS = 5.0
+_CURRENT_KEPT = 64
+
+WAITING, LISTING, MOVING, HASHING = "waiting", "listing", "moving", "hashing"
+
+
+class Tally:
+    """Numbers of one operation; every moment is given, in seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self.phase = WAITING
+        self.files = self.files_to_do = 0
+        self.bytes_to_do = 0
+        self.deleted = self.to_delete = 0
+        self.failed = self.retries = 0
+        self._gone_on_with: set[bytes] = set()
+        self._planned = False
+        self.current: dict[bytes, Carrying] = {}  # large files under way, the latest last
+        self._carried = self._begun = 0
+        self._places: dict[str, Connected] = {}
+        self._retried: tuple[float, Retried] | None = None
+        self._began: float | None = None
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def take(self, event: Event, now: float) -> None:
+        """Fold one event in."""
+        match event:
+            case Listing():
+                self._begin(LISTING, 0, 0)
+            case Planned():
+                self._begin(MOVING, event.files_to_move, event.bytes_to_move)
+                self._planned = True
+                self.to_delete = event.files_to_delete
+            case Hashing():
+                self._begin(HASHING, event.files, event.bytes)
+            case Ended():
+                self.phase = WAITING
+            case Connected():
+                self._places[event.about] = event
+            case Retried():
+                self.retries += 1
+                self._retried = (now + max(event.wait_seconds, _RETRY_SHOWN_SECONDS), event)
+            case _:
+                self._take_progress(event, now)
+
+    def _begin(self, phase: str, files: int, size: int) -> None:
+        self.phase = phase
+        self.files = self.deleted = self.to_delete = self.failed = self._carried = self._begun = 0
+        self.files_to_do, self.bytes_to_do = files, size
+        self.current.clear()
+        self._gone_on_with.clear()
+        self._began = None
+        self._samples.clear()
+
+    def _take_progress(self, event: Event, now: float) -> None:
+        match event:
+            case Carried():
+                self._carried += event.bytes
+                self.files += self.phase == HASHING
+                self._sample(now)
+            case Carrying():
+                self._take_large(event)
+            case Moved(kind="file" | "link"):
+                self.files += 1
+                self.current.pop(event.path, None)
+            case Deleted(kind="file" | "link" | "special"):
+                self.deleted += 1
+            case Failed():
+                self.failed += 1
+                self.current.pop(event.path, None)
+            case _:
+                pass
+
+    def _take_large(self, event: Carrying) -> None:
+        """What left last may be told after the file has landed, so a whole one is not under way."""
+        if event.begun and event.path not in self._gone_on_with:
+            self._gone_on_with.add(event.path)
+            self._begun += event.begun
+        self.current.pop(event.path, None)
+        if event.bytes < event.size:
+            self.current[event.path] = event
+        if len(self.current) > _CURRENT_KEPT:
+            del self.current[next(iter(self.current))]
+
+    def _sample(self, now: float) -> None:
+        self._began = self._began or now
+        if now - self._began < _FILLING_SECONDS:
+            self._samples.clear()
+        if not self._samples or now - self._samples[-1][0] >= _SAMPLE_SECONDS:
+            self._samples.append((now, self._carried))
+            while now - self._samples[0][0] > _RATE_SECONDS and len(self._samples) > 2:
+                self._samples.popleft()
+
+    @property
+    def bytes(self) -> int:
+        """How much of the bytes to do is done; what is sent once more does not count twice."""
+        return min(self._carried + self._begun, self.bytes_to_do)
+
+    @property
+    def share(self) -> float:
+        """What is done of it all, from 0 to 1: of the bytes, or of the files where they are empty."""
+        done, all_of_it = (
+            (self.bytes, self.bytes_to_do) if self.bytes_to_do else (self.files, self.files_to_do)
+        )
+        return min(1.0, done / all_of_it) if all_of_it else 1.0
+
+    def rate(self, now: float) -> float | None:
+        """Bytes a second of late; None while too little is known. It sinks while nothing comes."""
+        if len(self._samples) < 2:
+            return None
+        began, before = self._samples[0]
+        return (self._carried - before) / (now - began)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes at this rate; None where nobody can tell."""
+        rate = self.rate(now)
+        if not rate or self.bytes >= self.bytes_to_do or now - self._samples[0][0] < _TRUSTED_SECONDS:
+            return None
+        return (self.bytes_to_do - self.bytes) / rate
+
+    @property
+    def lines(self) -> int:
+        """Over how many lines data goes, where there are several."""
+        return sum(place.lines for place in self._places.values())
+
+    @property
+    def logins(self) -> int:
+        """How many logins were made for them."""
+        return sum(place.logins for place in self._places.values())
+
+    def retrying(self, now: float) -> Retried | None:
+        """What is being tried again just now."""
+        return self._retried[1] if self._retried is not None and now < self._retried[0] else None
+
+    def facts(self, now: float) -> list[str]:
+        """The same in words, the most wanted first."""
+        if self.phase == LISTING:
+            return ["looking at what is there"]
+        rate, left = self.rate(now), self.seconds_left(now)
+        facts = [f"{size_words(self.bytes)} of {size_words(self.bytes_to_do)}"]
+        facts += [f"{size_words(int(rate))}/s"] if rate is not None else []
+        facts += [f"{time_words(left)} left"] if left is not None else []
+        facts.append(f"{self.files:,} of {self.files_to_do:,} files")
+        facts += [f"{self.failed:,} failed"] if self.failed else []
+        facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []
+        facts += [f"{self.lines} lines"] if self.lines else []
+        facts += [f"{self.logins} logins"] if self.lines and self.logins > 1 else []
+        facts += [f"{self.retries} {'retry' if self.retries == 1 else 'retries'}"] if self.retries else []
+        return facts
+
+    def to_record(self, now: float) -> dict[str, Any]:
+        """The fields of a JSON line of kind `progress`."""
+        rate, left = self.rate(now), self.seconds_left(now)
+        return {
+            "phase": self.phase,
+            "files": self.files,
+            "files_to_do": self.files_to_do,
+            "bytes": self.bytes,
+            "bytes_to_do": self.bytes_to_do,
+            "bytes_per_second": None if rate is None else int(rate),
+            "seconds_left": None if left is None else round(left),
+            "files_deleted": self.deleted,
+            "files_failed": self.failed,
+            "retries": self.retries,
+            "lines": self.lines or None,
+            "current": [
+                {**path_fields(one.path), "bytes": one.bytes, "size": one.size}
+                for one in list(self.current.values())[-8:]
+            ],
+        }
+
+    def safe(self) -> str:
+        """What an interruption leaves at the target, for people; names in it are not escaped."""
+        if not self._planned:
+            return "Nothing was changed at the target."
+        done = f"at least {self.files:,} of {self.files_to_do:,} files stand at the target, proven"
+        deleted = f", and {self.deleted:,} of {self.to_delete:,} are deleted" if self.deleted else ""
+        large = [path.decode("utf-8", "surrogateescape") for path in self.current][-1:]
+        kept = f" What came of {large[0]} is kept, too." if large else ""
+        return f"Safe: {done}{deleted}; no other name there is half written.{kept}"
