@@ -1,4 +1,4 @@
-"""Durations, sizes, times of jobs and commands as people write them in config.toml and in options."""
+"""Read and format durations, sizes, times and command lines as people write them."""
 
 from __future__ import annotations
 

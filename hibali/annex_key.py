@@ -1,4 +1,4 @@
-"""The names that git-annex gives to contents, and where they lie in a place of ours; pure (its page "hashing")."""
+"""Parse and build git-annex keys, and derive where their contents are stored (git-annex's page "hashing")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON from elsewhere, read within limits, and JSON of ours, written one way."""
+"""Parse JSON and XML from elsewhere within limits, and write JSON in one canonical form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one family of errors, each with its exit code and what to do next."""
+"""Define the error classes: each has an exit code, a stable code, and a hint."""
 
 from __future__ import annotations
 

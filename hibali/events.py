@@ -1,4 +1,4 @@
-"""What happened, as frozen records: progress, log, JSON lines and the receipt are folds of these."""
+"""Define events as frozen records; progress, logs, JSON lines and receipts are built from them."""
 
 from __future__ import annotations
 

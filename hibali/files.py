@@ -1,4 +1,4 @@
-"""Where hibali keeps things on this machine, private to the account (S4)."""
+"""Locate hibali's own folders, private to the account (S4), and write files atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small documents fetched from the web, and sent there: https, few redirects, no address of this network unless it was named (S15)."""
+"""Request small documents over HTTP with limits on size, time, redirects and addresses (S15)."""
 
 from __future__ import annotations
 

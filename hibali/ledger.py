@@ -1,4 +1,4 @@
-"""What happened, on disk: append-only JSON lines and atomic summaries, safe on NFS and Lustre, readable with jq."""
+"""Record operations on disk: append-only JSON lines and atomic summaries, safe on NFS and Lustre."""
 
 from __future__ import annotations
 

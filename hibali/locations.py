@@ -1,4 +1,4 @@
-"""Read SITE:PATH as the user writes it; globs and variables are not expanded."""
+"""Parse SITE:PATH as users write it; globs and variables are not expanded."""
 
 from __future__ import annotations
 

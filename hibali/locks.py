@@ -1,4 +1,4 @@
-"""Who works on something now, on disk: one process at a time, and a dead one gives way."""
+"""Lock work to one process at a time; the lock of a dead process is taken over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Becomes a program that ends when whoever started it does: `python tether.py ITS_NUMBER PROGRAM [WORD]...`, alone, nothing of hibali imported."""
+"""Run a program that ends when its parent dies: `python parent_guard.py PARENT_PID PROGRAM [WORD]...`; imports nothing of hibali."""
 
 import ctypes
 import os

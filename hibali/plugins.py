@@ -1,4 +1,4 @@
-"""Words of the configuration looked up as modules: the folder is the table, entry points are asked last."""
+"""Load stores, schedulers, containers and sources by name: first hibali's own modules, then entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever refused us several times in a row is left alone for a while, by later calls too."""
+"""Count requests per site, and leave a site alone after repeated refusals, also in later calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only place that waits and tries again."""
+"""Wait and retry; the only module that does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only place where programs are run on this machine: words in, bytes out, never a shell."""
+"""Run programs on this machine from argument lists, never through a shell; hide secrets from them."""
 
 from __future__ import annotations
 

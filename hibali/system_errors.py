@@ -1,4 +1,4 @@
-"""Explain errors of the operating system in plain English: code, words, what to do and the exit code, in one place.
+"""Translate errors of the operating system: code, message, hint and exit code.
 
 The agent (`transfers.agent.protocol`) names an errno by the same codes, and the client adds the words from here.
 """

@@ -1,4 +1,4 @@
-"""Names and foreign text, made safe to show to people and exact in JSON."""
+"""Escape names for terminals, encode them exactly for JSON, suggest close matches, and format ranges."""
 
 from __future__ import annotations
 

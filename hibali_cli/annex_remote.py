@@ -1,4 +1,4 @@
-"""The two ends of the talk with git-annex: what it asks for, what it is told, and the place that this is about."""
+"""Serve as a git-annex external special remote: `git-annex-remote-hibali`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hibali command is: a click command with examples, exit codes and the common options."""
+"""Define commands and groups: click with examples, exit codes and the common options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TAB offers: names from files of this machine alone; no site is ever asked, and nothing that fails is told."""
+"""Complete words on the command line from local files; no site is asked, and errors are not shown."""
 
 from __future__ import annotations
 

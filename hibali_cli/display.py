@@ -1,4 +1,4 @@
-"""Lines at the foot of a terminal that are drawn over and over, and put away for whatever else is written there."""
+"""Redraw lines at the bottom of a terminal, and fit tables to its width."""
 
 from __future__ import annotations
 

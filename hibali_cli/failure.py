@@ -1,4 +1,4 @@
-"""The one renderer of errors: what is wrong, about what, and what to type next."""
+"""Render errors for people and as JSON; save the traceback of a bug in a private file."""
 
 from __future__ import annotations
 

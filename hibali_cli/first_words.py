@@ -1,4 +1,4 @@
-"""What to type first, and what may have been meant: for whoever stands before the command line without knowing it."""
+"""Suggest what to type first, and the command that was probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m hibali_cli.generate [--check | --pages FOLDER]`: completions/, man/ and the documentation's pages, from the commands."""
+"""Generate completions, man pages and documentation pages from the commands: `python -m hibali_cli.generate [--check | --pages FOLDER]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console entry: ready the streams, then hand over; `--version` alone needs no click."""
+"""Start the command line; `--version` needs no click."""
 
 from __future__ import annotations
 

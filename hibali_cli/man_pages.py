@@ -1,4 +1,4 @@
-"""A command's man page, from the command itself: text in, roff out (groff_man(7))."""
+"""Write the man page of a command (groff_man(7))."""
 
 from __future__ import annotations
 

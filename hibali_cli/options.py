@@ -1,4 +1,4 @@
-"""The options that every command has, and what a command makes of them."""
+"""Define the options that every command has."""
 
 from __future__ import annotations
 

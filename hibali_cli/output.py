@@ -1,4 +1,4 @@
-"""Where text goes: results to stdout, people's text to stderr; names escaped, JSON in ASCII."""
+"""Write results to stdout and messages to stderr; escape names, write JSON in ASCII."""
 
 from __future__ import annotations
 

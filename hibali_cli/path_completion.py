@@ -1,4 +1,4 @@
-"""What was seen at sites before, kept for TAB: the names that `ls` listed, and the places that data was moved to and from."""
+"""Complete paths of this machine, and names at sites that were seen before."""
 
 from __future__ import annotations
 

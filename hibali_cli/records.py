@@ -1,4 +1,4 @@
-"""Entries, actions and events as the fields of JSON lines (docs/json.md)."""
+"""Convert entries, actions and events to JSON fields (docs/json.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The root of all commands, and how one command line is run to an honest exit code."""
+"""Run one command line and return its exit code."""
 
 from __future__ import annotations
 

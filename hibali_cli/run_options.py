@@ -1,4 +1,4 @@
-"""The options that say what a job asks for, and how what it asks for is shown."""
+"""Define the options for jobs, dependencies and notifications."""
 
 from __future__ import annotations
 

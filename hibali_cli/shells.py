@@ -1,4 +1,4 @@
-"""The completion scripts of bash and zsh, where places have colons, and folders are gone into: click's own know neither."""
+"""Complete words in bash and zsh, where SITE:PATH and folders need more than click offers."""
 
 from __future__ import annotations
 

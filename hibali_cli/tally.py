@@ -1,4 +1,4 @@
-"""What is known of an operation under way, folded from its events: how much, how fast, how long still."""
+"""Sum up the events of an operation: files, bytes, rate and remaining time."""
 
 from __future__ import annotations
 

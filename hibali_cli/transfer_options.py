@@ -1,4 +1,4 @@
-"""The options that say which files a transfer takes: patterns, a list of names, age, size."""
+"""Define the options that select files, and those for saving in a dataset."""
 
 from __future__ import annotations
 

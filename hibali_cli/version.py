@@ -1,4 +1,4 @@
-"""`hibali --version`, without anything that takes time."""
+"""Show the version without importing anything slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is better written otherwise in a descriptor that is valid all the same, and what would be refused to run."""
+"""Advise on valid descriptors: what is better written otherwise, and what would be refused at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place where boutiques is met: its schema and its validator, contained.
+"""Validate with the boutiques package, its schema and its upgrade of 0.4; the only module that imports it.
 
 The validator changes what it is given, prints, may leave the process and stops with a traceback at some
 documents (boutiques 0.5.33). It gets a copy, its streams are taken away, and whatever it raises becomes words.

@@ -1,4 +1,4 @@
-"""The local catalogue of pipelines: by name and version, each pinned to its digest elsewhere."""
+"""Keep the local catalogue of pipelines by name and version, each pinned to its digest."""
 
 from __future__ import annotations
 

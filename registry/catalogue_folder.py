@@ -1,4 +1,4 @@
-"""The folder of the catalogue: `NAME/VERSION/descriptor.json`; a version appears whole by one rename and goes by one."""
+"""Store catalogue versions as folders, with their pins, deprecations and history."""
 
 from __future__ import annotations
 

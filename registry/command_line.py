@@ -1,4 +1,4 @@
-"""The files a run leaves and the configuration files it is given, by name, inside the work folder."""
+"""Build the command line of an invocation, its configuration files and output paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions of `conditional-path-template`: read by a grammar of our own that can only compare, never run anything.
+"""Evaluate conditions of `conditional-path-template` with a grammar that can only compare.
 
 What is understood: input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
 `in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) pastes the values into

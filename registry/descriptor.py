@@ -1,4 +1,4 @@
-"""Reading a Boutiques descriptor: strict JSON, checked completely, then typed."""
+"""Read a Boutiques descriptor: strict JSON, checked completely, then typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a descriptor may not say of its inputs, beyond the schema."""
+"""Check descriptors for what the schema cannot express: inputs, groups, references."""
 
 from __future__ import annotations
 

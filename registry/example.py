@@ -1,4 +1,4 @@
-"""What to ask next so that an invocation comes out: a pure function of the answers given so far."""
+"""Build example invocations, and decide the next question of a dialogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing to and fetching from a remote: what is to go, whether it may, and all of it checked before anything changes."""
+"""Publish to and fetch from remotes; check everything before anything changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Git, told to run nothing that a repository brings along: no hooks, no filters, no helpers, few protocols (S13)."""
+"""Run git so that it executes nothing from a repository: no hooks, filters or helpers, few protocols (S13)."""
 
 from __future__ import annotations
 

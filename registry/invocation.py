@@ -1,4 +1,4 @@
-"""An invocation: the answers to a pipeline's questions, checked completely before anything else happens."""
+"""Check an invocation completely: types, choices, limits, groups and defaults."""
 
 from __future__ import annotations
 

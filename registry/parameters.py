@@ -1,4 +1,4 @@
-"""The tasks of a sweep: rows of a table and lists of values, typed by the pipeline's questions and checked all at once."""
+"""Read the tasks of a sweep from tables and value lists, typed by the pipeline's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline: a Boutiques tool at name@version with a digest, as typed values."""
+"""Model a pipeline: a Boutiques tool at name@version with a digest; compare two versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a descriptor or an invocation, all of it at once."""
+"""Collect everything that is wrong with a descriptor or an invocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue at a glance, remembered between calls: two thousand descriptors are not read again to be listed."""
+"""Search and list the catalogue from a cache of summaries."""
 
 from __future__ import annotations
 

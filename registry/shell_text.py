@@ -1,4 +1,4 @@
-"""Shell text put together from what an author wrote and values that nobody vouches for (S8)."""
+"""Build shell text from an author's template and untrusted values (S8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures of pipelines by ssh keys: over name, version, digest of the descriptor and digest of the image (ssh-keygen(1), -Y)."""
+"""Sign and verify pipelines with ssh keys (ssh-keygen(1), -Y)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs at a site that this ledger does not know: found by their folders, and taken up where a job of them is known."""
+"""Adopt runs at a site that this ledger does not know, from the manifests in their folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending a run: the wish is in the ledger and at the site before the scheduler hears of it."""
+"""Cancel runs and sweeps, and release runs that are on hold."""
 
 from __future__ import annotations
 

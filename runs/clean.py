@@ -1,4 +1,4 @@
-"""Removing the folders of runs that are over at their site: each one checked, taken out of the way whole, and then removed."""
+"""Remove the folders of ended runs from their site."""
 
 from __future__ import annotations
 

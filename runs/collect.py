@@ -1,4 +1,4 @@
-"""Collecting: every declared output found, missing ones named, all pulled and verified."""
+"""Collect the outputs of a run: find them, name the missing ones, pull and verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side: what they were, what they were given, and whether what they left is the same."""
+"""Compare two runs or sweeps: invocation, inputs, resources and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is kept in a DataLad dataset: its outputs, and the record by which `datalad rerun` repeats it."""
+"""Save a run in a DataLad dataset: outputs, and the record that `datalad rerun` needs."""
 
 from __future__ import annotations
 

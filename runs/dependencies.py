@@ -1,4 +1,4 @@
-"""Chains: whether the runs that another one needs have succeeded, or can be waited for by its job."""
+"""Check and wait for the runs that another run depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fast storage: which inputs a job copies to which tier of its node, and what its script does about it; pure."""
+"""Decide which inputs a job copies to fast storage of its node."""
 
 from __future__ import annotations
 

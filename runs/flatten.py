@@ -1,4 +1,4 @@
-"""An image archive made into one tar of its tree, at the site: sent there whole, Python 3.6 with its standard library.
+"""Convert an image archive to one tar of its file tree at the site; Python 3.6, standard library only.
 
 `python3 -I - ARCHIVE FLAT ID` reads what `docker save` writes, or an OCI image layout in a tar, and prints one JSON object
 with the image's environment and entry point. Layers are read member by member, the last one first (OCI image

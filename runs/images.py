@@ -1,4 +1,4 @@
-"""Images at a site: brought once, converted once into what the site's runtime starts, whoever else asks for them."""
+"""Find, stage and convert the container image of a run at its site."""
 
 from __future__ import annotations
 

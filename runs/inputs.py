@@ -1,4 +1,4 @@
-"""Taking an output of another run, or of tasks of a sweep, as an input: where it lies for the new run, and what is known of it."""
+"""Locate and identify the inputs of a run, also outputs of other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching a run: inputs staged, files put, submitted once; typed again it goes on from any step."""
+"""Launch a run: stage inputs, write files, submit once; the same command resumes from any step."""
 
 from __future__ import annotations
 

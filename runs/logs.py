@@ -1,4 +1,4 @@
-"""What the tool wrote to its standard output and error, read from the site in pieces, and as it comes."""
+"""Read the logs of a run from its site, in pieces and as they grow."""
 
 from __future__ import annotations
 

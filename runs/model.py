@@ -1,4 +1,4 @@
-"""One execution of an invocation at a site: its states, and what the ledger's records make of it."""
+"""Model runs, sweeps and tasks: their data and states."""
 
 from __future__ import annotations
 

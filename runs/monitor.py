@@ -1,4 +1,4 @@
-"""Following runs: one question per site for all of them, and what the answers amount to."""
+"""Follow runs: poll each site once for all of its runs, record changes, and read accounting."""
 
 from __future__ import annotations
 

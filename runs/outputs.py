@@ -1,4 +1,4 @@
-"""What a run left, looked at and hashed where it lies: only names and digests travel."""
+"""List and hash the outputs of a run at its site; only names and digests are transferred."""
 
 from __future__ import annotations
 

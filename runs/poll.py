@@ -1,4 +1,4 @@
-"""What is known now of runs and tasks at one site: one question to the scheduler, and their exit records read together."""
+"""Poll the scheduler and the exit records of all runs at one site, and record what is new."""
 
 from __future__ import annotations
 

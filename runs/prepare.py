@@ -1,4 +1,4 @@
-"""What a run is before anything leaves: job script, command file, inputs, expected outputs, submission; all pure."""
+"""Prepare a run: job script, command file, inputs, outputs and submission; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this account asked of a site lately, beside what it may: folded from the ledger, asking nobody."""
+"""Limit and count requests to schedulers, and show the usage of a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of many tasks: what they answer, in which jobs they go, and what the ledger's records make of each."""
+"""Build runs and sweeps from the records of the ledger."""
 
 from __future__ import annotations
 

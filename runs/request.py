@@ -1,4 +1,4 @@
-"""Launching a run: inputs staged, files put, submitted once; typed again it goes on from any step."""
+"""Model the request of a run, and prepare it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job asks for: the author's suggestions, the site's defaults, the command line; the last to speak counts."""
+"""Decide the resources of a job: descriptor, site defaults, then command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reusing: a run of this ledger that computed what is asked for, wherever it was, if what it left still stands."""
+"""Reuse an earlier run with the same pipeline, inputs and image whose outputs still exist."""
 
 from __future__ import annotations
 

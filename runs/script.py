@@ -1,4 +1,4 @@
-"""The texts that a run leaves at a site: the job script, constant but for identifier and directives, and the start."""
+"""Write the scripts of a run: the job script, dependency checks, and checks of required outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending a run to its scheduler: within the site's budget, once, and not against a wish to end it."""
+"""Submit a run when the queue limits of its site allow it."""
 
 from __future__ import annotations
 

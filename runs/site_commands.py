@@ -1,4 +1,4 @@
-"""A turn at a folder of a site: its store's own lease, waited for, and looked at again before anything counts."""
+"""Run commands at a site as its jobs would, and lock a folder there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder at a site or a prefix of an object store as a remote of the catalogue: `NAME/VERSION/...`, the descriptor last."""
+"""Use a folder at a site or an S3 prefix as a remote of the catalogue."""
 
 from __future__ import annotations
 

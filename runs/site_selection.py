@@ -1,4 +1,4 @@
-"""Looking at a site before a run is there: what is there already, and how long a job would wait."""
+"""Select a site for a run by bytes to move and expected queue time."""
 
 from __future__ import annotations
 

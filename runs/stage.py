@@ -1,4 +1,4 @@
-"""Bringing inputs to a site once: into its content-addressed cache, or used where they already lie."""
+"""Stage inputs into the content-addressed cache of a site, or use them in place."""
 
 from __future__ import annotations
 

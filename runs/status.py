@@ -1,4 +1,4 @@
-"""What a scheduler's word, a job's own exit record and accounting amount to; pure."""
+"""Resolve the state of a run from the scheduler, its exit record and accounting; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of runs: `runs/RUNID.jsonl` each, and per key the runs that the same line began."""
+"""Store runs in the ledger, and count the jobs that each site has in its queue."""
 
 from __future__ import annotations
 

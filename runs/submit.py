@@ -1,4 +1,4 @@
-"""Submitting once: a lost answer is looked up, never repeated."""
+"""Submit a job exactly once: look up a lost answer, never repeat the submission."""
 
 from __future__ import annotations
 

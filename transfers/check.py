@@ -1,4 +1,4 @@
-"""Measuring what a site's line carries over one channel, several, and several logins, to propose its settings."""
+"""Check a site without leaving anything behind, end leftovers, and tune its connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaching both ends of a call, refusing what they can never do together, and looking at them."""
+"""Open both endpoints of a transfer, refuse impossible combinations, and list both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file as one side reports it, and the order in which sides report."""
+"""Define an entry of a listing and the order of entries."""
 
 from __future__ import annotations
 

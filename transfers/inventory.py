@@ -1,4 +1,4 @@
-"""What stands at one place, listed, and hashed where it stands."""
+"""List and hash the files at a place, reuse cached digests, and sum up usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was done, folded from events: the last line of every call that moves data."""
+"""Write the journal of an operation, build its receipt, and read the recorded digests of a place."""
 
 from __future__ import annotations
 

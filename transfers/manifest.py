@@ -1,4 +1,4 @@
-"""Digests of a tree as text: the lines of `sha256sum` and of BagIt manifests, written and read."""
+"""Read and write manifests: `sha256sum` lines and BagIt bags (RFC 8493)."""
 
 from __future__ import annotations
 

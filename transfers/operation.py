@@ -1,4 +1,4 @@
-"""Making the target hold what was planned: carry, then delete, then set what only can be set at the end."""
+"""Run a transfer: plan, execute, verify, delete, and write the receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuse a source and a target that overlap: the same folder, or one inside the other (S20).
+"""Refuse a source and a target that overlap (S20), and a target root that changed since the last scheduled run.
 
 Stores describe where they are (`Identified`), and transfers.agent.identity compares the descriptions. What no store can see is
 named in docs/transfers.md.

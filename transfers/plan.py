@@ -1,4 +1,4 @@
-"""Deciding what has to happen, from two listings in canonical order; nothing here touches a store."""
+"""Plan the actions of a transfer from two sorted listings; pure."""
 
 from __future__ import annotations
 

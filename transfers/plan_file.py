@@ -1,4 +1,4 @@
-"""A plan as a file that people and programs can review: what its lines are, and writing them."""
+"""Write a plan as a signed file that people and programs can review."""
 
 from __future__ import annotations
 

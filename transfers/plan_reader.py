@@ -1,4 +1,4 @@
-"""The fields of a plan's lines, read as what nobody vouches for (S1, S14): every value is checked before it is used."""
+"""Read an untrusted plan file: check every field (S1, S14), its signature and owner."""
 
 from __future__ import annotations
 

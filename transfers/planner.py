@@ -1,4 +1,4 @@
-"""Looking at both sides and making the whole plan, before anything is changed."""
+"""List both sides and make the whole plan before anything changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places that are never removed, whatever name they are given."""
+"""Protect read-only roots, and folders that are never removed."""
 
 from __future__ import annotations
 

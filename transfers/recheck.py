@@ -1,4 +1,4 @@
-"""Looking at both sides again before a saved plan is carried out: what is as planned, what is done already, what drifted."""
+"""Compare both sides with a saved plan before it is applied: unchanged, already done, or drifted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lost lines: which errors mean one, how long a call waits before it tries to come back, and how it does."""
+"""Reconnect after a lost connection: which errors mean one, and how long to try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find files at a target that have no digest on record, and record those that are compared by sha256 at both ends."""
+"""Find files at a target without a recorded digest, and record those that match by sha256."""
 
 from __future__ import annotations
 

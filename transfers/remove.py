@@ -1,4 +1,4 @@
-"""Removing one file or a whole tree: looked at and agreed to first, then strictly what was seen, and nothing outside of it."""
+"""Remove a file or a tree: list it, ask, then remove exactly what was listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a file besides its bytes is to arrive: who can keep it, and in which order it is set."""
+"""Model the request of a transfer, its backup folder, and which attributes are kept."""
 
 from __future__ import annotations
 

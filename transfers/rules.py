@@ -1,4 +1,4 @@
-"""What the user asked of a transfer: what to take, how to compare, what may be deleted."""
+"""Define the rules of a transfer: selection, comparison and deletion limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of a place by themselves: what lies there, their contents, and new ones where nothing stands yet."""
+"""Read and write single small files at a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is too much for memory while it is looked at whole: written once, read again in order as often as needed."""
+"""Keep plans and listings on disk that are too large for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proving what stands at a place: two locations against each other, or one against a manifest or what is on record."""
+"""Verify a place against another one, a manifest, or its recorded digests."""
 
 from __future__ import annotations
 

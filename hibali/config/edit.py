@@ -1,4 +1,4 @@
-"""config.toml changed one site at a time: atomically, comments kept, and read back before it counts."""
+"""Edit config.toml one site at a time: atomically, with comments kept, and read back before it counts."""
 
 from __future__ import annotations
 

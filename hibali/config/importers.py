@@ -1,4 +1,4 @@
-"""Profiles that a centre publishes: sites as config.toml has them, with nothing personal and nothing to run in them."""
+"""Propose sites from ~/.ssh/config, from rclone's configuration, and from the profile of a centre."""
 
 from __future__ import annotations
 

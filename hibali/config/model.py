@@ -1,4 +1,4 @@
-"""Sites: places with a name, how to reach them, and what may be done there."""
+"""Model a site: how to reach it, its roots, limits and scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of one site, each as its dataclass; what is wrong is noted, not raised."""
+"""Read the tables of config.toml into the model; report every wrong key at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.toml: read whole, every wrong key named at once, and its sites looked up by name."""
+"""Load config.toml, report every wrong key with its line, and look up sites by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ssh runs in place of connecting by itself: connect to one address and hand the socket over.
+"""Connect to one address and pass the socket to ssh (ProxyUseFdpass, ssh_config(5)).
 
 This is a `ProxyCommand` under `ProxyUseFdpass` (ssh_config(5)): ssh waits on standard output for one byte that carries the
 descriptor, and speaks over that socket as if it were its own. It runs alone and imports nothing of hibali.

@@ -1,4 +1,4 @@
-"""Making proxies by command, for cron and for jobs: private from their creation, and never longer than needed."""
+"""Check, create and renew GSI proxies, and explain GSI errors."""
 
 from __future__ import annotations
 

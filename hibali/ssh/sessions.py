@@ -1,4 +1,4 @@
-"""One login per site, kept by an OpenSSH master of our own and shared by everything that goes there (S7)."""
+"""Log in once per site with an OpenSSH master that every later connection shares (S7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali bundle run`."""
+"""`hibali bundle`: create, show and run bundles."""
 
 from __future__ import annotations
 

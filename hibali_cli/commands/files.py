@@ -1,4 +1,4 @@
-"""`hibali rm`."""
+"""`hibali ls`, `cat`, `du`, `mkdir` and `rm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali history`: what was done."""
+"""`hibali history` and `hibali report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali init`."""
+"""`hibali init` and `hibali doctor`."""
 
 from __future__ import annotations
 

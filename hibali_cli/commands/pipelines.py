@@ -1,4 +1,4 @@
-"""`hibali pipelines validate`."""
+"""`hibali pipelines`: the catalogue of Boutiques tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali pipelines image drop`."""
+"""`hibali pipelines image`: the container images of pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali pipelines remotes add`."""
+"""`hibali pipelines remotes`: where catalogues are exchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali runs logs`."""
+"""`hibali runs`: list, follow, collect, cancel and compare runs."""
 
 from __future__ import annotations
 

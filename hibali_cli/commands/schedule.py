@@ -1,4 +1,4 @@
-"""`hibali schedule add`."""
+"""`hibali schedule`: commands that run by themselves."""
 
 from __future__ import annotations
 

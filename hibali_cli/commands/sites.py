@@ -1,4 +1,4 @@
-"""`hibali sites add`."""
+"""`hibali sites`: add, check, show and remove sites, and their caches."""
 
 from __future__ import annotations
 

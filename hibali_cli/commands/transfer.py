@@ -1,4 +1,4 @@
-"""`hibali apply`."""
+"""`hibali push`, `pull`, `sync`, `plan` and `apply`."""
 
 from __future__ import annotations
 

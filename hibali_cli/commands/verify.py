@@ -1,4 +1,4 @@
-"""`hibali verify`."""
+"""`hibali verify` and `hibali manifest`."""
 
 from __future__ import annotations
 

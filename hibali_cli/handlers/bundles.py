@@ -1,4 +1,4 @@
-"""What `bundle run` does at the peer: check, keep, stage, run, collect, compare."""
+"""Create, show and run bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `history` asks of the ledger, and how it tells."""
+"""Query the ledger and show the history of operations."""
 
 from __future__ import annotations
 

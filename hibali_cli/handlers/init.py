@@ -1,4 +1,4 @@
-"""`init`: sites chosen from what is known already, looked at, and a first file sent, proven, to one of them."""
+"""Set up sites and send a first file (`init`); show the steps of `doctor`."""
 
 from __future__ import annotations
 

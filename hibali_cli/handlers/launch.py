@@ -1,4 +1,4 @@
-"""What `hibali run` and its like do once the line is read: the request, the consent, the launch, the waiting."""
+"""Build the request of `hibali run`, ask for consent, launch it, wait, and collect its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialogue of `pipelines example --ask`: what is asked, how it looks, and what becomes of an answer."""
+"""Ask for the answers of an invocation in a dialogue: `pipelines example --ask`."""
 
 from __future__ import annotations
 

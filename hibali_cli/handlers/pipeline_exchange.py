@@ -1,4 +1,4 @@
-"""What `pipelines publish`, `fetch` and `sign` have in common: the remote by its name, and how results are shown."""
+"""Open remotes and show the results of `pipelines publish`, `fetch` and `sign`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pipelines are shown: as JSON records, as rows, and one in full."""
+"""Show pipelines: as JSON records, as table rows, in full, and their differences."""
 
 from __future__ import annotations
 

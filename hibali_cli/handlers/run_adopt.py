@@ -1,4 +1,4 @@
-"""Looking for runs that this ledger does not know, showing them, and taking them up."""
+"""Find runs at a site that this ledger does not know, show them, and adopt them."""
 
 from __future__ import annotations
 

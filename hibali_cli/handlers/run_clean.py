@@ -1,4 +1,4 @@
-"""Removing the folders of runs that are over, site by site, and telling what became of each."""
+"""Remove the folders of ended runs, site by site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `runs compare` asks, and how it tells."""
+"""Compare two runs, and show the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run commands ask of sites: opening them, following runs there, moving files there and back."""
+"""Open the sites of runs, update and follow runs there, and print their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs watched as they go: a calm table on a terminal, a line for each change elsewhere."""
+"""Watch runs: a table on a terminal, a line per change elsewhere."""
 
 from __future__ import annotations
 

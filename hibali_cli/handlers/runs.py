@@ -1,4 +1,4 @@
-"""How runs are shown, and how the end of one is told."""
+"""Show runs: as a table, in full, as JSON, and how one ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules as people and programs are shown them, and the words that they run."""
+"""Show schedules, and check the command line that each runs."""
 
 from __future__ import annotations
 

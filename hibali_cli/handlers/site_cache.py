@@ -1,4 +1,4 @@
-"""What `sites cache` shows of a site's cache, and what it says of entries that go."""
+"""Show the cache of a site, and the entries that are evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a login to Globus: a URL to open anywhere, and a prompt for the code that is shown there."""
+"""Check a site, measure its connection, log in to Globus, and show usage and leftovers."""
 
 from __future__ import annotations
 

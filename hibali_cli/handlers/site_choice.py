@@ -1,4 +1,4 @@
-"""Choosing a site for a run where several were named, or `auto`, and telling why."""
+"""Choose a site for a run among several, or among all with `auto`, and say why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals for sites: gathered from where they are, shown, and taken into config.toml when somebody agrees."""
+"""Show proposed sites and add them to config.toml after confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `sites add` as a table of config.toml."""
+"""Turn the options of `sites add` into a table of config.toml, and show sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: on the terminal, as JSON, or as a page in a file."""
+"""Show the status report: on the terminal, as JSON, or as an HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hibali run` and `hibali runs rerun` do with many tasks: sending them, following them, and the table at the end."""
+"""Run sweeps: read and check their tasks, submit, follow, and show them as a table."""
 
 from __future__ import annotations
 

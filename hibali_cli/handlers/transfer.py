@@ -1,4 +1,4 @@
-"""What push, pull and sync share: their options, the dry run, and how the receipt is told."""
+"""Run push, pull and sync: their options, dry runs, following a source, and the receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `manifest` prints and writes."""
+"""Run `verify` and `manifest`, and show what they found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the members of an image archive mean: `manifest.json` of docker, and the OCI image layout 1.0."""
+"""Read image archives of docker and OCI image layouts: what they hold, and whether it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the contents of images lie on this machine: annexed in the catalogue's dataset, or as private files beside it."""
+"""Store image contents on this machine: annexed in the catalogue's dataset, or as private files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images of a catalogue's pipelines: records beside the descriptors, pinned elsewhere, and contents that are here or not."""
+"""Manage the images of a catalogue's pipelines: records, pins and contents."""
 
 from __future__ import annotations
 

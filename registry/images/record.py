@@ -1,4 +1,4 @@
-"""What is known of a pipeline's container image: the record beside its descriptor, which is all that has to travel."""
+"""Read and write the record of a pipeline's container image, and compare image names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tar file nobody vouches for, compressed or not, read once and in order, in bounded memory: nothing is unpacked (S14)."""
+"""Stream a hostile tar file in bounded memory; nothing is unpacked (S14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a remote is: a place where sites leave pipelines for each other. It is data, and believed nothing (S13)."""
+"""Define a remote: a place where sites exchange pipelines, which is never trusted (S13)."""
 
 from __future__ import annotations
 

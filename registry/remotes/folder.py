@@ -1,4 +1,4 @@
-"""A plain folder as a remote, such as one that a project shares: `NAME/VERSION/...`, each version made by one rename."""
+"""Exchange pipelines through a plain folder: `NAME/VERSION/...`, each version made by one rename."""
 
 from __future__ import annotations
 

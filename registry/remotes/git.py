@@ -1,4 +1,4 @@
-"""A dataset of a RIA store: where it lies, and making one that is not there yet (DataLad handbook, "RIA stores")."""
+"""Exchange pipelines through a git repository or a RIA store (DataLad handbook, "RIA stores")."""
 
 from __future__ import annotations
 

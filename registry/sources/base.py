@@ -1,4 +1,4 @@
-"""Where descriptors come from: a file, a folder, a URL, a git repository, the cache of `bosh`, Zenodo."""
+"""Define where descriptors come from, and select the source by its prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bosh pull` has fetched on this machine (boutiques 0.5.33, puller.py): `bosh:` for all, `bosh:zenodo.123` for one."""
+"""Read descriptors from the cache of `bosh pull` (boutiques 0.5.33, puller.py): `bosh:` or `bosh:zenodo.123`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file, or standard input."""
+"""Read one descriptor from a file or standard input."""
 
 from __future__ import annotations
 

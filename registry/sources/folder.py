@@ -1,4 +1,4 @@
-"""All descriptors below a folder."""
+"""Read all descriptors below a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The descriptors of a git repository: `git+https://HOST/PATH[@REF][#FOLDER]`. Its tree is never checked out (S13)."""
+"""Read descriptors from a git repository without a checkout: `git+https://HOST/PATH[@REF][#FOLDER]` (S13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One descriptor at a URL."""
+"""Read one descriptor from a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors published on Zenodo, by its REST API (https://developers.zenodo.org, records; InvenioRDM has the same)."""
+"""Read descriptors from Zenodo (https://developers.zenodo.org, records; InvenioRDM has the same API)."""
 
 from __future__ import annotations
 

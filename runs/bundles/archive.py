@@ -1,4 +1,4 @@
-"""A bundle as a zip file: written the same every time, read member by member within limits (S14)."""
+"""Write a bundle as a reproducible zip file, and read one member by member within limits (S14)."""
 
 from __future__ import annotations
 

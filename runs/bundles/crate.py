@@ -1,4 +1,4 @@
-"""One run, or one call that was not made yet, as the entities of an RO-Crate."""
+"""Describe runs as entities of an RO-Crate (Process Run Crate)."""
 
 from __future__ import annotations
 

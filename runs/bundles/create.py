@@ -1,4 +1,4 @@
-"""What stands in a bundle, decided before a byte of it is written; pure."""
+"""Create a bundle: gather inputs, decide its contents, then write it as one file."""
 
 from __future__ import annotations
 

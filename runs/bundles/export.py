@@ -1,4 +1,4 @@
-"""Runs as an RO-Crate that describes them: no data travels, and nothing is asked of inputs that may be gone."""
+"""Export runs as an RO-Crate; no data is copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a bundle that nobody vouches for: every byte checked against its manifest before anything of it is used."""
+"""Read an untrusted bundle, check every byte against its manifest, and unpack it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle says of itself in bundle.json, written and read."""
+"""Read and write bundle.json."""
 
 from __future__ import annotations
 

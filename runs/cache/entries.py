@@ -1,4 +1,4 @@
-"""What a site deletes by itself, and what that means for inputs: their age, and times set only where the site allows it."""
+"""Name, lease and record the entries of a site's cache, and account for what a site purges."""
 
 from __future__ import annotations
 

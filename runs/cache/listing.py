@@ -1,4 +1,4 @@
-"""What a site's cache holds: every entry with its size, when it was used last, and which runs hold it."""
+"""List the cache of a site, and evict the least recently used entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Apptainer and SingularityCE share: one command line, under two names (apptainer-exec(1), singularity-exec(1)).
+"""Start tools in Apptainer and SingularityCE (apptainer-exec(1), singularity-exec(1)).
 
 Apptainer 1.1 and SingularityCE 3.10 are the first with `--no-eval`, without which values would be read as shell text in
 the image. An older one refuses the option, and nothing is started.

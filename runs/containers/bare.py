@@ -1,4 +1,4 @@
-"""No container: the tool as it is installed at the site, run as the user, with what the prologue loaded."""
+"""Start tools without a container, as installed at the site."""
 
 from __future__ import annotations
 

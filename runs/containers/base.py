@@ -1,4 +1,4 @@
-"""What a container runtime is: how a tool is started in it, as text, and what may be asked of it."""
+"""Define a container runtime: how it starts a tool, as text."""
 
 from __future__ import annotations
 

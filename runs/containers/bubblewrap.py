@@ -1,4 +1,4 @@
-"""Bubblewrap 0.5 and later: new namespaces of every kind around a folder that holds the image (bwrap(1))."""
+"""Start tools in Bubblewrap 0.5 and later (bwrap(1))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charliecloud 0.31 and later: a SquashFS image, no root anywhere; no read-only binds and the host's network (ch-run(1))."""
+"""Start tools in Charliecloud 0.31 and later (ch-run(1))."""
 
 from __future__ import annotations
 

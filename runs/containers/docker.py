@@ -1,4 +1,4 @@
-"""Docker 20.10 and later: own user, no network, no capabilities, inputs read-only, images by id (docker-run(1))."""
+"""Start tools in Docker 20.10 and later (docker-run(1))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Podman 4: own user, no network, no capabilities, inputs read-only, images by id (podman-run(1))."""
+"""Start tools in Podman 4 (podman-run(1))."""
 
 from __future__ import annotations
 

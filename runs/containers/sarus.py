@@ -1,4 +1,4 @@
-"""Sarus 1.6: images that were loaded from an archive, under a name that is their id (its user guide)."""
+"""Start tools in Sarus 1.6 (its user guide)."""
 
 from __future__ import annotations
 

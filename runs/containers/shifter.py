@@ -1,4 +1,4 @@
-"""Shifter 18.03 and later: images that its gateway has, over the site's own folders (shifter(1), shifterimg(1), modules.rst)."""
+"""Start tools in Shifter 18.03 and later (shifter(1), shifterimg(1))."""
 
 from __future__ import annotations
 

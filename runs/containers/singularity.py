@@ -1,4 +1,4 @@
-"""SingularityCE 3.10 and later: the same under its own command."""
+"""Start tools in SingularityCE 3.10 and later."""
 
 from __future__ import annotations
 

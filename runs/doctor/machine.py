@@ -1,4 +1,4 @@
-"""What a machine gives once one is in: roots, places to write, its clock, room, a scheduler that answers, a container runtime."""
+"""Check a machine: login, roots, clock, quotas, scheduler, container runtime, and a test job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host looked at from here: whether its name has addresses, whether anybody answers, and whether its key is known."""
+"""Check a host from here: name resolution, port, host key, data host, and the steps of a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object store, from its name to what its server checks of what is written."""
+"""Run all checks of a site, and those of an object store."""
 
 from __future__ import annotations
 

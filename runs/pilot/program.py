@@ -1,4 +1,4 @@
-"""What runs tasks in an allocation, at the site: sent there whole, Python 3.9 with its standard library and HyperQueue's one file.
+"""Run tasks inside an allocation with HyperQueue; sent to the site, Python 3.9, standard library only.
 
 `python3 -I - --check LIBRARY SHA256` says whether HyperQueue can be loaded there. `python3 -I program.py JOB MASK`, in the folder of a
 chunk, runs what is left of its `tasks`: each that has no record of its own end, at most as many at once as the allocation has

@@ -1,4 +1,4 @@
-"""Whether a pilot can work at a site: a Python there that can load HyperQueue, found before anything is sent, and tried once it is."""
+"""Set up a pilot job at a site: check its Python, put its files, write its scripts."""
 
 from __future__ import annotations
 

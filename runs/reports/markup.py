@@ -1,4 +1,4 @@
-"""The picture of when runs were staged, waited, ran and were collected, as SVG; pure."""
+"""Build escaped HTML (S17), and draw the timeline of runs as SVG."""
 
 from __future__ import annotations
 

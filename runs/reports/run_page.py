@@ -1,4 +1,4 @@
-"""The page itself: one HTML document without scripts, links to elsewhere, or anything that has to be fetched; pure."""
+"""Write the report of runs as one HTML file without scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the report says, as values; what is said first is decided here; pure."""
+"""Decide what the status report says about schedules, data, sites and runs; pure."""
 
 from __future__ import annotations
 

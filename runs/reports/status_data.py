@@ -1,4 +1,4 @@
-"""What sites will delete by themselves within two weeks, of what hibali brought there; folded from the journals."""
+"""Gather the data of the status report from the ledger, config.toml and schedules.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as one HTML document that needs nothing else; pure."""
+"""Write the status report as one HTML file with SVG pictures; pure."""
 
 from __future__ import annotations
 

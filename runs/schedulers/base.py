@@ -1,4 +1,4 @@
-"""What a scheduler is: questions to ask it, as words, and what its answers mean."""
+"""Define a scheduler: its commands as argument lists, and how to parse their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No scheduler: a process at the site in a session of its own, which survives our leaving.
+"""Run jobs as processes without a scheduler, in their own session.
 
 A job's id is PID:STARTTICKS:BOOT:HOST, where STARTTICKS is field 22 of /proc/PID/stat (proc(5)) and BOOT the
 head of the boot id, so that neither a reused pid nor a reboot nor another login node is taken for the job.

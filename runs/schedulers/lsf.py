@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF 10.1, by bsub, bjobs, bkill and bresume; tried on recorded answers alone.
+"""Run jobs in IBM Spectrum LSF 10.1 (bsub, bjobs, bkill, bresume); tested on recorded output only.
 
 `bjobs -a` knows jobs for an hour after their end (CLEAN_PERIOD). States are those of bjobs(1), reasons those of its
 `exit_reason`. bsub reads directives only of a script that comes on its standard input.

@@ -1,4 +1,4 @@
-"""OAR 2.5 as at Grid'5000, by oarsub, oarstat, oardel and oarresume.
+"""Run jobs in OAR 2.5 as at Grid'5000 (oarsub, oarstat, oardel, oarresume).
 
 Every job is an array, most of them of one job with the array's own number; so everything is asked by array. States and
 events are those of OAR's documentation, "Database scheme". `oarstat` remembers ended jobs, so there are no accounts to ask.

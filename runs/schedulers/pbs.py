@@ -1,4 +1,4 @@
-"""PBS Professional, OpenPBS and Torque, by qsub, qstat, qselect, qdel and qrls.
+"""Run jobs in PBS Professional, OpenPBS and Torque (qsub, qstat, qselect, qdel, qrls).
 
 The dialects are told apart by their answers: `qstat -x` means ended jobs to PBS Professional and XML to Torque, and
 Slurm's wrappers (slurm-wlm-torque) do not know it. States and exit codes are those of the PBS Professional 2021.1

@@ -1,4 +1,4 @@
-"""Grid Engine (Son of Grid Engine 8.1, Univa, Altair), by qsub, qstat, qacct, qdel and qrls.
+"""Run jobs in Grid Engine: Son of Grid Engine 8.1, Univa, Altair (qsub, qstat, qacct, qdel, qrls).
 
 `qstat` forgets a job at its end; what qacct then says is written to a file that not every login node can read.
 States are those of the man page qstat(1), failures those of sge_status(5).

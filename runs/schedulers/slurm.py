@@ -1,4 +1,4 @@
-"""Slurm 18.08 and later, by sbatch, squeue, sacct and scancel; text formats only.
+"""Run jobs in Slurm 18.08 and later (sbatch, squeue, sacct, scancel); text formats only.
 
 `sacct --json` of 22.05 calls a job that exited 3 a success, so the parsable text is asked for instead.
 Job states are those of the man page squeue(1), "JOB STATE CODES".

@@ -1,4 +1,4 @@
-"""What a site is entered with that may expire, as ssh-keygen and openssl tell it."""
+"""Recreate the environment of cron, and check credentials that expire."""
 
 from __future__ import annotations
 

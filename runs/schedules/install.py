@@ -1,4 +1,4 @@
-"""Putting schedules where something fires them: the user's crontab, or timers of the user's systemd."""
+"""Install schedules in the user's crontab or as systemd user timers."""
 
 from __future__ import annotations
 

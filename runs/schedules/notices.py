@@ -1,4 +1,4 @@
-"""Telling somebody of a notice: a command, a mail, a webhook; what was told is kept, so that it is told once a day."""
+"""Notify people by command, mail or webhook, at most once a day for each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at how a schedule's sites are entered, and entering them as it would: with nothing but what cron gives."""
+"""Check that a schedule will work: log in as cron would, and list problems."""
 
 from __future__ import annotations
 

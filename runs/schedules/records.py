@@ -1,4 +1,4 @@
-"""What became of each firing of a schedule: JSON lines in `schedules/NAME/firings.jsonl`, written at its begin and its end."""
+"""Record each run of a schedule in `schedules/NAME/firings.jsonl`, and keep its log small."""
 
 from __future__ import annotations
 

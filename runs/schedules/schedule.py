@@ -1,4 +1,4 @@
-"""What a schedule is: a command of hibali, when it is due, and what holds while it runs."""
+"""Model a schedule, parse its cron expression, and read schedules.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules as OpenMetrics text for node_exporter's textfile collector, which reads Prometheus text: gauges alone are both."""
+"""After each run and once an hour: send notices, write OpenMetrics, and make up missed runs."""
 
 from __future__ import annotations
 

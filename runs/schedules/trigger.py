@@ -1,4 +1,4 @@
-"""Firing a schedule: one at a time, made up or skipped, tried again within its window, recorded, and told of."""
+"""Run a schedule: one at a time, retried within its window, recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collecting a sweep: the outputs of many tasks in one verified pull, each task's into a folder with its number."""
+"""Collect the outputs of many tasks in one verified pull."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching a sweep: what its tasks are is in the ledger first, then all of them are laid ready at the site together."""
+"""Launch a sweep: record its tasks, stage them together, split them into job arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting the chunks of a sweep, each once, as long as there is room in the queue; the rest waits with us."""
+"""Submit the job arrays of a sweep as far as the queue limits allow, and continue pilots."""
 
 from __future__ import annotations
 

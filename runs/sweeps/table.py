@@ -1,4 +1,4 @@
-"""The table of a sweep: of each task what it was asked, how it ended and what it left, as CSV, JSON lines or Parquet."""
+"""Write the table of a sweep as CSV, JSON lines or Parquet, and rerun its tasks."""
 
 from __future__ import annotations
 

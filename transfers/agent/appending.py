@@ -1,4 +1,4 @@
-"""Append-only files: reading what came behind a place, and adding it to what stands there once that was proven to be the beginning."""
+"""Read and append the tails of append-only files after checking their beginning."""
 
 import contextlib
 import hashlib

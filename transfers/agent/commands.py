@@ -1,4 +1,4 @@
-"""Small things at a site: private files, folders, and programs that are run by words, never by shell text."""
+"""Handle small files, folders, quotas and programs at a site; argument lists, never shell text."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Landing packs: partial names, one sync for many files, then all renames (S1, S18, S19)."""
+"""Commit received files: partial names, one sync for many files, then all renames (S1, S18, S19)."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Tell whether two paths are one folder, or one is inside the other, whatever names and mounts lead there.
+"""Tell whether two paths are the same folder or one contains the other, across mounts and symlinks.
 
 A folder is described by the device and inode of each folder on the way to it, and by its place on its filesystem as
 /proc/self/mountinfo has it (proc_pid_mountinfo(5)), which is the same for all bind mounts of it.

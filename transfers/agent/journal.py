@@ -1,4 +1,4 @@
-"""The journal of large files that are not complete yet: what is there of each, to be checked before it counts."""
+"""Keep the journal of partial names and incomplete large files."""
 
 import binascii
 import contextlib

@@ -1,4 +1,4 @@
-"""Landing large files: pieces under a partial name, from any line; what is there survives us and is gone on with."""
+"""Receive large files in chunks over several channels, resumable after a kill, hashed as they arrive."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""The lease lock of a target: one hibali writes at a time, and a dead holder does not hold for ever (S6)."""
+"""Hold the lease lock of a target, take over that of a dead holder (S6), and end stale agents."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Listing everything below a root in the canonical order."""
+"""List a tree in byte order, in pages with a digest each."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""Entries of a listing as packed bytes, many to a message."""
+"""Define the agent's wire protocol: frames, entry records, error codes, and the channel that carries them."""
 
 import errno
 import hashlib

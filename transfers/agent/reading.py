@@ -1,4 +1,4 @@
-"""Reading packs and segments, hashing every byte once."""
+"""Read files in batches and ranges, hash every byte once, and skip zeros."""
 
 import contextlib
 import errno

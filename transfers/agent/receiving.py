@@ -1,4 +1,4 @@
-"""Taking in what arrives for a target: one thread writes partial files, another makes them durable and names them."""
+"""Receive files: one thread writes partial files, another syncs and renames them."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Removing a whole tree: nobody may be at work around it or in it, and what hibali itself keeps there goes, too."""
+"""Remove, adjust and back up entries only where they still are what was listed; remove whole trees."""
 
 import contextlib
 import errno

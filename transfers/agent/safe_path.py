@@ -1,4 +1,4 @@
-"""Opening absolute paths in which other accounts may have planted symlinks (S21).
+"""Open paths without following symlinks below a root (S1), and check symlinks above it (S21).
 
 Below a configured root a symlink is followed only if it belongs to this account or to root. Every component is opened
 by descriptor, so that what is swapped meanwhile is either seen or not used.

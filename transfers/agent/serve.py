@@ -1,4 +1,4 @@
-"""The agent's main loop: it answers and never asks, and ends with its client."""
+"""Run the agent's main loop: it only answers, and ends with its client."""
 
 import errno
 import os

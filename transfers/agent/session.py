@@ -1,4 +1,4 @@
-"""What one client does with one root: list, read, land, digest, remove, under one lock."""
+"""Serve one client at one root: list, read, receive, hash and remove, under one lock."""
 
 import binascii
 import errno

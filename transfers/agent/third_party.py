@@ -1,4 +1,4 @@
-"""Carrying from here to another site: what is read here goes to an agent there, over a login of this account's own."""
+"""Send files straight to another site, and commit files that other programs write here."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Extended attributes of the user's own (`user.*`, never another namespace: S2), as one text of bytes."""
+"""Write files durably: extended attributes (`user.*` only, S2), sync, and holes."""
 
 import base64
 import errno

@@ -1,4 +1,4 @@
-"""Contents that git-annex keeps at a place: stored, found, given back, renamed and removed one by one."""
+"""Store, fetch, rename and remove the contents of git-annex keys at a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a place are annexed, where their content is, and getting it."""
+"""Find the git-annex repository around a path, and get annexed contents."""
 
 from __future__ import annotations
 

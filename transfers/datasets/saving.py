@@ -1,4 +1,4 @@
-"""Saving what a call changed: one commit of these names alone, whatever else was changed or staged there."""
+"""Save what a transfer changed in a dataset as one commit of those names alone."""
 
 from __future__ import annotations
 

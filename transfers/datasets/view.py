@@ -1,4 +1,4 @@
-"""A place in a dataset as a store: annexed files are files, whether their content is here or not."""
+"""Read and write a path in a dataset as a store: annexed files appear as files."""
 
 from __future__ import annotations
 

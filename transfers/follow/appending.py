@@ -1,4 +1,4 @@
-"""Sending only the tails of append-only files, some pieces ahead of their answers."""
+"""Send only the new tails of append-only files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round of following a source: a look at it, and all that it found carried, with what fails tried again later."""
+"""Follow a source: run sync cycles until it is finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a source that somebody writes, again and again: what of it is finished and not at the target yet."""
+"""Watch a source, and decide which of its files are finished."""
 
 from __future__ import annotations
 

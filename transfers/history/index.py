@@ -1,4 +1,4 @@
-"""Old journals made shorter: lines that newer ones made meaningless go, receipts and what verifies a place stay."""
+"""Index all operations of the ledger, and compact old journals."""
 
 from __future__ import annotations
 

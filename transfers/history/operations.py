@@ -1,4 +1,4 @@
-"""One operation as its journal tells it: what was begun, where, and how it ended; pure."""
+"""Read operations from their journals: how each ended, what it moved, what is not verified."""
 
 from __future__ import annotations
 

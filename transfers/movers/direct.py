@@ -1,4 +1,4 @@
-"""The way straight from one ssh site to another: an agent at the first logs in to the second by that account's own ssh."""
+"""Move files straight from one ssh site to another over the first site's own ssh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes from one Globus collection to another, none of them through us: our plan decides, Globus carries, we prove."""
+"""Move files between Globus collections by tasks, and verify what arrived."""
 
 from __future__ import annotations
 

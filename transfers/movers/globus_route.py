@@ -1,4 +1,4 @@
-"""Whether Globus carries from one place to another, and what that takes."""
+"""Decide whether Globus can move files between two endpoints."""
 
 from __future__ import annotations
 

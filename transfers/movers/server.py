@@ -1,4 +1,4 @@
-"""Copies made by the server that holds both ends; what it would not copy goes another way."""
+"""Copy files inside one server that holds both endpoints."""
 
 from __future__ import annotations
 

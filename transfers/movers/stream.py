@@ -1,4 +1,4 @@
-"""Bytes through this machine: read from one store, landed at another, hashed at both ends."""
+"""Move files through this machine: read, write, hash at both ends; defines what a mover is."""
 
 from __future__ import annotations
 

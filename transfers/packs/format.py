@@ -1,4 +1,4 @@
-"""The index beside a pack: JSON lines that say what it holds and where, written by us and read from anybody."""
+"""Lay out packs as plain pax tar files with a JSON lines index each."""
 
 from __future__ import annotations
 

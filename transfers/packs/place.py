@@ -1,4 +1,4 @@
-"""A packed place: what its indexes say it holds, and ranges of its tar files."""
+"""Read the indexes of a packed place and ranges of its tar files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A packed place as a store to read from: the members of its packs instead of the tar files."""
+"""Read a packed place as a store: the members of its packs appear as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of one pack while its members are read, and what became of each of them."""
+"""Write packs: members, tar files and indexes at a target."""
 
 from __future__ import annotations
 

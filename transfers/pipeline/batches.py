@@ -1,4 +1,4 @@
-"""Units and payloads as the agent's messages carry them."""
+"""Group files into batches and chunks, and limit how much is in flight."""
 
 from __future__ import annotations
 

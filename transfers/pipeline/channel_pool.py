@@ -1,4 +1,4 @@
-"""Further lines to a site: agents beside the first one, opened in the background while that one already works."""
+"""Open further channels to a site in the background."""
 
 from __future__ import annotations
 

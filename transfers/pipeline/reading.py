@@ -1,4 +1,4 @@
-"""Reading units from agents over one line or several, given out in the order they were asked for."""
+"""Read batches from agents over several channels, delivered in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landing a stream of payloads through agents: whoever sends keeps a window, whoever reads the answers frees it."""
+"""Send batches to a target's agents over several channels, and collect what was committed."""
 
 from __future__ import annotations
 

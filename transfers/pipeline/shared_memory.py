@@ -1,4 +1,4 @@
-"""Shared memory for bulk bytes under way: what one process puts there, the agent of this machine takes without a copy."""
+"""Pass bulk bytes to the local agent in shared memory, without a copy."""
 
 from __future__ import annotations
 

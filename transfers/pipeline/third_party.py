@@ -1,4 +1,4 @@
-"""Landing what one site sends straight to another: both agents are asked over one line, and only words come back."""
+"""Control transfers between two remote sites: both agents answer over one channel, data flows directly."""
 
 from __future__ import annotations
 

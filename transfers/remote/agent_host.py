@@ -1,4 +1,4 @@
-"""The Far protocol over an agent (transfers.remote.host.Far)."""
+"""Run commands and handle small files at a site through the agent; write the forced command for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation with one agent, here or at a site: questions, answers, and errors in hibali's words."""
+"""Talk to one agent: start it, send requests, read answers."""
 
 from __future__ import annotations
 

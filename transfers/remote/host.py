@@ -1,4 +1,4 @@
-"""The Far protocol over an agent (transfers.remote.host.Far)."""
+"""Define a remote host: small files, folders, and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How hibali talks to an ssh site: by its own agent or, where that cannot start, by the server's SFTP."""
+"""Choose how to talk to an ssh site: its own agent, or SFTP where no agent can start."""
 
 from __future__ import annotations
 

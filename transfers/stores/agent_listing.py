@@ -1,4 +1,4 @@
-"""The listing of an agent: entries in canonical order, of which whole pages can be passed over that are the same at both sides."""
+"""Read the agent's listing; skip pages that are the same on both sides."""
 
 from __future__ import annotations
 

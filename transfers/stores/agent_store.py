@@ -1,4 +1,4 @@
-"""A folder, here or at a site, as a store: everything is asked of an agent."""
+"""Store files in a folder through an agent, here or at a site."""
 
 from __future__ import annotations
 

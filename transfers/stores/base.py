@@ -1,4 +1,4 @@
-"""What a store answers, and what it declares that it cannot do."""
+"""Define a store, its facts, and its optional capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of this machine."""
+"""Store files in folders of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening what a location or a site names."""
+"""Open the store or the remote host of a location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock that this process holds at a server and renews by a thread of its own (S6)."""
+"""Hold and renew a lease at a server without an agent (S6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some files of a store under other names: what is pulled from many folders into one place at once."""
+"""Present one file, or some files under other names, as a store."""
 
 from __future__ import annotations
 

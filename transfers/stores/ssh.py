@@ -1,4 +1,4 @@
-"""Folders at a site that has sshd and python3, and nothing of ours."""
+"""Store files at a site with sshd and python3, through the agent."""
 
 from __future__ import annotations
 

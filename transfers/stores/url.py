@@ -1,4 +1,4 @@
-"""A web server through fsspec: what a URL is, the links of a page, and bytes of what it serves."""
+"""Read files from a web server through fsspec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large files by GridFTP between this machine and a site that has a server; everything else as a stream."""
+"""Move large files by GridFTP between this machine and a site with a server; stream the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What globus-url-copy is told, as pure decisions: which pieces of which files, over how many connections, in which words."""
+"""Run globus-url-copy: its arguments, output and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landing large files whose bytes come by GridFTP: the target's agent readies, checks and names them, and only words pass here."""
+"""Receive large files over GridFTP: the target's agent prepares, checks and renames them."""
 
 from __future__ import annotations
 

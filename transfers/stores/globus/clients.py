@@ -1,4 +1,4 @@
-"""Clients of Globus that are logged in, for many threads: tokens are renewed by one at a time, and by nobody else.
+"""Create Globus clients with renewed tokens, limits and secrets (S16).
 
 This is the one place that knows that: the app object of the SDK, its authorizers and its token storage are not made for
 threads. No app object is used; one authorizer for each service is held behind one lock here, and every thread has a

@@ -1,4 +1,4 @@
-"""What Globus answers instead of doing it, as one of our own errors."""
+"""Translate errors and task events of Globus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that Globus alone reaches: a collection, and nothing else."""
+"""Open and check sites that only Globus reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging a person in to Globus as a native app, without a browser on this machine, and out again."""
+"""Log in to Globus as a native app without a local browser, and log out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Globus is asked to do, as the bodies of its submissions (Transfer API, "Task Submission")."""
+"""Map paths of a site to its collection, and build Globus documents (Transfer API, "Task Submission")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of Globus Transfer, each question tried again while that may help, every error one of ours."""
+"""Send requests to Globus Transfer with retries and translated errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection that Globus alone reaches, as a store: listed and adjusted by operations, read over HTTPS, filled by tasks."""
+"""Store files in a Globus collection: list by operations, read over HTTPS, write by tasks."""
 
 from __future__ import annotations
 

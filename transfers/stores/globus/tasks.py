@@ -1,4 +1,4 @@
-"""The tasks of one call: submitted once whatever dies, followed to their end, and those of earlier calls gone on with."""
+"""Submit Globus tasks exactly once, follow them, and resume those of earlier calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that one server makes from a bucket of its own into another, or into the same one, without the bytes passing us."""
+"""Copy objects inside one S3 server, also as a backup."""
 
 from __future__ import annotations
 

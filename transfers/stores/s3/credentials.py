@@ -1,4 +1,4 @@
-"""Where the keys of an object store come from: one path for all that signs requests."""
+"""Find the credentials and the endpoint of an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Object stores that speak S3: opening and checking them."""
+"""Open and check object stores that speak S3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below a prefix, page by page, brought into canonical order within bounded memory."""
+"""List objects below a prefix in byte order within bounded memory; cache their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease on a target in an object store: an object made and renewed by conditional writes."""
+"""Hold the lease of an S3 target by conditional writes."""
 
 from __future__ import annotations
 

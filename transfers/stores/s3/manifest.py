@@ -1,4 +1,4 @@
-"""The manifest as an object: read in ranges, written in parts, so that no more than a piece of it is held."""
+"""Read and write the digest manifest `.hibali/manifest.jsonl` in pieces."""
 
 from __future__ import annotations
 

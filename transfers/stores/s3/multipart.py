@@ -1,4 +1,4 @@
-"""Large objects in parts: how large, sent one by one with their own sha256, gone on with, completed or aborted."""
+"""Upload large objects in parts, resumable, with a sha256 each."""
 
 from __future__ import annotations
 

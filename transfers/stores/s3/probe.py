@@ -1,4 +1,4 @@
-"""What a server really does, tried once per bucket with small objects that are removed again, and remembered."""
+"""Probe what an S3 server supports, once per bucket, and remember it."""
 
 from __future__ import annotations
 

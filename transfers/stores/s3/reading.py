@@ -1,4 +1,4 @@
-"""Reading objects ahead of whoever asks, in order, within a bounded window, each hashed as it arrives."""
+"""Read objects ahead in order within a bounded window, and in bulk with obstore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on record about the objects of one root: manifests around and below it, this machine's cache, user metadata."""
+"""Look up what is recorded about objects: manifests, cache, user metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removing objects: each looked at once more, then many in one request."""
+"""Remove objects, empty a prefix, and end incomplete uploads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single signed requests to an object store: what obstore does not offer, or cannot name."""
+"""Send signed S3 requests, parse their XML, and translate errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of an S3 store below a key prefix."""
+"""Store files as objects below an S3 prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One large file on its way into an object in parts, gone on with where an earlier call was stopped."""
+"""Write objects: small ones whole, large ones in parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One SFTP conversation over a pipe of ours: many requests under way, each answer given to who asked."""
+"""Speak SFTP version 3 over a pipe with many requests in flight (draft-ietf-secsh-filexfer-02)."""
 
 from __future__ import annotations
 

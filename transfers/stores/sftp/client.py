@@ -1,4 +1,4 @@
-"""The requests of SFTP by name: `ask_*` send and go on, the others wait for the answer."""
+"""Send SFTP requests by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders at a site that offers the SFTP subsystem of sshd and no python3: `transport = "sftp"` of an ssh site."""
+"""Open and check ssh sites that offer SFTP only (`transport = "sftp"`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease on a target behind an SFTP server: the agent's lock file, held by this process (S6)."""
+"""Hold the lease of an SFTP target in the agent's format (S6), and keep its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symlinks in the path of a root over SFTP: whose they are, and where they lead (S21).
+"""Check every folder above a name over SFTP (S1), and who owns symlinks in a root's path (S21).
 
 SFTP takes whole paths, so what is found here can be swapped before it is used; the path is therefore resolved once and
 looked at again before each step that changes anything. docs/transfers.md says what is not promised.

@@ -1,4 +1,4 @@
-"""Reading over SFTP: many files or one large range at once, a source that changed is a problem."""
+"""List and read over SFTP, many requests ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Far protocol without any program of ours there: files over SFTP, and words that a forced-command wrapper allows."""
+"""Handle files over SFTP, and run the commands that a forced command allows."""
 
 from __future__ import annotations
 

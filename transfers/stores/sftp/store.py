@@ -1,4 +1,4 @@
-"""A folder behind an SFTP server as a store: no program of ours, nor any other, runs there."""
+"""Store files in a folder behind an SFTP server."""
 
 from __future__ import annotations
 

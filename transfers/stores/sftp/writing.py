@@ -1,4 +1,4 @@
-"""Landing packs and segments at an SFTP server: partial names, read back, then all renames (S1, S18)."""
+"""Write files over SFTP: partial names, read back, then renames (S1, S18)."""
 
 from __future__ import annotations
 

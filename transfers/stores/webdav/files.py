@@ -1,4 +1,4 @@
-"""What a WebDAV server is asked of files and folders, by its requests."""
+"""Query and change files and folders at a WebDAV server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders behind WebDAV servers (davs://, and dav:// on this machine): opening and checking them."""
+"""Open and check folders behind WebDAV servers (davs://, and dav:// on this machine)."""
 
 from __future__ import annotations
 

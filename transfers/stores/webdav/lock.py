@@ -1,4 +1,4 @@
-"""The lease on a target at a WebDAV server: a record that one client at a time may write, by LOCK (RFC 4918, section 9.10)."""
+"""Hold the lease of a WebDAV target by LOCK (RFC 4918, section 9.10), and keep its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The XML of WebDAV: multi-status answers parsed as they arrive, within limits and without entities, and documents by construction."""
+"""Parse and write the XML of WebDAV within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a WebDAV server really does, tried once with small files that are removed again, and remembered."""
+"""Probe what a WebDAV server supports, once, and remember it."""
 
 from __future__ import annotations
 

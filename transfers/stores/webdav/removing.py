@@ -1,4 +1,4 @@
-"""Removing at a WebDAV server, whose DELETE of a folder takes all it holds: so only what was looked at goes."""
+"""Remove exactly what was listed at a WebDAV server, or a whole tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single requests to a WebDAV server over a few kept connections: one host, few redirects, one login (S15)."""
+"""Send requests to a WebDAV server over a few kept connections (S15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder at a WebDAV server as a store."""
+"""Store files in a folder at a WebDAV server."""
 
 from __future__ import annotations
 

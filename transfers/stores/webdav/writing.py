@@ -1,4 +1,4 @@
-"""Landing payloads at a WebDAV server: small files whole, large ones as one stream, several at once within a bounded window."""
+"""Write files at a WebDAV server: small ones whole, large ones as one stream, several at once."""
 
 from __future__ import annotations
 
