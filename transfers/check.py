@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import cast
 
 from hibali.config.model import Site, SshSettings
@@ -27,34 +26,8 @@ from transfers.remote.host import Far
 from transfers.remote.transport import open_either
 from transfers.stores import local, ssh
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import PACK_BYTES, Item, Landed, Payload, Problem, Store, Unit
+from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Store, Unit
 from transfers.stores.sftp.client import Client
-
-
-class Fate(StrEnum):
-    """What becomes of it; PLANNED where a dry run would end it, FAILED where the server did not let us."""
-
-    ENDED = "ended"
-    PLANNED = "planned"
-    KEPT = "kept"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """An upload that was begun and never completed.
-
-    `age` in seconds by the server's clock, None where it does not tell; `ours` whether this machine began it.
-    `because` says why it stays, and is empty where it does not.
-    """
-
-    bucket: str
-    key: bytes
-    begun: str
-    age: float | None
-    ours: bool
-    fate: Fate
-    because: str = ""
 
 
 def clean_site(

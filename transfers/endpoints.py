@@ -26,10 +26,11 @@ from transfers.journal import (
     place_line,
     recorded_digests,
 )
+from transfers.movers.base import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
 from transfers.movers.globus import GlobusMover
 from transfers.movers.globus_route import globus_between, open_globus
-from transfers.movers.stream import ListsAhead, Side, Source, StreamMover
+from transfers.movers.stream import StreamMover
 from transfers.overlap import (
     Identifies,
     KnownRoots,

@@ -15,7 +15,7 @@ from hibali.locations import Location
 from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind, Proof
 from transfers.journal import DigestBook
-from transfers.movers.stream import Side
+from transfers.movers.base import Side
 from transfers.packs.view import Seeing
 from transfers.rules import Rules, Selector, selector, unmet
 from transfers.spool import EntrySpool

@@ -13,10 +13,10 @@ from hibali.locations import check_writable
 from transfers.endpoints import Ends
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
+from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
-from transfers.movers.stream import Mover
 from transfers.plan import Action
 from transfers.plan_file import write_plan
 from transfers.planner import Survey, check_plan, check_space

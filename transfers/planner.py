@@ -14,7 +14,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, enclosing
 from transfers.journal import DigestBook
-from transfers.movers.stream import Side
+from transfers.movers.base import Side
 from transfers.plan import IN_THE_WAY, Action, Conflict, Decision, FoldedNames, Verb, decide, kept
 from transfers.record_repair import MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.movers.stream import Side
+from transfers.movers.base import Side
 from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
 from transfers.planner import Survey, listed, settle

@@ -21,7 +21,7 @@ from hibali_cli.progress import listening
 from transfers.check import Trial, Tuning, tune
 
 if TYPE_CHECKING:
-    from transfers.check import Leftover
+    from transfers.stores.base import Leftover
 
 
 def check_and_tell(common: Common, site: Site) -> None:
@@ -161,7 +161,8 @@ def clean_and_tell(
     common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
 ) -> int | None:
     """End uploads and show each; exit 6 where one that was to end could not be."""
-    from transfers.check import Fate, clean_site
+    from transfers.check import clean_site
+    from transfers.stores.base import Fate
 
     require_built(site)
     found: list[Leftover] = []

@@ -92,7 +92,7 @@ def entry_of(path: bytes, node: Node) -> Entry:
 
 @dataclass
 class ModelSide:
-    """A side as a plan is made from it (transfers.movers.stream.Side)."""
+    """A side as a plan is made from it (transfers.movers.base.Side)."""
 
     tree: Model
     facts: Facts

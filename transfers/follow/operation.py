@@ -18,7 +18,7 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.follow.appending import Added, Growable, Tail, add_tails
 from transfers.follow.watcher import HELD_BACK, Following, Watch, Work, marker_names
 from transfers.journal import Receipt
-from transfers.movers.stream import Side
+from transfers.movers.base import Side
 from transfers.operation import Operation
 from transfers.plan import Action, Conflict
 from transfers.planner import Seen, Snapshot, Survey, check_plan, check_space, listed, missing_source

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.movers.stream import Source
+from transfers.movers.base import Source
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
 from transfers.planner import Reader, Seen, Snapshot, listed
 from transfers.rules import Rules, Selector, selector

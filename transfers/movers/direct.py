@@ -15,7 +15,8 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
-from transfers.movers.stream import Source, StreamMover, Told
+from transfers.movers.base import Source
+from transfers.movers.stream import StreamMover, Told
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
@@ -25,7 +26,7 @@ from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """The Mover protocol (transfers.movers.stream.Mover); what arrives corrupt is sent again, and a rate is kept, as a stream does it."""
+    """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again, and a rate is kept, as a stream does it."""
 
     word = "direct"
 

@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from hibali.events import Event
 from transfers.entry import Entry, Kind, Proof
-from transfers.movers.stream import FULL, ROUNDS, Mover, Source, is_again, retried
+from transfers.movers.base import Mover, Source
+from transfers.movers.stream import FULL, ROUNDS, is_again, retried
 from transfers.stores.base import Adopter, Item, Landed, Problem, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import Ends, below, can_be_told
@@ -137,7 +138,7 @@ _CHECKERS = ("hibali", "https", "globus")  # from the best down
 
 
 class GlobusMover:
-    """The Mover protocol (transfers.movers.stream.Mover). What has no bytes, and what Globus cannot be told, goes another way."""
+    """The Mover protocol (transfers.movers.base.Mover). What has no bytes, and what Globus cannot be told, goes another way."""
 
     word = "globus"
 

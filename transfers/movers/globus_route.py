@@ -13,7 +13,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry
 from transfers.journal import DigestBook
-from transfers.movers.stream import Mover
+from transfers.movers.base import Mover
 from transfers.request import Request
 from transfers.stores.base import Store
 from transfers.stores.globus.paths import Ends, path_in_collection

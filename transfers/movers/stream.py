@@ -1,4 +1,4 @@
-"""Move files through this machine: read, write, hash at both ends; defines what a mover is."""
+"""Move files through this machine: read, write, hash at both ends."""
 
 from __future__ import annotations
 
@@ -6,76 +6,22 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import TypeGuard
 
 from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.entry import Kind, Proof, weakest
+from transfers.movers.base import OverLines, Source
 from transfers.pipeline.batches import group_units, packed_together
-from transfers.stores.base import SEGMENT_BYTES, Facts, Item, Landed, Payload, Problem, Store, Unit
-
-
-class Side(Protocol):
-    """The part of a Store that a plan is made from."""
-
-    @property
-    def facts(self) -> Facts:
-        """See Store."""
-
-    def list(self) -> Iterator[Entry]:
-        """See Store."""
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store."""
-
-
-class Source(Side, Protocol):
-    """The half of a Store that is read from."""
-
-    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store."""
-
-
-@runtime_checkable
-class ListsAhead(Protocol):
-    """A store that can list while something else is done."""
-
-    def list_ahead(self) -> None:
-        """Begin with the listing that `list` is going to be asked for; nothing else is asked before that."""
-
-
-@runtime_checkable
-class OverLines(Protocol):
-    """A store that may be reached over several lines at once."""
-
-    @property
-    def several_lines(self) -> bool:
-        """Whether further lines are up or on their way."""
-
-
-class Mover(Protocol):
-    """A way of carrying: bytes through us, a copy by the server, a third party."""
-
-    @property
-    def word(self) -> str:
-        """What receipts call it: `stream`, `server` or `direct`."""
-
-    def carry(
-        self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
-        """Carry every item; a `Landed` for each, in any order, with events of what went wrong in between.
-
-        Closing it ends what is under way.
-        """
-
+from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
 
 ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
 FULL = frozenset({"no-space", "no-quota", "read-only"})
 
 
 class StreamMover:
-    """The Mover protocol (transfers.movers.stream.Mover)."""
+    """The Mover protocol (transfers.movers.base.Mover)."""
 
     word = "stream"
 

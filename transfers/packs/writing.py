@@ -15,7 +15,8 @@ from hibali.events import Event, Listener, Packed, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof, weakest
-from transfers.movers.stream import FULL, ROUNDS, Source, Watched
+from transfers.movers.base import Source
+from transfers.movers.stream import FULL, ROUNDS, Watched
 from transfers.packs.format import (
     Layout,
     Member,
@@ -305,7 +306,7 @@ _NOT_LANDED = Problem("not-answered", "the store did not say what became of its 
 
 
 class PackMover:
-    """The Mover protocol (transfers.movers.stream.Mover) into a packed place."""
+    """The Mover protocol (transfers.movers.base.Mover) into a packed place."""
 
     word = "stream"
 

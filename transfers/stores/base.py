@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
@@ -571,3 +572,29 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+class Fate(StrEnum):
+    """What becomes of it; PLANNED where a dry run would end it, FAILED where the server did not let us."""
+
+    ENDED = "ended"
+    PLANNED = "planned"
+    KEPT = "kept"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An upload that was begun and never completed.
+
+    `age` in seconds by the server's clock, None where it does not tell; `ours` whether this machine began it.
+    `because` says why it stays, and is empty where it does not.
+    """
+
+    bucket: str
+    key: bytes
+    begun: str
+    age: float | None
+    ours: bool
+    fate: Fate
+    because: str = ""

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
 from transfers.entry import Entry
-from transfers.movers.stream import OverLines
+from transfers.movers.base import OverLines
 from transfers.stores.base import Facts, Item, Lock, OnlyRead, Payload, Problem, Space, Store, Unit
 
 

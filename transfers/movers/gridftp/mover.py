@@ -14,9 +14,10 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
 from transfers.agent.large_files import partial_path
 from transfers.entry import Kind
+from transfers.movers.base import Source
 from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
 from transfers.movers.gridftp.receiving import Carriage
-from transfers.movers.stream import Source, StreamMover, Told
+from transfers.movers.stream import StreamMover, Told
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Item, Landed, Origin, Store
 
@@ -24,7 +25,7 @@ _BATCH = 50_000  # entries that are told apart before the first of them goes
 
 
 class GridftpMover(StreamMover):
-    """The Mover protocol (transfers.movers.stream.Mover); what arrives corrupt is sent again as a stream does it.
+    """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again as a stream does it.
 
     Small files go in packs over the agent's own lines, where no round trip is waited for (decision 0260).
     """

@@ -11,9 +11,8 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.ledger import now as moment
-from transfers.check import Fate, Leftover
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.base import Problem, is_own_name
+from transfers.stores.base import Fate, Leftover, Problem, is_own_name
 from transfers.stores.s3 import lock
 from transfers.stores.s3.listing import is_folder_marker, pages
 from transfers.stores.s3.manifest import Lines
