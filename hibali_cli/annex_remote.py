@@ -52,14 +52,14 @@ WORDS: Final[Mapping[str, int]] = {
 }
 
 
-class Asked(NamedTuple):
+class AnnexRequest(NamedTuple):
     """One request: its word, and what follows."""
 
     word: str
     rest: tuple[str, ...]
 
 
-def read_request(line: bytes) -> Asked | None:
+def read_request(line: bytes) -> AnnexRequest | None:
     """What a line asks for; None for a word that is not understood. Raises `UsageError` where words are missing."""
     text = line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
     word, _, rest = text.partition(" ")
@@ -69,7 +69,7 @@ def read_request(line: bytes) -> Asked | None:
     words = tuple(rest.split(" ", count - 1)) if count else ()
     if len(words) != count or (count > 1 and not all(words)):
         raise UsageError("protocol", f"{word} takes {count} words", about=printable(text))
-    return Asked(word, words)
+    return AnnexRequest(word, words)
 
 
 def line_of(*words: str) -> bytes:
@@ -89,7 +89,7 @@ LOCATION = "location"
 _PROGRESS_SECONDS = 0.1
 
 Answers = Iterator[tuple[str, ...]]
-Handler = Callable[["Talk", Asked], Answers]
+Handler = Callable[["Talk", AnnexRequest], Answers]
 
 
 class Talk:
@@ -200,7 +200,7 @@ class Talk:
             return (*failure, _words_for(problem))
         return success
 
-    def carried(self, asked: Asked, name: Callable[[], str]) -> tuple[str, ...]:
+    def carried(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """The answer to a transfer, of what lies under that name."""
         way, key, file = asked.rest
 
@@ -213,7 +213,7 @@ class Talk:
 
         return self.tried(carry, ("TRANSFER-SUCCESS", way, key), ("TRANSFER-FAILURE", way, key))
 
-    def looked(self, asked: Asked, name: Callable[[], str]) -> tuple[str, ...]:
+    def looked(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """The answer to whether something is there under that name: yes, no, or nobody can tell now."""
         key, found = asked.rest[0], []
 
@@ -223,7 +223,7 @@ class Talk:
         unknown = self.tried(look, (), ("CHECKPRESENT-UNKNOWN", key))
         return unknown or ("CHECKPRESENT-SUCCESS" if found[0] else "CHECKPRESENT-FAILURE", key)
 
-    def removed(self, asked: Asked, name: Callable[[], str]) -> tuple[str, ...]:
+    def removed(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """The answer to the removal of what lies under that name."""
         key = asked.rest[0]
         return self.tried(
@@ -250,34 +250,34 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def supported(talk: Talk, asked: Asked) -> Answers:
+def supported(talk: Talk, asked: AnnexRequest) -> Answers:
     """Trees can be exported, and imported."""
     del talk
     yield (f"{asked.word}-SUCCESS",)
 
 
-def name(talk: Talk, asked: Asked) -> Answers:
+def name(talk: Talk, asked: AnnexRequest) -> Answers:
     """Which file of the tree the next request is about; not answered."""
     talk.name = asked.rest[0]
     yield from ()
 
 
-def transfer(talk: Talk, asked: Asked) -> Answers:
+def transfer(talk: Talk, asked: AnnexRequest) -> Answers:
     """A file of the exported tree goes or comes."""
     yield talk.carried(asked, lambda: talk.name)
 
 
-def look(talk: Talk, asked: Asked) -> Answers:
+def look(talk: Talk, asked: AnnexRequest) -> Answers:
     """Whether a file of a tree is there."""
     yield talk.looked(asked, lambda: talk.name)
 
 
-def remove(talk: Talk, asked: Asked) -> Answers:
+def remove(talk: Talk, asked: AnnexRequest) -> Answers:
     """A file of the exported tree goes; an absent one is gone."""
     yield talk.removed(asked, lambda: talk.name)
 
 
-def remove_folder(talk: Talk, asked: Asked) -> Answers:
+def remove_folder(talk: Talk, asked: AnnexRequest) -> Answers:
     """A folder that the exported tree has no longer; it stays where it holds anything else."""
     folder = as_bytes(asked.rest[0].rstrip("/"))
     success, failure = (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
@@ -287,7 +287,7 @@ def remove_folder(talk: Talk, asked: Asked) -> Answers:
     yield (word,)
 
 
-def rename(talk: Talk, asked: Asked) -> Answers:
+def rename(talk: Talk, asked: AnnexRequest) -> Answers:
     """A file of the exported tree gets another name; where the place cannot do that, git-annex sends it again."""
     key, other = asked.rest
     done: list[bool] = []
@@ -303,7 +303,7 @@ def rename(talk: Talk, asked: Asked) -> Answers:
         yield answer if done[0] else ("UNSUPPORTED-REQUEST",)
 
 
-def list_files(talk: Talk, asked: Asked) -> Answers:
+def list_files(talk: Talk, asked: AnnexRequest) -> Answers:
     """All files that can be imported, each with what differs when it changes."""
     found: list[Entry] = []
     success, failure = (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
@@ -327,7 +327,7 @@ def _identifier(entry: Entry) -> str:
     return hashlib.sha256(told).hexdigest()[:32]
 
 
-def fetch(talk: Talk, asked: Asked) -> Answers:
+def fetch(talk: Talk, asked: AnnexRequest) -> Answers:
     """A file that is imported; nobody knows its key yet."""
     file = Path(asked.rest[0])
     yield talk.tried(
@@ -348,38 +348,38 @@ _COSTS = {"local": 100, "ssh": 175}  # as git-annex calls cheap and semi-expensi
 _EXPENSIVE = 200
 
 
-def _extensions(talk: Talk, asked: Asked) -> Answers:
+def _extensions(talk: Talk, asked: AnnexRequest) -> Answers:
     """What both sides may use beyond the plain protocol."""
     talk.informs = "INFO" in asked.rest[0].split()
     yield ("EXTENSIONS", "INFO") if talk.informs else ("EXTENSIONS",)
 
 
-def _settings(talk: Talk, asked: Asked) -> Answers:
+def _settings(talk: Talk, asked: AnnexRequest) -> Answers:
     """What `git annex initremote` takes."""
     del talk, asked
     yield "CONFIG", LOCATION, "where the contents lie, as SITE:PATH of hibali's own configuration (required)"
     yield ("CONFIGEND",)
 
 
-def _initialise(talk: Talk, asked: Asked) -> Answers:
+def _initialise(talk: Talk, asked: AnnexRequest) -> Answers:
     """The place is made, or reached where it is there."""
     yield talk.tried(
         lambda: talk.contents().make_place(), (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
     )
 
 
-def _prepare(talk: Talk, asked: Asked) -> Answers:
+def _prepare(talk: Talk, asked: AnnexRequest) -> Answers:
     """The configuration is looked at; nobody logs in anywhere before there is something to do."""
     yield talk.tried(talk.contents, (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",))
 
 
-def _cost(talk: Talk, asked: Asked) -> Answers:
+def _cost(talk: Talk, asked: AnnexRequest) -> Answers:
     """By the kind of the site."""
     del asked
     yield "COST", str(_COSTS.get(_kind(talk), _EXPENSIVE))
 
 
-def _availability(talk: Talk, asked: Asked) -> Answers:
+def _availability(talk: Talk, asked: AnnexRequest) -> Answers:
     """A folder of this machine is there only for this one."""
     del asked
     yield "AVAILABILITY", "LOCAL" if _kind(talk) == "local" else "GLOBAL"
@@ -392,7 +392,7 @@ def _kind(talk: Talk) -> str:
         return ""
 
 
-def _info(talk: Talk, asked: Asked) -> Answers:
+def _info(talk: Talk, asked: AnnexRequest) -> Answers:
     """What `git annex info REMOTE` shows."""
     del asked
     value = talk.value(LOCATION)
@@ -401,22 +401,22 @@ def _info(talk: Talk, asked: Asked) -> Answers:
     yield ("INFOEND",)
 
 
-def _transfer(talk: Talk, asked: Asked) -> Answers:
+def _transfer(talk: Talk, asked: AnnexRequest) -> Answers:
     """A content goes or comes, by its key."""
     yield talk.carried(asked, lambda: place_of(asked.rest[1]))
 
 
-def _look(talk: Talk, asked: Asked) -> Answers:
+def _look(talk: Talk, asked: AnnexRequest) -> Answers:
     """Whether a content is there."""
     yield talk.looked(asked, lambda: place_of(asked.rest[0]))
 
 
-def _remove(talk: Talk, asked: Asked) -> Answers:
+def _remove(talk: Talk, asked: AnnexRequest) -> Answers:
     """A content goes; an absent one is gone."""
     yield talk.removed(asked, lambda: place_of(asked.rest[0]))
 
 
-def _find(talk: Talk, asked: Asked) -> Answers:
+def _find(talk: Talk, asked: AnnexRequest) -> Answers:
     """Where a content lies, in words that hibali understands."""
     try:
         place = talk.place().text.rstrip("/")

@@ -89,7 +89,7 @@ _MOST_OPERATIONS = 100  # that are looked at
 _FIRST_LINE = 16 * 1024
 
 
-class Seen:
+class SeenNames:
     """The names of one folder, as they are listed; kept once the listing is complete. Nobody is told where that fails."""
 
     def __init__(self, site: str, typed: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runs.containers.base import Container
     from runs.model import Run
     from runs.request import Request
-    from runs.resources import Asked
+    from runs.resources import DecidedResources
     from runs.schedulers.base import Resources
     from runs.schedules.notices import Target
     from runs.store import Reference
@@ -156,7 +156,7 @@ def with_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT00
     return replace(request, proxy=wanted, asked={**request.asked, "options": words})
 
 
-def say_asked(output: Output, asked: Asked) -> None:
+def say_asked(output: Output, asked: DecidedResources) -> None:
     """A line for each thing that a job asks for, with who said so, for people."""
     from runs.resources import show_value
 
@@ -231,9 +231,9 @@ def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool
 
 def load_first(order: Order) -> list[Run]:
     """The runs that come first by name, as the ledger has them; raises `NotFoundError`."""
-    from runs.store import Book
+    from runs.store import RunStore
 
-    return [Book().load(each) for each in dict.fromkeys(order.after)]
+    return [RunStore().load(each) for each in dict.fromkeys(order.after)]
 
 
 def settle(
@@ -247,9 +247,9 @@ def settle(
     from hibali_cli.progress import listening
     from runs.dependencies import must_end_before, needed_parts, require_success
     from runs.schedulers.base import load_scheduler
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}
     for each in references:
         taken.setdefault(each.run, []).append(each)

@@ -37,12 +37,12 @@ from registry.pipeline import Pipeline
 from registry.remotes.base import (
     PUBLISHED,
     Arrival,
+    KnownDigests,
     Look,
     Offer,
     Parcel,
     Reference,
     Remote,
-    Seen,
     published_digest,
 )
 from registry.signature import Policy, is_signature_name
@@ -259,7 +259,7 @@ def judge_image(pipeline: Pipeline, raw: bytes, where: str) -> str:
 
 
 def check_known_images(
-    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: Seen, about: str
+    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: KnownDigests, about: str
 ) -> None:
     """Raise where a version that is here with an image has another one there."""
     contents = image_contents(look, known, seen)
@@ -281,7 +281,7 @@ def check_same_image(
         raise other_image(pipeline.reference, pinned=ours.digest, found=there.digest, where=f"at {about}")
 
 
-def image_contents(look: Look, offers: Iterable[Offer], seen: Seen) -> dict[Reference, str]:
+def image_contents(look: Look, offers: Iterable[Offer], seen: KnownDigests) -> dict[Reference, str]:
     """The sha256 of each record of an image there; those whose content was seen before are not read again."""
     asked = [each for each in offers if FILE in each.files]
     unknown = [each for each in asked if seen.digest(each.files[FILE]) is None]
@@ -311,7 +311,7 @@ def publish(
     catalogue: Catalogue,
     remote: Remote,
     about: str,
-    seen: Seen,
+    seen: KnownDigests,
     wanted: Sequence[Pipeline],
     by: str,
     shelf: ImageShelf | None = None,
@@ -350,7 +350,7 @@ def fetch(
     catalogue: Catalogue,
     remote: Remote,
     about: str,
-    seen: Seen,
+    seen: KnownDigests,
     names: Sequence[str],
     policy: Policy,
     *,
@@ -384,7 +384,7 @@ def fetch(
     ]
 
 
-def _remember(seen: Seen, taken: Iterable[tuple[Offer, Arrival]]) -> None:
+def _remember(seen: KnownDigests, taken: Iterable[tuple[Offer, Arrival]]) -> None:
     """What was read now is not read again by the next call."""
     for offer, arrival in taken:
         seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
@@ -442,7 +442,7 @@ def _files_of(catalogue: Catalogue, pipeline: Pipeline, by: str) -> dict[str, by
     }
 
 
-def _digests(look: Look, offers: Iterable[Offer], seen: Seen) -> dict[Reference, str]:
+def _digests(look: Look, offers: Iterable[Offer], seen: KnownDigests) -> dict[Reference, str]:
     """The digest of each descriptor there; those whose content was seen before are not read again."""
     asked = list(offers)
     unknown = [each for each in asked if seen.digest(each.files[DESCRIPTOR]) is None]

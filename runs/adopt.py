@@ -19,9 +19,9 @@ from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
 from runs.records import fold_records
 from runs.schedulers.base import NotSubmitted, Submitted, Unclear, load_scheduler
-from runs.store import Book, Queued
+from runs.store import Queued, RunStore
 from runs.submit import find_submission, submitted_at
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _NAME = b"/run.json"
 _BULKY = ("invocation", "asked", "inputs")
@@ -45,7 +45,7 @@ _FLAGS = ("optional", "is_list", "is_pattern")
 _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 
-def put_card(far: Far, folder: bytes, book: Book, run: Run) -> None:
+def put_card(far: RemoteHost, folder: bytes, book: RunStore, run: Run) -> None:
     """Leave it there, from the run's first record in the ledger; what is bulky stays away from it, and so do the tasks of a sweep."""
     card = {**book.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
     if run.sweep is not None:
@@ -56,7 +56,7 @@ def put_card(far: Far, folder: bytes, book: Book, run: Run) -> None:
     far.put(folder + _NAME, content + b"\n")
 
 
-def read_card(far: Far, folder: bytes, run_id: str) -> dict[str, Any] | None:
+def read_card(far: RemoteHost, folder: bytes, run_id: str) -> dict[str, Any] | None:
     """The card as the first record of a ledger, with `ledger` beside; None where there is none that can be this run's."""
     content = far.get(folder + _NAME, maximum=MAXIMUM_BYTES + 1)
     if content is None:
@@ -109,7 +109,7 @@ def _climbs(path: str) -> bool:
     return path.startswith("/") or ".." in path.split("/") or "\0" in path
 
 
-class Fate(StrEnum):
+class Adoption(StrEnum):
     """What becomes of a run that was found."""
 
     FOUND = "found"
@@ -126,7 +126,7 @@ class Stray:
     folder: bytes
     card: dict[str, Any]
     job: str = ""
-    fate: Fate = Fate.FOUND
+    fate: Adoption = Adoption.FOUND
     because: str = ""
 
     def to_record(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Stray:
         }
 
 
-def find_strays(far: Far, site: Site, book: Book) -> Iterator[Stray]:
+def find_strays(far: RemoteHost, site: Site, book: RunStore) -> Iterator[Stray]:
     """Every run with a folder at the site that the ledger does not know, oldest first.
 
     Raises `RefusedError` where others can write there: what says in such a folder what a run is may be theirs (S22).
@@ -157,9 +157,9 @@ def find_strays(far: Far, site: Site, book: Book) -> Iterator[Stray]:
             yield _look(far, site, run_id, runs + b"/" + name)
 
 
-def _look(far: Far, site: Site, run_id: str, folder: bytes) -> Stray:
+def _look(far: RemoteHost, site: Site, run_id: str, folder: bytes) -> Stray:
     def left(because: str, card: dict[str, Any] | None = None) -> Stray:
-        return Stray(run_id, site.name, folder, card or {}, fate=Fate.LEFT, because=because)
+        return Stray(run_id, site.name, folder, card or {}, fate=Adoption.LEFT, because=because)
 
     if not far.is_private(folder):
         return left("its folder belongs to another account, or others can write to it")
@@ -183,7 +183,7 @@ def _look(far: Far, site: Site, run_id: str, folder: bytes) -> Stray:
             return Stray(run_id, site.name, folder, card, job)
 
 
-def adopt(book: Book, stray: Stray) -> Run:
+def adopt(book: RunStore, stray: Stray) -> Run:
     """The run as this ledger knows it from now on; taking one up again changes nothing."""
     card = {name: value for name, value in stray.card.items() if name not in {"ledger", "sweep"}}
     records = [

@@ -13,14 +13,14 @@ from runs.model import Run, State
 from runs.poll import update
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Scheduler
-from runs.store import Book
+from runs.store import RunStore
 from runs.submit import end_begun, end_unbegun, give_up, remove_proxy
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
 
 
-def release_run(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
+def release_run(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run) -> Run:
     """The run after the scheduler was told, and asked once; one that was let go before is let go.
 
     Raises `UsageError` for a run that was not begun on hold, `RefusedError` for one that has ended, `TryLaterError` where it was
@@ -60,7 +60,7 @@ def check_releasable(run: Run) -> None:
         )
 
 
-def give_up_unsent(far: Far, book: Book, run: Run) -> Run:
+def give_up_unsent(far: RemoteHost, book: RunStore, run: Run) -> Run:
     """The sweep after the wish to end it is in the ledger: what was not submitted never is.
 
     Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
@@ -81,7 +81,7 @@ def give_up_unsent(far: Far, book: Book, run: Run) -> Run:
     return give_up(book, run, numbers)
 
 
-def end_jobs(far: Far, scheduler: Scheduler, run: Run) -> None:
+def end_jobs(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     """Tell the scheduler to end the jobs of a sweep; raises `TryLaterError` where it did not take that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
@@ -96,9 +96,9 @@ def end_jobs(far: Far, scheduler: Scheduler, run: Run) -> None:
 
 
 def cancel_run(
-    open_far: Callable[[], Far],
+    open_far: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     tell: Listener = ignore,
 ) -> Run:
@@ -126,7 +126,7 @@ def cancel_run(
         return update(far, scheduler, book, [run])[0]
 
 
-def _give_up(open_far: Callable[[], Far], scheduler: Scheduler, book: Book, run: Run) -> Run:
+def _give_up(open_far: Callable[[], RemoteHost], scheduler: Scheduler, book: RunStore, run: Run) -> Run:
     """The run after whatever of it has no job will never have one."""
     if run.state.ended:
         return run
@@ -144,14 +144,14 @@ def _give_up(open_far: Callable[[], Far], scheduler: Scheduler, book: Book, run:
     return run
 
 
-def _end_job(far: Far, scheduler: Scheduler, run: Run) -> None:
+def _end_job(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     finished = far.run(scheduler.cancel_words(run.job))
     if finished.exit_code != 0:
         said = printable(finished.stderr.strip()[-500:])
         raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", about=run.id)
 
 
-def _mark(far: Far, run: Run) -> bool:
+def _mark(far: RemoteHost, run: Run) -> bool:
     """Let the job itself see the wish, so that it does not take for its own end what a signal did to its tool.
 
     A site that is full must not keep a job running: without the mark, the scheduler's word decides.

@@ -12,11 +12,11 @@ from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.locations import work_path
 from hibali.text import printable
 from runs.model import Run
-from runs.store import Book
-from transfers.remote.host import Far
+from runs.store import RunStore
+from transfers.remote.host import RemoteHost
 
 
-class Fate(StrEnum):
+class CleanResult(StrEnum):
     """What becomes of a run's folder."""
 
     REMOVED = "removed"
@@ -26,7 +26,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CleanRequest:
     """Which runs may go: all that ended, or only those whose outputs were collected; and how long ago at least, in seconds.
 
     Those in `needed` stay.
@@ -42,11 +42,11 @@ class Cleaned:
     """One run and what became of its folder; `because` says why it was kept, or not removed."""
 
     run: Run
-    fate: Fate
+    fate: CleanResult
     because: str = ""
 
 
-def why_kept(run: Run, wanted: Wanted, now: datetime) -> str:
+def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
     """Why the folder of a run stays; "" where it may go. Pure."""
     if run.cleaned:
         return "it was removed before"
@@ -77,33 +77,33 @@ def needed_ids(runs: Iterable[Run]) -> frozenset[str]:
     return frozenset(each for run in runs if not run.state.ended for each in run.needs)
 
 
-def plan_cleaning(runs: Iterable[Run], wanted: Wanted) -> Iterator[Cleaned]:
+def plan_cleaning(runs: Iterable[Run], wanted: CleanRequest) -> Iterator[Cleaned]:
     """What would become of each; nothing is asked of any site."""
     now = datetime.now(UTC)
     for run in runs:
         because = why_kept(run, wanted, now)
-        yield Cleaned(run, Fate.KEPT if because else Fate.PLANNED, because)
+        yield Cleaned(run, CleanResult.KEPT if because else CleanResult.PLANNED, because)
 
 
-def clean_run(far: Far, site: Site, book: Book, run: Run, wanted: Wanted) -> Cleaned:
+def clean_run(far: RemoteHost, site: Site, book: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
     """Remove the folder of a run, unless it may not go after all; a failure is told and left for the next call."""
     try:
         with book.claim(run.key):
             run = book.load(run.id)
             because = why_kept(run, wanted, datetime.now(UTC))
             if because:
-                return Cleaned(run, Fate.KEPT, because)
+                return Cleaned(run, CleanResult.KEPT, because)
             _remove(far, site, run)
-            return Cleaned(book.note(run.id, "cleaned"), Fate.REMOVED)
+            return Cleaned(book.note(run.id, "cleaned"), CleanResult.REMOVED)
     except RefusedError as problem:
         if problem.code in {"foreign-symlink", "leaves-root"}:
             raise
-        return Cleaned(run, Fate.KEPT, problem.message)
+        return Cleaned(run, CleanResult.KEPT, problem.message)
     except IncompleteError as problem:
-        return Cleaned(run, Fate.FAILED, problem.message)
+        return Cleaned(run, CleanResult.FAILED, problem.message)
 
 
-def _remove(far: Far, site: Site, run: Run) -> None:
+def _remove(far: RemoteHost, site: Site, run: Run) -> None:
     """Out of the way by one rename first: what is half removed must not look like a run that has not started."""
     runs = far.expand(work_path(site)) + b"/runs"
     name = run.id.encode("ascii")
@@ -129,7 +129,7 @@ def _remove(far: Far, site: Site, run: Run) -> None:
         _remove_tree(far, site, aside)
 
 
-def _is_of(far: Far, run: Run) -> bool:
+def _is_of(far: RemoteHost, run: Run) -> bool:
     """Whether its job script is that of the run; one that was never made ready has only its card."""
     script = far.get(run.folder + b"/job.sh", maximum=1 << 20)
     told = b"\nrun=%s\n" % run.id.encode("ascii")
@@ -139,7 +139,7 @@ def _is_of(far: Far, run: Run) -> bool:
     )
 
 
-def _remove_tree(far: Far, site: Site, path: bytes) -> None:
+def _remove_tree(far: RemoteHost, site: Site, path: bytes) -> None:
     try:
         far.remove_tree(path)
     except IncompleteError:
@@ -150,7 +150,7 @@ def _remove_tree(far: Far, site: Site, path: bytes) -> None:
         raise IncompleteError(problem.code, problem.message, about=f"{site.name}:{printable(path)}") from None
 
 
-def make_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
+def make_work_folder(far: RemoteHost, site: Site, *below: bytes) -> bytes:
     """The work folder, absolute, made with these folders in it; raises `RefusedError` where others can write to one."""
     work = far.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
@@ -159,7 +159,7 @@ def make_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
     return work
 
 
-def check_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
+def check_work_folder(far: RemoteHost, site: Site, *below: bytes) -> bytes:
     """The same of what exists already: `RefusedError` where others can write to one, and so leave runs of their own there."""
     work = far.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
@@ -168,7 +168,7 @@ def check_work_folder(far: Far, site: Site, *below: bytes) -> bytes:
     return work
 
 
-def check_private(far: Far, site: Site, path: bytes) -> None:
+def check_private(far: RemoteHost, site: Site, path: bytes) -> None:
     """Raise `RefusedError` where a folder is not ours, or others can write to it."""
     if not far.is_private(path):
         raise RefusedError(

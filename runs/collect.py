@@ -13,7 +13,7 @@ from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location
 from runs.model import Output, Run, State
-from runs.store import Book
+from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.operation import synchronise
@@ -96,7 +96,7 @@ def collect(
     run: Run,
     site: Site,
     target: Location,
-    book: Book,
+    book: RunStore,
     tell: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen

@@ -25,7 +25,7 @@ from transfers.journal import Receipt
 from transfers.request import Saving
 
 
-class Fate(StrEnum):
+class OutputResult(StrEnum):
     """What became of an output the second time."""
 
     EQUAL = "equal"
@@ -39,7 +39,7 @@ class Compared:
     """One output; sha256 in hexadecimal, "" where there is no such file."""
 
     path: bytes
-    fate: Fate
+    fate: OutputResult
     recorded: str
     found: str
 
@@ -54,10 +54,12 @@ def compare_outputs(recorded: Mapping[bytes, str], found: Mapping[bytes, str]) -
 
 def _compare(path: bytes, recorded: str, found: str) -> Compared:
     if not found:
-        return Compared(path, Fate.MISSING, recorded, found)
+        return Compared(path, OutputResult.MISSING, recorded, found)
     if not recorded:
-        return Compared(path, Fate.EXTRA, recorded, found)
-    return Compared(path, Fate.EQUAL if recorded == found else Fate.DIFFERENT, recorded, found)
+        return Compared(path, OutputResult.EXTRA, recorded, found)
+    return Compared(
+        path, OutputResult.EQUAL if recorded == found else OutputResult.DIFFERENT, recorded, found
+    )
 
 
 _COMMAND_SECONDS = 3600.0

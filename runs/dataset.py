@@ -32,7 +32,7 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DatasetRequest:
     """How a run was asked for here: in which folder, with which file of answers, and which local files it names.
 
     `options` are the words of the line that say what its job asks for. Of a sweep the file of answers may be "", `table` is that of
@@ -71,23 +71,23 @@ def asked_here(
     image: str,
     table: Path | None = None,
     parameters: Sequence[str] = (),
-) -> Asked:
+) -> DatasetRequest:
     """Paths absolute, as typed from the current folder: what a symlink leads to is not what was typed."""
     here = Path.cwd()
     inputs = (str(here / each.input.text) for each in located if each.place.typed_local)
     answers, rows = ("" if path is None else str(here / path) for path in (invocation, table))
-    return Asked(
+    return DatasetRequest(
         str(here), answers, tuple(dict.fromkeys(inputs)), image, table=rows, parameters=tuple(parameters)
     )
 
 
-def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> Asked:
+def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
     """What the ledger has of it; raises `UsageError` for a run that an older version began."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
         raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
     options = tuple(str(word) for word in fields.get("options", ()))
-    return Asked(
+    return DatasetRequest(
         fields["folder"],
         fields["invocation"],
         tuple(fields["inputs"]),
@@ -104,10 +104,10 @@ class Dataset:
 
     repository: Repository
     folder: str
-    asked: Asked
+    asked: DatasetRequest
 
 
-def keep_in(folder: str, asked: Asked) -> Dataset:
+def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
     """Raises `UsageError` where nobody could repeat the run from what the dataset holds."""
     place = find_place(os.fsencode(os.path.realpath(folder)))
     if place is None:

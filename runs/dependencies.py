@@ -13,8 +13,8 @@ from runs.poll import failed_words, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler, WaitsForTasks
 from runs.script import Need
-from runs.store import Book, Reference, find_output, parts_meant
-from transfers.remote.host import Far
+from runs.store import Reference, RunStore, find_output, parts_meant
+from transfers.remote.host import RemoteHost
 
 
 def must_end_before(
@@ -136,7 +136,7 @@ def require_submitted(run: Run) -> None:
         )
 
 
-def check_needs(far: Far, scheduler: Scheduler, book: Book, needs: Sequence[Need]) -> None:
+def check_needs(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Sequence[Need]) -> None:
     """Raise `NotFoundError` where a run that succeeded did not leave what is taken of it, and for what nobody can wait for."""
     runs = _ask(far, scheduler, book, needs)
     _jobs_of(needs, runs, scheduler)
@@ -164,7 +164,7 @@ def _state_of(run: Run, need: Need) -> State:
 
 
 def jobs_to_come_after(
-    far: Far, scheduler: Scheduler, book: Book, run: Run, needs: Sequence[Need]
+    far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run, needs: Sequence[Need]
 ) -> tuple[str, ...] | Run:
     """The jobs to come after, as they are now; or the run itself, ended, where one that it needs failed meanwhile."""
     try:
@@ -190,7 +190,7 @@ def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Schedule
     return tuple(dict.fromkeys(jobs))
 
 
-def _ask(far: Far, scheduler: Scheduler, book: Book, needs: Sequence[Need]) -> dict[str, Run]:
+def _ask(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Sequence[Need]) -> dict[str, Run]:
     """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
     runs = [book.load(each) for each in dict.fromkeys(need.run for need in needs)]
     asked = [run for run in runs if run.job and not run.state.final and run.scheduler == scheduler.name]

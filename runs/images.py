@@ -30,7 +30,7 @@ from runs.inputs import identify_local
 from runs.site_commands import SiteCommands, Turn, not_staged
 from runs.stage import Cache, Carrier, open_cache
 from transfers.entry import Kind
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READY, _RECORD = b"ready", b"staged.json"
@@ -57,7 +57,13 @@ class SiteImages:
     """The images of one runtime at one site: `WORK/images/RUNTIME/SHA256-OF-THE-ARCHIVE/ready` each."""
 
     def __init__(
-        self, far: Far, site: Site, container: Container, work: bytes, cache: Cache, tell: Listener = ignore
+        self,
+        far: RemoteHost,
+        site: Site,
+        container: Container,
+        work: bytes,
+        cache: Cache,
+        tell: Listener = ignore,
     ) -> None:
         """`work` is the site's work folder, absolute, and ours alone."""
         self._far = far
@@ -245,7 +251,7 @@ class SiteImages:
 
 
 def open_images(
-    far: Far, site: Site, container: Container, carrier: Carrier, tell: Listener = ignore
+    far: RemoteHost, site: Site, container: Container, carrier: Carrier, tell: Listener = ignore
 ) -> SiteImages:
     """The images of a site's runtime, in its work folder, which is made where it is not there."""
     work = make_work_folder(far, site, b"cache", b"images")

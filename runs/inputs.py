@@ -26,11 +26,11 @@ from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
 from runs.outputs import content_at, look_at, matched_paths, require_whole, size_at, work_location
 from runs.script import Need, Waiting
-from runs.store import Book, Named, Reference, find_output, parts_meant, read_reference
+from runs.store import Named, Reference, RunStore, find_output, parts_meant, read_reference
 from transfers.datasets.repository import bring_here, is_reserved, look_into
 from transfers.entry import Entry, Kind
 from transfers.journal import Expected, Receipt, moved_by
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.request import Saving
 from transfers.stores.open_store import open_store
 
@@ -181,7 +181,7 @@ def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
     return Identity(text, digest, size=found.size if found.kind is Kind.FILE else None)
 
 
-def identify_at_site(far: Far, location: Location) -> tuple[Identity, bytes]:
+def identify_at_site(far: RemoteHost, location: Location) -> tuple[Identity, bytes]:
     """An input that is at the run's site already, and its absolute path there; raises `NotFoundError`."""
     path = far.expand(location.path)
     found = far.stat(path)
@@ -200,7 +200,7 @@ class Kept:
     size: int
 
 
-def find_kept(run: Run, book: Book) -> Kept | None:
+def find_kept(run: Run, book: RunStore) -> Kept | None:
     """The latest folder into which all outputs were collected at once and where each still has its content; None without one."""
     for record in reversed(book.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
@@ -270,7 +270,7 @@ def find_home(reference: Reference, settings: Settings) -> Location:
 
     Raises `NotFoundError` and `UsageError` for what it never was to leave.
     """
-    run = Book().load(reference.run)
+    run = RunStore().load(reference.run)
     for part in parts_meant(run, reference):
         find_output(part, reference)
     return work_location(run, settings.site(run.site))
@@ -285,7 +285,7 @@ def take_output(
     content. Without `look` no site is asked anything. Raises `NotFoundError`, `UsageError`, `IncompleteError` for what is missing or no
     regular file, and what `require_success` raises.
     """
-    run = Book().load(reference.run)
+    run = RunStore().load(reference.run)
     found = [
         taken
         for part in parts_meant(run, reference)

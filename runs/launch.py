@@ -30,14 +30,14 @@ from runs.reuse import Reuse, known_content
 from runs.script import FILE, PROXY
 from runs.send import send
 from runs.stage import Cache, Carrier, open_cache
-from runs.store import Book, runs_of
+from runs.store import RunStore, runs_of
 from runs.submit import end_begun, end_unbegun
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 Fields = list[dict[str, Any]]  # Asked.to_fields()
 
 
-def take_wishes(book: Book, run: Run, now: Fields, tell: Listener) -> None:
+def take_wishes(book: RunStore, run: Run, now: Fields, tell: Listener) -> None:
     """What a job asks for is no part of a run's key, so that a run is continued whatever is asked for now."""
     before = recorded_wishes(book, run.id)
     if before is None or _values(before) == _values(now):
@@ -52,7 +52,7 @@ def take_wishes(book: Book, run: Run, now: Fields, tell: Listener) -> None:
         book.note(run.id, "resources", {"resources": now})
 
 
-def recorded_wishes(book: Book, run_id: str) -> Fields | None:
+def recorded_wishes(book: RunStore, run_id: str) -> Fields | None:
     """What the job of a run was to ask for when that was said last; None for a run that an older version began."""
     for record in reversed(book.records(run_id)):
         found = record.get("resources")
@@ -71,7 +71,7 @@ def _shown(wishes: Sequence[dict[str, Any]]) -> str:
     return ", ".join(words) or "what the site gives"
 
 
-def put_files(far: Far, prepared: Prepared, proxy: bytes = b"") -> None:
+def put_files(far: RemoteHost, prepared: Prepared, proxy: bytes = b"") -> None:
     """Copies first, then what the job needs, the script last; all of it again is the same. `proxy` is that of the job."""
     folder = as_bytes(prepared.folder)
     _put_copies(far, prepared, folder)
@@ -92,7 +92,7 @@ def put_files(far: Far, prepared: Prepared, proxy: bytes = b"") -> None:
     far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 
 
-def _put_copies(far: Far, prepared: Prepared, folder: bytes) -> None:
+def _put_copies(far: RemoteHost, prepared: Prepared, folder: bytes) -> None:
     """All private copies of inputs or none: a copy that was cut short is never taken for one."""
     final = folder + b"/inputs"
     if not prepared.copies or far.stat(final) is not None:
@@ -109,8 +109,8 @@ def _put_copies(far: Far, prepared: Prepared, folder: bytes) -> None:
 
 def launch(
     request: Request,
-    far: Far,
-    book: Book,
+    far: RemoteHost,
+    book: RunStore,
     carrier: Carrier,
     *,
     reuse: Reuse | None = None,
@@ -153,7 +153,7 @@ def launch(
         return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
 
 
-def _ask_for_pilot(request: Request, far: Far, run: Run | None) -> Pilot | None:
+def _ask_for_pilot(request: Request, far: RemoteHost, run: Run | None) -> Pilot | None:
     """The pilot that a sweep is to have, `run` where it was begun before. Raises where it cannot, before there is any trace of it."""
     if not request.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
         return None
@@ -176,12 +176,12 @@ def _key(request: Request, identities: Sequence[str]) -> str:
     )
 
 
-def request_key(request: Request, far: Far) -> str:
+def request_key(request: Request, far: RemoteHost) -> str:
     """The key of a request at its site, which is asked only where inputs lie there."""
     return _key(request, [identity.text for identity in _locate(request, far)[1]])
 
 
-def _claimed(book: Book, key: str, tell: Listener) -> Claim:
+def _claimed(book: RunStore, key: str, tell: Listener) -> Claim:
     """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
     try:
         return book.claim(key, tell=tell)
@@ -189,7 +189,7 @@ def _claimed(book: Book, key: str, tell: Listener) -> Claim:
         raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
 
-def _check_line(request: Request, book: Book) -> None:
+def _check_line(request: Request, book: RunStore) -> None:
     """Between the choice of a site and now the same line may have been typed elsewhere, and another site chosen."""
     run = None if request.new else book.find_unreported(request.line)
     if run is not None and run.site != request.site.name:
@@ -202,7 +202,7 @@ def _check_line(request: Request, book: Book) -> None:
         )
 
 
-def _locate(request: Request, far: Far) -> tuple[list[Input], list[Identity]]:
+def _locate(request: Request, far: RemoteHost) -> tuple[list[Input], list[Identity]]:
     """Inputs that are at the site already get their path there; all get an identity."""
     placed: list[Input] = []
     identities: list[Identity] = []
@@ -223,7 +223,7 @@ def _begin(
     placed: Sequence[Input],
     identities: Sequence[Identity],
     contents: Iterable[str],
-    book: Book,
+    book: RunStore,
     key: str,
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
@@ -289,8 +289,8 @@ def _send(
     request: Request,
     identities: Sequence[Identity],
     run: Run,
-    far: Far,
-    book: Book,
+    far: RemoteHost,
+    book: RunStore,
     carrier: Carrier,
     tell: Listener,
 ) -> Run:

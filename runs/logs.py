@@ -16,9 +16,9 @@ from runs.model import Run
 from runs.monitor import wait_for_end
 from runs.records import choose_task
 from runs.schedulers.base import Scheduler
-from runs.store import Book
+from runs.store import RunStore
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 Stream = Literal["stdout", "stderr", "scheduler.log"]
 Show = Callable[[Stream, bytes], None]
@@ -27,7 +27,7 @@ _SHORTEST_SECONDS = 0.25  # between two looks while something comes
 _LONGEST_SECONDS = 10.0
 
 
-def read_log(far: Far, run: Run, stream: Stream) -> Iterator[bytes]:
+def read_log(far: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
     """The stream as far as it is written now; raises `NotFoundError` where nothing was written yet."""
     path = run.folder + b"/" + stream.encode("ascii")
     offset = 0
@@ -45,9 +45,9 @@ def read_log(far: Far, run: Run, stream: Stream) -> Iterator[bytes]:
 
 
 def follow_logs(
-    open_far: Callable[[], Far],
+    open_far: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     streams: Sequence[Stream],
     show: Show,
@@ -63,7 +63,7 @@ def follow_logs(
     """
     tail = _Tail(run.folder, streams, show, tell)
 
-    def follow(far: Far, seconds: float) -> None:
+    def follow(far: RemoteHost, seconds: float) -> None:
         if task is not None and choose_task(book.load(run.id), task).state.ended:
             tail.follow(far, 0.0)
             raise _TaskIsOverError
@@ -107,7 +107,7 @@ class _Tail:
         """Whether there ever was one of the files."""
         return any(each.there for each in self._files)
 
-    def follow(self, far: Far, seconds: float) -> None:
+    def follow(self, far: RemoteHost, seconds: float) -> None:
         """Pass so many seconds with looking, fewer when the job is over; with 0 show all that there is."""
         if not seconds:
             self._show_rest(far)
@@ -123,21 +123,21 @@ class _Tail:
             if most < _PIECE:
                 pause(min(left, self._intervals.next_pause()))
 
-    def _show_rest(self, far: Far) -> None:
+    def _show_rest(self, far: RemoteHost) -> None:
         """What stands there now, and no more: something that outlived the job may go on writing."""
         for each in self._files:
             entry = far.stat(each.path)
             while self._look(far, each) and entry is not None and each.shown < entry.size:
                 pass
 
-    def _has_just_ended(self, far: Far) -> bool:
+    def _has_just_ended(self, far: RemoteHost) -> bool:
         """True once, when the job left its exit record: from then on the scheduler's own word is waited for."""
         if self._job_is_over or far.stat(self._record) is None:
             return False
         self._job_is_over = True
         return True
 
-    def _look(self, far: Far, each: _File) -> int:
+    def _look(self, far: RemoteHost, each: _File) -> int:
         """Show one more piece, if there is one; how long it is."""
         entry = far.stat(each.path)
         if entry is None or entry.kind is not Kind.FILE:

@@ -13,21 +13,21 @@ from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, Sweep, ignore_run
 from runs.poll import ask, explain_all, names_of_task, note_seen, seen_of, update
-from runs.rate_limits import Asking
+from runs.rate_limits import SharedPolling
 from runs.records import folder_of, sweep_of
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
 from runs.send import send_waiting
-from runs.status import Seen
-from runs.store import Book
+from runs.status import Observation
+from runs.store import RunStore
 from runs.submit import find_job, find_submission, remove_proxies
 from runs.sweeps.send import go_on, goes_on
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # nobody's end is told later for want of a number
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
-def note_usage(far: Far, scheduler: Scheduler, book: Book, runs: Iterable[Run]) -> None:
+def note_usage(far: RemoteHost, scheduler: Scheduler, book: RunStore, runs: Iterable[Run]) -> None:
     """Note what accounting says of those that ended and were not accounted for; raises nothing of the site's.
 
     Of a job that accounting does not know as ended yet nothing is noted: whoever asks next asks again. Where there is no
@@ -95,16 +95,16 @@ _SWEEP_LONGEST_SECONDS = 100.0
 _NOT_SUBMITTED = "not-submitted"
 
 
-def only_pause(far: Far, seconds: float) -> None:
+def only_pause(far: RemoteHost, seconds: float) -> None:
     """Nothing is done between two questions."""
     del far
     pause(seconds)
 
 
 def wait_for_end(
-    open_far: Callable[[], Far],
+    open_far: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run_ids: Sequence[str],
     *,
     limits: Limits,
@@ -112,7 +112,7 @@ def wait_for_end(
     patience: float = PATIENCE_SECONDS,
     tell: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
-    meanwhile: Callable[[Far, float], None] = only_pause,
+    meanwhile: Callable[[RemoteHost, float], None] = only_pause,
 ) -> list[Run]:
     """Follow the runs of one site until all have ended; `changed` is called with each new state.
 
@@ -122,7 +122,7 @@ def wait_for_end(
     """
     watch = _Watch(scheduler, book, grace, changed, limits, tell)
     intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
-    far: Far | None = None
+    far: RemoteHost | None = None
     silent = 0.0
     try:
         while True:
@@ -166,7 +166,7 @@ class _Watch:
     def __init__(
         self,
         scheduler: Scheduler,
-        book: Book,
+        book: RunStore,
         grace: float,
         changed: Callable[[Run], None],
         limits: Limits,
@@ -184,14 +184,14 @@ class _Watch:
         self._last: dict[str, Run] = {}
         self._looked = False
 
-    def look(self, far: Far, runs: Sequence[Run], intervals: Intervals) -> float | None:
+    def look(self, far: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Look once; the pause until the next look, None when all are over."""
         runs = [self._find(far, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
         step = intervals.next_pause()
         moved = False
         if open_runs:
-            asking = Asking(open_runs[0].site, self._scheduler.name)
+            asking = SharedPolling(open_runs[0].site, self._scheduler.name)
             if self._looked and asking.seconds_ago() < step / 2:
                 moved = self._read(open_runs)  # somebody else has asked for all
             else:
@@ -209,7 +209,7 @@ class _Watch:
             intervals.restart()
         return min(step, 2.0) if self._waited else step
 
-    def _find(self, far: Far, run: Run) -> Run:
+    def _find(self, far: RemoteHost, run: Run) -> Run:
         """The run, with its job where somebody submitted it and died before he could note that.
 
         Raises `TryLaterError` for one that only its own line can go on with.
@@ -225,7 +225,7 @@ class _Watch:
             raise _not_submitted(run)
         return self._book.note(run.id, "submitted", {"job": found.job})
 
-    def _ask(self, far: Far, asking: Asking, open_runs: Sequence[Run], step: float) -> bool:
+    def _ask(self, far: RemoteHost, asking: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
         """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
         asked = [run for run in open_runs if run.job]
         others = asking.others(self._book, {run.id for run in open_runs})
@@ -263,7 +263,7 @@ class _Watch:
                 self._over.add(run.id)
         return moved
 
-    def _send(self, far: Far, run: Run) -> bool:
+    def _send(self, far: RemoteHost, run: Run) -> bool:
         """Submit what waits for room, if there is some by now; whether a single run was."""
         if run.waits:
             after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
@@ -273,7 +273,7 @@ class _Watch:
         go_on(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
         return False
 
-    def _take_run(self, far: Far, run: Run, found: Seen, step: float) -> bool:
+    def _take_run(self, far: RemoteHost, run: Run, found: Observation, step: float) -> bool:
         """Note what was seen of a run; whether its state is another one now."""
         if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
             return False
@@ -284,7 +284,7 @@ class _Watch:
             self._over.add(run.id)
         return after.state is not run.state
 
-    def _may_turn_up(self, far: Far, run: Run, step: float) -> bool:
+    def _may_turn_up(self, far: RemoteHost, run: Run, step: float) -> bool:
         """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
         job = find_job(far, run.folder)
         if job is not None and job != run.job:
@@ -294,7 +294,7 @@ class _Watch:
         self._waited[run.id] = waited + min(step, 2.0)
         return waited < self._grace
 
-    def _take_sweep(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> None:
+    def _take_sweep(self, far: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> None:
         """Note what was seen of the tasks."""
         doubtful = self._doubtful(far, run, found, step)
         after = note_seen(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
@@ -303,7 +303,7 @@ class _Watch:
         if after.state.ended:
             self._over.add(run.id)
 
-    def _doubtful(self, far: Far, run: Run, found: Mapping[int, Seen], step: float) -> set[int]:
+    def _doubtful(self, far: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> set[int]:
         """The tasks that seem lost, and may yet turn up: their record may be late, or another job of the chunk has their turn."""
         sweep = sweep_of(run)
         lost = {
@@ -318,7 +318,7 @@ class _Watch:
             self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + step
         return young | self._run_by_others(far, run, sorted(lost - young))
 
-    def _run_by_others(self, far: Far, run: Run, numbers: Sequence[int]) -> set[int]:
+    def _run_by_others(self, far: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
         """Of these tasks, those that a job has begun which we did not know."""
         places = sweep_of(run).places()
         contents = far.get_all([folder_of(run, number) + b"/started/job" for number in numbers], maximum=256)
@@ -360,7 +360,7 @@ class Watching:
     Whoever else notes something of them in the ledger (a `runs wait` in another window) is seen, too.
     """
 
-    def __init__(self, book: Book, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
+    def __init__(self, book: RunStore, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
         """Start all of `follow`, each of which returns when the runs of one site are over."""
         self._book = book
         self._lengths = dict.fromkeys(run_ids, -1)

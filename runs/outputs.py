@@ -14,7 +14,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import choose_outputs, work_of
 from runs.model import Output, Run
-from runs.store import Book, Named, find_output
+from runs.store import Named, RunStore, find_output
 from transfers.entry import Entry, Kind
 from transfers.journal import DigestBook, moved_by
 from transfers.stores.base import Problem, Store
@@ -25,7 +25,7 @@ _SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little dif
 
 
 @dataclass(slots=True)
-class Standing:
+class RunOutputs:
     """What stands of outputs in a run's work folder: files and folders by their paths there, and what is wrong (S12).
 
     `changed` are the files and folders that are not as the run left them; `digests` is of the files, if they were hashed.
@@ -57,7 +57,7 @@ def work_location(run: Run, site: Site) -> Location:
     return Location(site, folder, f"{site.name}:{folder}")
 
 
-def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> Standing:
+def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> RunOutputs:
     """List these outputs of a run that has ended, and hash them unless an earlier call did and nothing changed.
 
     Raises `NotFoundError` where the run's folder is gone, and the errors of reaching its site.
@@ -72,7 +72,7 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
                 about=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
-        standing = Standing()
+        standing = RunOutputs()
         chosen = choose_outputs(outputs, _noting(store.list(), standing))
         standing.problems = chosen.problems
         standing.files = {path: standing.files[path] for path in chosen.files}
@@ -86,7 +86,7 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
         return standing
 
 
-def _noting(entries: Iterable[Entry], standing: Standing) -> Iterator[Entry]:
+def _noting(entries: Iterable[Entry], standing: RunOutputs) -> Iterator[Entry]:
     """What is in the work folder, by its path there."""
     for entry in entries:
         if entry.path + b"/" == _WORK:
@@ -113,7 +113,7 @@ def _moment(entry: Entry) -> int:
     return entry.ctime_ns or entry.mtime_ns
 
 
-def _hash(store: Store, about: Sequence[str | None], standing: Standing, below: bytes = b"") -> None:
+def _hash(store: Store, about: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
     """Hash what was listed `below` a store's root; `about` names what the digests are kept of."""
     with contextlib.closing(DigestBook("contents", list(about), keep=True)) as book:
         unknown = []
@@ -142,7 +142,7 @@ def content_of_place(place: Location) -> Content | None:
     with contextlib.closing(open_store(place)) as store:
         found = store.stat()
         if found is not None and found.kind is Kind.FOLDER:
-            standing = Standing()
+            standing = RunOutputs()
             for entry in store.list():
                 if entry.kind not in {Kind.FILE, Kind.FOLDER}:
                     return None
@@ -152,10 +152,10 @@ def content_of_place(place: Location) -> Content | None:
         found = store.stat(place.name)
         if found is None:
             raise NotFoundError("no-such-input", "there is no such input at the site", about=place.text)
-        return _content(store, place, Standing({place.name: found}), place.name)
+        return _content(store, place, RunOutputs({place.name: found}), place.name)
 
 
-def _content(store: Store, place: Location, standing: Standing, path: bytes) -> Content | None:
+def _content(store: Store, place: Location, standing: RunOutputs, path: bytes) -> Content | None:
     if any(each.kind is not Kind.FILE for each in standing.files.values()):
         return None
     where = store.where.decode("utf-8", "surrogateescape")
@@ -177,7 +177,7 @@ def find_content(run: Run, site: Site, named: Named) -> Content | None:
     return content_at(wanted[0], standing) if len(wanted) == 1 else None
 
 
-def require_whole(standing: Standing, about: str) -> None:
+def require_whole(standing: RunOutputs, about: str) -> None:
     """Raise `IncompleteError` for what is missing, no regular file, or could not be read."""
     if standing.problems:
         first = standing.problems[0]
@@ -187,7 +187,7 @@ def require_whole(standing: Standing, about: str) -> None:
         )
 
 
-def matched_paths(output: Output, standing: Standing) -> list[bytes]:
+def matched_paths(output: Output, standing: RunOutputs) -> list[bytes]:
     """What an output stands for: its one path, or each that a pattern takes, in the order of their bytes; pure."""
     path = output.path.encode("utf-8", "surrogateescape")
     if not output.is_pattern:
@@ -198,7 +198,7 @@ def matched_paths(output: Output, standing: Standing) -> list[bytes]:
     return choose_outputs([output], entries).files
 
 
-def content_at(path: bytes, standing: Standing) -> Content:
+def content_at(path: bytes, standing: RunOutputs) -> Content:
     """The content of one file or folder among what was hashed; pure."""
     if path in standing.digests:
         return Content(standing.digests[path], {b"": standing.digests[path]})
@@ -208,7 +208,7 @@ def content_at(path: bytes, standing: Standing) -> Content:
     return Content(tree_digest(files, folders), files)
 
 
-def size_at(path: bytes, standing: Standing) -> int:
+def size_at(path: bytes, standing: RunOutputs) -> int:
     """The bytes of one file or folder among what was listed; pure."""
     below = path + b"/" if path else b""
     return sum(each.size for name, each in standing.files.items() if name == path or name.startswith(below))
@@ -241,7 +241,7 @@ class Left:
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
-def recorded_outputs(run: Run, book: Book) -> Left | None:
+def recorded_outputs(run: Run, book: RunStore) -> Left | None:
     """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
     for record in reversed(book.records(run.id)):
         if record.get("kind") != "collected":

@@ -15,10 +15,10 @@ from runs.rate_limits import courteous
 from runs.records import chunk_folder, folder_of, one_task, sweep_of
 from runs.schedulers.base import GONE, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
-from runs.status import ASKED, ExitRecord, Seen, judge, read_exit_record
-from runs.store import Book, Queued, holder_of
+from runs.status import ASKED, ExitRecord, Observation, read_exit_record, resolve_status
+from runs.store import Queued, RunStore, holder_of
 from runs.submit import find_job, remove_proxies
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _ENDED, _OVER, _BROKEN = (
     "ended",
@@ -28,7 +28,7 @@ _ENDED, _OVER, _BROKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PilotProgress:
     """The tasks that began since the allocation was last started, those that ended, and those whose script was killed."""
 
     begun: frozenset[int] = frozenset()
@@ -36,7 +36,7 @@ class Told:
     broken: frozenset[int] = frozenset()
 
 
-def read_journal(content: bytes) -> Told:
+def read_journal(content: bytes) -> PilotProgress:
     """What `runs/pilot/program.py` wrote; a line that is none, as the last one may be, says nothing."""
     begun: set[int] = set()
     ended: set[int] = set()
@@ -52,14 +52,14 @@ def read_journal(content: bytes) -> Told:
             begun.clear()
         for known, name in ((begun, "begun"), (ended, "ended"), (broken, "broken")):
             known.update(_numbers(record.get(name)))
-    return Told(frozenset(begun), frozenset(ended), frozenset(broken))
+    return PilotProgress(frozenset(begun), frozenset(ended), frozenset(broken))
 
 
 def _numbers(found: Any) -> Iterable[int]:
     return [each for each in found if type(each) is int] if isinstance(found, list) else ()
 
 
-def status_of(number: int, job: Status, told: Told) -> Status:
+def status_of(number: int, job: Status, told: PilotProgress) -> Status:
     """A task of an allocation, as a scheduler would speak of a task of a job array."""
     if number in told.broken:
         return Status(Phase.ENDED, _BROKEN)
@@ -71,8 +71,14 @@ def status_of(number: int, job: Status, told: Told) -> Status:
 
 
 def judge_in_allocation(
-    seen: Seen, status: Status, record: ExitRecord | None, *, cancelled: bool, allocation: int, more: bool
-) -> Seen:
+    seen: Observation,
+    status: Status,
+    record: ExitRecord | None,
+    *,
+    cancelled: bool,
+    allocation: int,
+    more: bool,
+) -> Observation:
     """The same of a task in an allocation, the first or a later one; `more` says that another one may follow.
 
     A task ends with a record of its own end and no signal, and only then (or when its script is killed while the others go on): one that was cut off is not
@@ -81,18 +87,18 @@ def judge_in_allocation(
     if record is not None and record.signal in {"", ASKED}:
         return seen
     if status.native == _BROKEN and record is None:
-        return Seen(State.FAILED, "", "its script was killed, and left no exit record")
+        return Observation(State.FAILED, "", "its script was killed, and left no exit record")
     if status.native == _ENDED:
-        return Seen(State.RUNNING, "", "")  # a shared filesystem may show its record late
+        return Observation(State.RUNNING, "", "")  # a shared filesystem may show its record late
     if status.phase.queued:
-        return Seen(
+        return Observation(
             State.WAITING if status.phase is Phase.WAITING else State.RUNNING, status.native, status.reason
         )
     if cancelled:
         return replace(seen, state=State.CANCELLED) if seen.state is State.LOST else seen
     because = f"allocation {allocation} ended before it" + (f": {seen.native}" if seen.native else "")
     if more:
-        return Seen(State.STAGED, seen.native, because)
+        return Observation(State.STAGED, seen.native, because)
     return (
         replace(seen, state=State.FAILED, reason=f"{because}; it was the last")
         if seen.state is not State.CANCELLED
@@ -100,7 +106,7 @@ def judge_in_allocation(
     )
 
 
-def change_fields(sweep: Sweep, seen: Mapping[int, Seen]) -> dict[str, Any] | None:
+def change_fields(sweep: Sweep, seen: Mapping[int, Observation]) -> dict[str, Any] | None:
     """The record of what changed since it was last noted, in few words: ranges of tasks for each state; None for nothing.
 
     How a task ended is told once.
@@ -161,13 +167,13 @@ class Subject:
 
 
 def ask(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
     runs: Sequence[Run],
     *,
     thorough: bool = True,
     others: Sequence[Run] = (),
-) -> dict[Key, Seen]:
+) -> dict[Key, Observation]:
     """What is known now of these runs of one site and scheduler, each with a job; one question for all, tasks included.
 
     Exit records are read, all together, of what has left the queue or fell back in it, with `thorough` of everything whose end
@@ -196,9 +202,11 @@ def ask(
     }
 
 
-def _judge(subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool) -> Seen:
+def _judge(
+    subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool
+) -> Observation:
     run = subject.run
-    seen = judge(
+    seen = resolve_status(
         subject.status,
         record,
         accounted,
@@ -220,7 +228,7 @@ def _judge(subject: Subject, record: ExitRecord | None, accounted: Status | None
 
 
 def _find_subjects(
-    far: Far, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+    far: RemoteHost, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
 ) -> list[Subject]:
     asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
     single = [(run, closely) for run, closely in asked if run.sweep is None]
@@ -264,7 +272,7 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
 
 
 def _told_by_pilot(
-    far: Far, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
+    far: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
 ) -> dict[str, dict[int, Status]]:
     """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
     chunk = sweep.chunks[-1]
@@ -280,7 +288,7 @@ def _told_by_pilot(
     }
 
 
-def _read_whole(far: Far, path: bytes) -> bytes:
+def _read_whole(far: RemoteHost, path: bytes) -> bytes:
     """A file that others append to, as far as it is written; nothing where it is not there."""
     found = b""
     while piece := far.get(path, maximum=_PIECE_BYTES, offset=len(found)):
@@ -334,7 +342,7 @@ def _is_unclear(subject: Subject) -> bool:
     return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
 
 
-def _ask_accounts(far: Far, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
+def _ask_accounts(far: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
@@ -349,19 +357,23 @@ _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 
 def explain_all(
     runs: Sequence[Run],
-    seen: Mapping[Key, Seen],
-    far: Far,
-    book: Book,
+    seen: Mapping[Key, Observation],
+    far: RemoteHost,
+    book: RunStore,
     look: Callable[[Sequence[Run]], Sequence[Run]],
-) -> dict[Key, Seen]:
+) -> dict[Key, Observation]:
     """The same of each of these runs that was seen, but for sweeps."""
     keys = {(run.id, 0): run for run in runs if run.sweep is None}
     return {key: explain(run, seen[key], far, book, look) for key, run in keys.items() if key in seen}
 
 
 def explain(
-    run: Run, seen: Seen, far: Far, book: Book, look: Callable[[Sequence[Run]], Sequence[Run]]
-) -> Seen:
+    run: Run,
+    seen: Observation,
+    far: RemoteHost,
+    book: RunStore,
+    look: Callable[[Sequence[Run]], Sequence[Run]],
+) -> Observation:
     """The same with what people understand; `look` asks the site about runs that have not ended by the ledger.
 
     A job that can never start because of another one leaves the queue without a trace of its own, or with the scheduler's
@@ -396,11 +408,11 @@ def _failed_part(run: Run) -> Run | None:
     return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
 
 
-def _unmet(far: Far, run: Run) -> str:
+def _unmet(far: RemoteHost, run: Run) -> str:
     return printable((far.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
 
 
-def _find_failed(run: Run, book: Book, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
+def _find_failed(run: Run, book: RunStore, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
     needed = []
     for each in run.needs:
         try:
@@ -414,7 +426,7 @@ def _find_failed(run: Run, book: Book, look: Callable[[Sequence[Run]], Sequence[
     return next((part for part in parts if part is not None), None)
 
 
-def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> list[Run]:
+def update(far: RemoteHost, scheduler: Scheduler, book: RunStore, runs: Sequence[Run]) -> list[Run]:
     """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
     asked = [run for run in runs if run.job]
     if not asked:
@@ -425,12 +437,12 @@ def update(far: Far, scheduler: Scheduler, book: Book, runs: Sequence[Run]) -> l
     return [note_seen(book, run, seen_of(run, seen)) if run.job else run for run in runs]
 
 
-def seen_of(run: Run, seen: Mapping[Key, Seen]) -> dict[int, Seen]:
+def seen_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:
     """What was seen of one run, by task."""
     return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
 
 
-def note_seen(book: Book, run: Run, found: Mapping[int, Seen]) -> Run:
+def note_seen(book: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
     """The run after what was seen of it is in the ledger, if it is news."""
     if run.sweep is not None:
         fields = change_fields(run.sweep, found)

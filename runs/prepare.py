@@ -15,7 +15,7 @@ from registry.pipeline import Pipeline
 from runs.containers.base import Bind, Container, Started, Task, check_environment, quoted, read_options
 from runs.fast_storage import NOTHING_FAST, Fast, check_fast
 from runs.model import Input, Output
-from runs.resources import Asked, check_gpus, decide_resources, find_launcher
+from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
 from runs.schedulers.base import Job, Resources, Scheduler
 from runs.script import Inside, Waiting, guard_lines, job_script, required_script, start_script, with_proxy
 
@@ -40,7 +40,7 @@ class Prepared:
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
     submit: tuple[str, ...]
-    asked: Asked
+    asked: DecidedResources
     directives: tuple[str, ...]
 
 

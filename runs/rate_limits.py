@@ -20,23 +20,23 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
-from runs.store import Book, Queued, count_queued
-from transfers.remote.host import Far, Finished, Once
+from runs.store import Queued, RunStore, count_queued
+from transfers.remote.host import Finished, Once, RemoteHost
 
 # The codes with which schedulers refuse (runs.schedulers).
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
-def reach(site: Site, tell: Listener = ignore) -> Far:
+def reach(site: Site, tell: Listener = ignore) -> RemoteHost:
     """The machine at a site, with each command there counted; close it."""
-    from transfers.stores.open_store import open_far
+    from transfers.stores.open_store import open_host
 
-    return counted(open_far(site, tell=tell), site.name)
+    return counted(open_host(site, tell=tell), site.name)
 
 
-def counted(far: Far, site: str) -> Far:
+def counted(far: RemoteHost, site: str) -> RemoteHost:
     """The same machine, with each command there counted."""
-    return cast("Far", _Counted(far, site))
+    return cast("RemoteHost", _Counted(far, site))
 
 
 @contextlib.contextmanager
@@ -67,9 +67,9 @@ def start_afresh(site: Site) -> None:
 
 
 class _Counted:
-    """A Far whose commands are counted by the program's name."""
+    """A RemoteHost whose commands are counted by the program's name."""
 
-    def __init__(self, far: Far, site: str) -> None:
+    def __init__(self, far: RemoteHost, site: str) -> None:
         self._far = far
         self._site = site
 
@@ -77,12 +77,12 @@ class _Counted:
         return getattr(self._far, name)
 
     def run(self, argv: Sequence[bytes | str], **how: Any) -> Finished:
-        """See Far."""
+        """See RemoteHost."""
         self._count(argv)
         return self._far.run(argv, **how)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
-        """See Far; only who really ran it has asked for anything."""
+        """See RemoteHost; only who really ran it has asked for anything."""
         once = self._far.run_once(marker, argv, folder=folder)
         if once.fresh:
             self._count(argv)
@@ -93,7 +93,7 @@ class _Counted:
         note_use("sites", self._site, what=f"command {word.rpartition('/')[2][:64]}")
 
 
-class Asking:
+class SharedPolling:
     """What the processes of this account know of each other's questions to one scheduler of a site."""
 
     def __init__(self, site: str, scheduler: str) -> None:
@@ -112,7 +112,7 @@ class Asking:
         with contextlib.suppress(OSError):
             self._stamp.touch(mode=0o600)
 
-    def others(self, book: Book, known: Collection[str]) -> list[Run]:
+    def others(self, book: RunStore, known: Collection[str]) -> list[Run]:
         """The runs that have jobs there, but for those that are `known`."""
         found = []
         for run_id in Queued(self._site).runs():

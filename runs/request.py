@@ -18,7 +18,7 @@ from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
 from runs.prepare import Prepared, prepare
-from runs.resources import Asked, check_gpus, decide_resources, find_launcher
+from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
 from runs.schedulers.base import Resources, Scheduler
 from runs.script import Waiting
 
@@ -138,7 +138,7 @@ class Request:
         """The site's defaults for jobs."""
         return self.site.scheduler or SchedulerSettings()
 
-    def ask(self) -> Asked:
+    def ask(self) -> DecidedResources:
         """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
         asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
         check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)

@@ -38,7 +38,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecidedResources:
     """What a job asks for, and who said so: `origins` has the fields of `resources` that say something.
 
     The first `site_directives` of its directives are the site's, the others the command line's.
@@ -80,7 +80,7 @@ class Asked:
 
 def decide_resources(
     suggested: Suggested, settings: SchedulerSettings, wanted: Resources | None = None
-) -> Asked:
+) -> DecidedResources:
     """All of it, pure; `wanted` is what the command line said. Directives are added up, the site's first.
 
     Of `gpus`, 0 on the command line takes away what others ask for. An author's cores are those of the whole tool, and shared
@@ -105,7 +105,7 @@ def decide_resources(
     if origins.get("cores") is Origin.DESCRIPTOR:
         chosen["cores"] = math.ceil(chosen["cores"] / chosen.get("tasks", 1))
     directives = (*settings.directives, *wanted.directives)
-    return Asked(
+    return DecidedResources(
         Resources(**chosen, directives=directives), origins, len(settings.directives), suggested=authors
     )
 

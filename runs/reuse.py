@@ -19,7 +19,7 @@ from runs.inputs import Identity, find_kept
 from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, look_at
 from runs.records import part_of
-from runs.store import Book, read_named
+from runs.store import RunStore, read_named
 
 if TYPE_CHECKING:
     from runs.request import Request
@@ -37,7 +37,7 @@ def known_content(identity: Identity) -> str:
 class Reuse:
     """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
 
-    def __init__(self, settings: Settings, book: Book, tell: Listener = ignore) -> None:
+    def __init__(self, settings: Settings, book: RunStore, tell: Listener = ignore) -> None:
         self._settings = settings
         self._book = book
         self._tell = tell

@@ -13,15 +13,15 @@ from runs.model import Run
 from runs.poll import update
 from runs.rate_limits import courteous
 from runs.schedulers.base import NotSubmitted, Scheduler, Submitted
-from runs.store import Book, Queued, count_queued, holder_of, say_full
+from runs.store import Queued, RunStore, count_queued, holder_of, say_full
 from runs.submit import Submission, end_begun, end_unbegun, find_submission, submit_once
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 
 def take_room(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     limit: int,
     *,
@@ -51,7 +51,7 @@ def take_room(
     return queued.take(holder, places, limit, taken=note)
 
 
-def _load(book: Book, queued: Queued) -> list[Run]:
+def _load(book: RunStore, queued: Queued) -> list[Run]:
     holders = []
     for run_id in queued.runs():
         with contextlib.suppress(NotFoundError):
@@ -59,7 +59,7 @@ def _load(book: Book, queued: Queued) -> list[Run]:
     return holders
 
 
-def _holds(book: Book, run_id: str) -> bool:
+def _holds(book: RunStore, run_id: str) -> bool:
     try:
         run = book.load(run_id)
     except NotFoundError:
@@ -67,7 +67,7 @@ def _holds(book: Book, run_id: str) -> bool:
     return not run.state.ended and (bool(run.job) or run.submitting)
 
 
-def _settle_begun(far: Far, scheduler: Scheduler, book: Book, queued: Queued, run_id: str) -> None:
+def _settle_begun(far: RemoteHost, scheduler: Scheduler, book: RunStore, queued: Queued, run_id: str) -> None:
     """Find out what became of a submission whose process is gone; one that is at work keeps its place."""
     with contextlib.suppress(TryLaterError), book.claim(book.load(run_id).key, longest_wait=0.0):
         run = book.load(run_id)
@@ -81,9 +81,9 @@ def _settle_begun(far: Far, scheduler: Scheduler, book: Book, queued: Queued, ru
 
 
 def send(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     *,
     words: Sequence[str],
@@ -115,7 +115,7 @@ def send(
     return book.note(run.id, "submitted", {"job": answer.job})
 
 
-def _wait(book: Book, run: Run, words: Sequence[str], limit: int) -> Run:
+def _wait(book: RunStore, run: Run, words: Sequence[str], limit: int) -> Run:
     reason = say_full(limit, count_queued(Queued(run.site).held()))
     if run.waits and run.reason == reason:
         return run
@@ -123,9 +123,9 @@ def _wait(book: Book, run: Run, words: Sequence[str], limit: int) -> Run:
 
 
 def send_waiting(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     limits: Limits,
     tell: Listener = ignore,

@@ -13,7 +13,7 @@ from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
 from runs.containers.base import check_answered
-from transfers.remote.host import Far, Finished
+from transfers.remote.host import Finished, RemoteHost
 from transfers.stores.base import Lock
 from transfers.stores.open_store import open_store
 from transfers.stores.server_lease import record_of
@@ -25,7 +25,7 @@ _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 class SiteCommands:
     """Words to a site's login node, which say what went wrong when they end badly."""
 
-    def __init__(self, far: Far, site: Site) -> None:
+    def __init__(self, far: RemoteHost, site: Site) -> None:
         self._far = far
         self._site = site
 
@@ -84,7 +84,7 @@ _PATIENCE = 2 * 3600.0
 class Turn:
     """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
 
-    def __init__(self, far: Far, location: Location, tell: Listener = ignore) -> None:
+    def __init__(self, far: RemoteHost, location: Location, tell: Listener = ignore) -> None:
         """`location` is a folder of the site that `far` reaches; it is made when the turn is taken."""
         self._far = far
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"

@@ -20,10 +20,10 @@ from runs.prepare import Prepared
 from runs.request import Request, show_prepared
 from runs.schedulers.base import Foretells
 from runs.stage import Cache, Synchroniser, open_cache
-from runs.store import Book
+from runs.store import RunStore
 from runs.sweeps.launch import show_tasks
 from transfers.entry import Kind
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 
 _TRIFLE = 1 << 20  # whole MiB count: a script of some lines is no reason to wait a day
@@ -151,7 +151,11 @@ class Looked:
 
 
 def look_at(
-    request: Request, open_far: Callable[[], Far], sizes: Sizes, book: Book, tell: Listener = ignore
+    request: Request,
+    open_far: Callable[[], RemoteHost],
+    sizes: Sizes,
+    book: RunStore,
+    tell: Listener = ignore,
 ) -> Looked:
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
     site = request.site
@@ -183,7 +187,7 @@ def _unable(site: Site, problem: HibaliError) -> Candidate:
     return Candidate(site.name, why_not=" ".join(words.split()), later=later)
 
 
-def _bytes_to_move(request: Request, far: Far, sizes: Sizes, tell: Listener) -> int:
+def _bytes_to_move(request: Request, far: RemoteHost, sizes: Sizes, tell: Listener) -> int:
     """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
     work = far.expand(work_path(request.site))
     cache = open_cache(far, request.site, work, Synchroniser(), tell)
@@ -199,7 +203,7 @@ def _bytes_to_move(request: Request, far: Far, sizes: Sizes, tell: Listener) -> 
     return total + _image_bytes(request, far, work, cache, tell)
 
 
-def _image_bytes(request: Request, far: Far, work: bytes, cache: Cache, tell: Listener) -> int:
+def _image_bytes(request: Request, far: RemoteHost, work: bytes, cache: Cache, tell: Listener) -> int:
     """Of the image that the catalogue pins, where the site has not got it."""
     if request.pinned is None:
         return 0
@@ -211,7 +215,7 @@ def _image_bytes(request: Request, far: Far, work: bytes, cache: Cache, tell: Li
     return max(0, record.size - cache.size_there(archive))
 
 
-def _waiting(request: Request, far: Far) -> float | None:
+def _waiting(request: Request, far: RemoteHost) -> float | None:
     """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
     scheduler = request.scheduler
     if not isinstance(scheduler, Foretells):

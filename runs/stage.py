@@ -11,11 +11,11 @@ from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
 from hibali.locations import Location
 from hibali.retry import when_free, with_retries
-from runs.cache.entries import CONTENT, CacheBook, Hold, Name, Times, oldest_ns, read_name, times_at
+from runs.cache.entries import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
 from runs.inputs import Identity
 from transfers.entry import Entry, Kind
 from transfers.operation import synchronise
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.request import Request, Saving
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
@@ -48,7 +48,7 @@ class Cache:
 
     def __init__(
         self,
-        far: Far,
+        far: RemoteHost,
         site: str,
         work: bytes,
         target: Callable[[bytes], Location],
@@ -61,7 +61,7 @@ class Cache:
         """
         self._far = far
         self._work = work
-        self._book = CacheBook(site)
+        self._book = CacheRecords(site)
         self._target = target
         self._carrier = carrier
         self._times = times
@@ -259,7 +259,7 @@ def _mark(entry: Entry) -> str:
     return ":".join(str(part) for part in parts)
 
 
-def open_cache(far: Far, site: Site, work: bytes, carrier: Carrier, tell: Listener = ignore) -> Cache:
+def open_cache(far: RemoteHost, site: Site, work: bytes, carrier: Carrier, tell: Listener = ignore) -> Cache:
     """The cache in a site's work folder, which is there and ours alone."""
     return Cache(far, site.name, work, at_site(site), carrier, times_at(far, site, tell))
 

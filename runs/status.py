@@ -43,7 +43,7 @@ class ExitRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """What is known of one run now."""
 
     state: State
@@ -71,7 +71,7 @@ class Seen:
         return fields
 
 
-def judge(
+def resolve_status(
     status: Status,
     record: ExitRecord | None,
     accounted: Status | None,
@@ -80,7 +80,7 @@ def judge(
     marked: bool = False,
     told: bool | None = None,
     again: bool = False,
-) -> Seen:
+) -> Observation:
     """The state of a run, from its scheduler's word, its own exit record, and accounting; pure.
 
     Only the exit record can make a run SUCCEEDED, and only of a tool that nobody told to stop: one whose child was
@@ -115,34 +115,36 @@ def _judge(
     marked: bool,
     told: bool,
     again: bool,
-) -> Seen:
+) -> Observation:
     if record is not None and record.signal in {"", ASKED}:
         return _judge_undisturbed(best, record, cancelled=cancelled, marked=marked, told=told)
     if record is not None:
         return _judge_stopped(best, record, cancelled=cancelled, again=again)
     if status.phase is Phase.WAITING:
-        return Seen(State.WAITING, status.native, status.reason)
+        return Observation(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
-        return Seen(State.RUNNING, status.native, status.reason)
+        return Observation(State.RUNNING, status.native, status.reason)
     if best.phase is Phase.CANCELLED or (told and best.phase is Phase.GONE):
-        return Seen(State.CANCELLED, best.native, best.reason)
+        return Observation(State.CANCELLED, best.native, best.reason)
     if best.phase is Phase.KILLED:
-        return Seen(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
+        return Observation(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
     if best.phase is Phase.WAITING or best.phase is Phase.RUNNING:
         # accounting lags behind a queue that has forgotten the job
-        return Seen(
+        return Observation(
             State.LOST, best.native, "the queue does not know the job, accounting has not seen its end"
         )
-    return Seen(State.LOST, best.native, best.reason or "the job is over and left no exit record")
+    return Observation(State.LOST, best.native, best.reason or "the job is over and left no exit record")
 
 
 def _judge_undisturbed(
     best: Status, record: ExitRecord, *, cancelled: bool, marked: bool, told: bool
-) -> Seen:
+) -> Observation:
     """A record of which the job's own script saw no signal: the tool ended, but maybe because of what a signal did to its child."""
     if record.signal == ASKED:
         if best.phase is Phase.RUNNING:
-            return Seen(State.RUNNING, best.native, best.reason)  # whether it was cancelled is not said yet
+            return Observation(
+                State.RUNNING, best.native, best.reason
+            )  # whether it was cancelled is not said yet
         ended = best.phase is Phase.CANCELLED or (told and best.phase not in {Phase.ENDED, Phase.KILLED})
     elif marked:
         ended = False  # the tool had ended before the scheduler heard of the wish
@@ -150,28 +152,30 @@ def _judge_undisturbed(
         failed = cancelled and not record.is_success and best.phase is not Phase.KILLED
         ended = best.phase is Phase.CANCELLED or failed
     if ended:
-        return Seen(State.CANCELLED, best.native, best.reason, record)
+        return Observation(State.CANCELLED, best.native, best.reason, record)
     if record.is_success:
-        return Seen(State.SUCCEEDED, best.native, "", record)
+        return Observation(State.SUCCEEDED, best.native, "", record)
     if record.missing and best.phase is not Phase.KILLED:
-        return Seen(State.FAILED, best.native, missing_words(record.missing), record)
-    return Seen(State.FAILED, best.native, _why(best), record)
+        return Observation(State.FAILED, best.native, missing_words(record.missing), record)
+    return Observation(State.FAILED, best.native, _why(best), record)
 
 
-def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Seen:
+def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Observation:
     """A record of a tool that was told to stop by a signal."""
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
-        return Seen(State.CANCELLED, best.native, best.reason, record)
+        return Observation(State.CANCELLED, best.native, best.reason, record)
     if best.phase is Phase.RUNNING:
-        return Seen(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
+        return Observation(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
     if again or best.phase in {Phase.WAITING, Phase.BROKEN}:
-        return Seen(State.LOST, best.native, "the scheduler stopped the tool and put the job back", record)
+        return Observation(
+            State.LOST, best.native, "the scheduler stopped the tool and put the job back", record
+        )
     reason = _why(best)
     if record.code == 0:
         reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
     elif record.signal:
         reason = reason or f"it was told to stop ({record.signal})"
-    return Seen(State.FAILED, best.native, reason, record)
+    return Observation(State.FAILED, best.native, reason, record)
 
 
 def missing_words(missing: Sequence[str]) -> str:

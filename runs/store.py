@@ -112,7 +112,7 @@ class Queued:
         return sorted({holder.partition(".")[0] for holder in self.held()})
 
 
-class Book:
+class RunStore:
     """All runs of this account on this machine."""
 
     def __init__(self) -> None:

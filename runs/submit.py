@@ -16,9 +16,9 @@ from runs.model import Run, State
 from runs.records import folder_of, sweep_of
 from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
 from runs.script import PROXY
-from runs.status import Seen
-from runs.store import Book, Queued, holder_of
-from transfers.remote.host import Far, Once, read_answer
+from runs.status import Observation
+from runs.store import Queued, RunStore, holder_of
+from transfers.remote.host import Once, RemoteHost, read_answer
 
 if TYPE_CHECKING:
     from runs.model import Key
@@ -50,7 +50,7 @@ class Submission:
 
 
 def submit_once(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
     submission: Submission,
     *,
@@ -90,7 +90,7 @@ def submit_once(
     raise _unclear(submission)
 
 
-def find_submission(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
+def find_submission(far: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
     """What became of a submission that somebody began, as far as it can be known without submitting anything."""
     numbers = _attempts(far, folder)
     answer: Answer | None = None
@@ -109,37 +109,39 @@ def find_submission(far: Far, scheduler: Scheduler, run: str, folder: bytes, sin
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunSubmission:
     """The last submission that was begun: how many seconds ago by the site's clock, and whether it was answered."""
 
     age: float
     answered: bool
 
 
-def submitted_at(far: Far, folder: bytes) -> Begun:
+def submitted_at(far: RemoteHost, folder: bytes) -> BegunSubmission:
     """When a run's submission was last begun; where the site tells no time, it was now."""
     numbers = _attempts(far, folder)
     if not numbers:
-        return Begun(math.inf, answered=False)
+        return BegunSubmission(math.inf, answered=False)
     marker = _marker(folder, max(numbers))
     found = far.stat(marker)
     clock = far.facts().get("clock", "")
     age = float(clock) - found.mtime_ns / 1e9 if found is not None and clock else 0.0
-    return Begun(age, answered=far.stat(marker + b"/answer.json") is not None or has_started(far, folder))
+    return BegunSubmission(
+        age, answered=far.stat(marker + b"/answer.json") is not None or has_started(far, folder)
+    )
 
 
-def find_job(far: Far, folder: bytes) -> str | None:
+def find_job(far: RemoteHost, folder: bytes) -> str | None:
     """The job that took the run's one turn, as it wrote itself; None where none has started."""
     found = far.get(folder + b"/started/job", maximum=256)
     return check_job_id(found.decode("ascii", "replace").strip()) if found else None
 
 
-def has_started(far: Far, folder: bytes) -> bool:
+def has_started(far: RemoteHost, folder: bytes) -> bool:
     """Whether the run's one turn is taken: then no other job of it will ever run the tool."""
     return far.stat(folder + b"/started") is not None
 
 
-def _attempts(far: Far, folder: bytes) -> list[int]:
+def _attempts(far: RemoteHost, folder: bytes) -> list[int]:
     return [int(found[1] or 1) for name in far.names(folder) if (found := _MARKER.fullmatch(name))]
 
 
@@ -154,7 +156,7 @@ def _read(scheduler: Scheduler, once: Once) -> Answer:
 
 
 def _look_up(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
     submission: Submission,
     marker: bytes,
@@ -203,25 +205,25 @@ def _unclear(submission: Submission) -> TryLaterError:
     )
 
 
-def _find(far: Far, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
+def _find(far: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
     """A job of this run, wherever there is a trace of one."""
     return (
         find_job(far, folder) or _ask_queue(far, scheduler, run) or _ask_accounts(far, scheduler, run, since)
     )
 
 
-def _ask_queue(far: Far, scheduler: Scheduler, run: str) -> str | None:
+def _ask_queue(far: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
     words = scheduler.lookup_words(run)
     return scheduler.read_lookup(far.run(words), far.facts()["user"]) if words else None
 
 
-def _ask_accounts(far: Far, scheduler: Scheduler, run: str, since: str) -> str | None:
+def _ask_accounts(far: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
     words = scheduler.accounting_words((), run, since)
     found = scheduler.read_accounting(far.run(words)) if words else None
     return next(iter(found), None) if found else None
 
 
-def remove_proxies(far: Far, runs: Iterable[Run], seen: Mapping[Key, Seen]) -> None:
+def remove_proxies(far: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
     """Remove what a job left that was killed: before its end is noted, so that a lost line does not forget it."""
     known = {run.id: run for run in runs if run.proxy and not run.state.final}
     for (run_id, number), found in seen.items():
@@ -231,11 +233,11 @@ def remove_proxies(far: Far, runs: Iterable[Run], seen: Mapping[Key, Seen]) -> N
             remove_proxy(far, run, number)
 
 
-def _is_news(run: Run, number: int, found: Seen) -> bool:
+def _is_news(run: Run, number: int, found: Observation) -> bool:
     return found.record is None and run.sweep is not None and not run.sweep.tasks[number].state.final
 
 
-def remove_proxy(far: Far, run: Run, number: int = 0) -> None:
+def remove_proxy(far: RemoteHost, run: Run, number: int = 0) -> None:
     """Remove the proxy of a run or task that is over, if it is there still. Raises `TryLaterError`; other problems are left to `runs clean`."""
     if not (run.proxy and run.folder):
         return
@@ -247,7 +249,7 @@ def remove_proxy(far: Far, run: Run, number: int = 0) -> None:
         return
 
 
-def give_up(book: Book, run: Run, numbers: Iterable[int]) -> Run:
+def give_up(book: RunStore, run: Run, numbers: Iterable[int]) -> Run:
     """The sweep after these tasks of it were never submitted."""
     doomed = sorted(numbers)
     if not doomed:
@@ -268,15 +270,15 @@ def give_up(book: Book, run: Run, numbers: Iterable[int]) -> Run:
 _PATIENCE_SECONDS = 5.0
 
 
-def end_unbegun(book: Book, run: Run) -> Run:
+def end_unbegun(book: RunStore, run: Run) -> Run:
     """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
     if run.sweep is not None:
         return give_up(book, run, run.sweep.tasks)
-    seen = Seen(State.CANCELLED, "", "cancelled before it was submitted")
+    seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
     return book.note(run.id, "seen", seen.to_fields())
 
 
-def end_begun(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
+def end_begun(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run) -> Run:
     """The run whose submission was begun and not answered: with its job, where it has one, else CANCELLED.
 
     A job may still turn up: so its one turn is taken from here, and it will do nothing. Raises `TryLaterError` where a job
@@ -287,7 +289,7 @@ def end_begun(far: Far, scheduler: Scheduler, book: Book, run: Run) -> Run:
         return book.note(run.id, "submitted", {"job": found.job})
     if far.make_folder(run.folder + b"/started", exclusive=True):
         remove_proxy(far, run)
-        seen = Seen(State.CANCELLED, "", "cancelled before a job of it began")
+        seen = Observation(State.CANCELLED, "", "cancelled before a job of it began")
         return book.note(run.id, "seen", seen.to_fields())
     intervals = growing_intervals(0.1, 1.0)
     waited = 0.0

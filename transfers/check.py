@@ -21,8 +21,8 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_lines
-from transfers.remote.agent_host import AgentFar
-from transfers.remote.host import Far
+from transfers.remote.agent_host import AgentHost
+from transfers.remote.host import RemoteHost
 from transfers.remote.transport import open_either
 from transfers.stores import local, ssh
 from transfers.stores.agent_store import PosixStore
@@ -116,35 +116,35 @@ def _look_at_proxy(site: Site, settings: SshSettings) -> str:
     return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, about=site.name).path))}"
 
 
-def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[Far, int]:
+def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[RemoteHost, int]:
     """The machine there, and how many logins it took; where `auto` found only SFTP, the agent is tried again."""
     module = load("transfers.stores", site.kind)
 
-    def with_agent() -> tuple[Far, int]:
+    def with_agent() -> tuple[RemoteHost, int]:
         connection, logins = module.connect(site, tell=tell)
-        return AgentFar(connection), logins
+        return AgentHost(connection), logins
 
     if site.kind != "ssh":
         return with_agent()
     report.facts["transport"] = "agent"
-    from transfers.remote.transport import forget, open_either, sftp_far
+    from transfers.remote.transport import forget, open_either, sftp_host
 
-    def with_sftp(client: Client, logins: int) -> tuple[Far, int]:
+    def with_sftp(client: Client, logins: int) -> tuple[RemoteHost, int]:
         report.facts["transport"] = "sftp"
-        return sftp_far(site, client), logins
+        return sftp_host(site, client), logins
 
     forget(site)
     return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, tell=tell)
 
 
-def _check_machine(site: Site, far: Far, report: SiteReport) -> None:
+def _check_machine(site: Site, far: RemoteHost, report: SiteReport) -> None:
     report.facts.update({name: fact for name, fact in far.facts().items() if fact})
     for name, path in site.roots.items():
         _check_folder(site, far, report, f"root {name}", path, needed=True)
     _check_folder(site, far, report, "work", site.work, needed=False)
     words = [site.scheduler.name if site.scheduler else "direct", site.container]
     programs = [program for word in words for program in programs_of(word)]
-    if not isinstance(far, AgentFar):
+    if not isinstance(far, AgentHost):
         return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
     for program, found in far.which(programs).items():
         report.facts[program] = found or "not found"
@@ -159,7 +159,9 @@ def _check_machine(site: Site, far: Far, report: SiteReport) -> None:
             )
 
 
-def _check_folder(site: Site, far: Far, report: SiteReport, what: str, path: str, *, needed: bool) -> None:
+def _check_folder(
+    site: Site, far: RemoteHost, report: SiteReport, what: str, path: str, *, needed: bool
+) -> None:
     if path.startswith("@"):
         name, _, rest = path[1:].partition("/")
         path = f"{site.roots.get(name, '')}/{rest}"
@@ -259,10 +261,10 @@ def tune(site: Site, place: Location | None, logins: int | None = None, tell: Li
     login.ensure()
     tuning.login_seconds = login.seconds
 
-    def with_agent() -> AgentFar | None:
-        return AgentFar(ssh.connect(site, bulk=True, tell=tell)[0])
+    def with_agent() -> AgentHost | None:
+        return AgentHost(ssh.connect(site, bulk=True, tell=tell)[0])
 
-    def with_sftp(client: Client, logins: int) -> AgentFar | None:
+    def with_sftp(client: Client, logins: int) -> AgentHost | None:
         del logins
         client.close()
         return None

@@ -45,15 +45,15 @@ from transfers.packs.view import PackedStore, Seeing, refuse_packed
 from transfers.packs.writing import PackMover, open_target
 from transfers.pipeline.batches import Answered
 from transfers.plan import unholdable
-from transfers.plan_file import Header, Place, typed_anywhere
-from transfers.planner import RememberingSide, Survey, UnprovenSide, missing_source, survey
+from transfers.plan_file import Header, PlanEndpoint, typed_anywhere
+from transfers.planner import RememberingSide, TransferPlan, UnprovenSide, missing_source, survey
 from transfers.protected_roots import check_guarded
 from transfers.recheck import check_same_ends, drift, recheck
-from transfers.reconnect import GoingOn, Survivor
+from transfers.reconnect import Reconnectable, Reconnection
 from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.request import Request, check_backup, check_fidelity, take_attributes
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Adopter, ChecksAbove, Store
+from transfers.stores.base import ChecksAbove, Store, ThirdPartyTarget
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
@@ -71,7 +71,7 @@ class Call:
         self._journal = None if dry else open_journal(self.receipt, stack)
         self._stores: list[Store] = []
         self._answered = Answered()
-        self._going_on = GoingOn(self._stores, self._done, self.tell)
+        self._going_on = Reconnection(self._stores, self._done, self.tell)
         self._stream = _stream_of(request, tell)
         self._way: Way | None = None
         self._globus: GlobusMover | None = None
@@ -127,7 +127,9 @@ class Call:
         receipt.bytes_sent += sum(store.wire_bytes for store in self._stores)
         receipt.logins += sum(store.logins for store in self._stores)
         receipt.logins += self._way.logins if self._way is not None else 0
-        receipt.reconnects += sum(store.reconnects for store in self._stores if isinstance(store, Survivor))
+        receipt.reconnects += sum(
+            store.reconnects for store in self._stores if isinstance(store, Reconnectable)
+        )
 
     def _judge(self, problem: BaseException | None) -> Exit:
         code = exit_after(problem, self.receipt)
@@ -236,7 +238,7 @@ class Ends(Call):
                 about=request.target.text,
             )
 
-    def _bring(self, found: Survey) -> None:
+    def _bring(self, found: TransferPlan) -> None:
         """Content of the source that git-annex keeps elsewhere."""
         source = self._source
         origin = source.store if isinstance(source, SingleSource) else source
@@ -380,8 +382,8 @@ class Ends(Call):
         """What a saved plan says of its ends."""
         request = self._request
         return Header(
-            Place(typed_anywhere(request.source), self._stores[0].where),
-            Place(typed_anywhere(request.target), self._target.where),
+            PlanEndpoint(typed_anywhere(request.source), self._stores[0].where),
+            PlanEndpoint(typed_anywhere(request.target), self._target.where),
             request.rules,
             now(),
             single=isinstance(self._source, SingleSource),
@@ -443,7 +445,7 @@ class Ends(Call):
             self._take(self._seeing.parent(self._stores[0], source)), source.name, name
         ), there
 
-    def look(self) -> Survey:
+    def look(self) -> TransferPlan:
         """List and plan."""
         self.tell(Listing())
         exists = self._target.stat() is not None
@@ -476,10 +478,10 @@ class Ends(Call):
             )
         return found
 
-    def _survey(self, target: Side, *, target_exists: bool) -> Survey:
+    def _survey(self, target: Side, *, target_exists: bool) -> TransferPlan:
         """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
         request, used = self._request, False
-        if self._globus is not None and not isinstance(self._target, Adopter):
+        if self._globus is not None and not isinstance(self._target, ThirdPartyTarget):
             target = UnprovenSide(target, self._globus.unproven())
         missing = self._missing_records() if target_exists else None
         if request.recorded:

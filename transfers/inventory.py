@@ -133,7 +133,7 @@ class Hashed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InventoryRequest:
     """What to take stock of; `recorded` takes digests on record where the files are what they were.
 
     `leave_out` is a file there that is no part of it: the manifest that is being written.
@@ -150,7 +150,7 @@ class Inventory:
 
     tree: Tree
 
-    def __init__(self, wanted: Wanted, tell: Listener = ignore) -> None:
+    def __init__(self, wanted: InventoryRequest, tell: Listener = ignore) -> None:
         self._wanted = wanted
         self._selected = selector(wanted.rules)
         self._tell = tell

@@ -19,7 +19,7 @@ from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
 from transfers.plan import Action
 from transfers.plan_file import write_plan
-from transfers.planner import Survey, check_plan, check_space
+from transfers.planner import TransferPlan, check_plan, check_space
 from transfers.reconnect import is_lost
 from transfers.request import Request, adjustments, attributes_of, doomed, permissions_of
 from transfers.stores.base import Adjustment, Copier, Item, Landed, Lock, Origin, Problem
@@ -30,7 +30,7 @@ from transfers.stores.single_file import SingleSource
 class Changing(Ends):
     """A call that may change its target, which is locked."""
 
-    def _keep(self, found: Survey) -> bool:
+    def _keep(self, found: TransferPlan) -> bool:
         """Whether all that is to be replaced or deleted is kept, where it was to be."""
         backup, kept = self._request.backup, True
         if backup is not None:
@@ -40,7 +40,7 @@ class Changing(Ends):
                     self.tell(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
         return kept
 
-    def _carry(self, found: Survey) -> None:
+    def _carry(self, found: TransferPlan) -> None:
         kept = self._keep(found)
         # further names of a file come when it has landed
         self._carry_some(found, kept=kept, names=False)
@@ -49,7 +49,7 @@ class Changing(Ends):
         if not kept:
             self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
 
-    def _carry_some(self, found: Survey, *, kept: bool, names: bool) -> None:
+    def _carry_some(self, found: TransferPlan, *, kept: bool, names: bool) -> None:
         asked = 0
 
         def items() -> Iterator[Item]:
@@ -133,7 +133,7 @@ class Changing(Ends):
             Moved(entry.path, entry.kind, entry.size, digest, proof, entry.mtime_ns, entry.mode, landed.etag)
         )
 
-    def _delete(self, found: Survey) -> None:
+    def _delete(self, found: TransferPlan) -> None:
         """Last, only if all else succeeded, and never where anything could not be listed."""
         if not found.deletions.count:
             return
@@ -156,7 +156,7 @@ class Changing(Ends):
             else:
                 self.tell(Failed(entry.path, problem.code, problem.message))
 
-    def _adjust(self, found: Survey) -> None:
+    def _adjust(self, found: TransferPlan) -> None:
         """Permissions and attributes of what stood there and of new folders, when nothing more is put into them.
 
         A folder that could not be made has been named.
@@ -195,8 +195,12 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
 
 
 def plan_only(
-    request: Request, show: Callable[[Survey], None], tell: Listener = ignore, *, save: Path | None = None
-) -> Survey:
+    request: Request,
+    show: Callable[[TransferPlan], None],
+    tell: Listener = ignore,
+    *,
+    save: Path | None = None,
+) -> TransferPlan:
     """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing.
 
     With `save` the plan is also written there, to be carried out later.
@@ -212,7 +216,7 @@ def plan_only(
         return found
 
 
-def _look_only(operation: Operation) -> Survey:
+def _look_only(operation: Operation) -> TransferPlan:
     """Plan. Raises `IncompleteError` also where nothing of the source or the target may be read, as where only a part may."""
     try:
         operation.open_ends()

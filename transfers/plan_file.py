@@ -23,7 +23,7 @@ from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
-from transfers.planner import Survey
+from transfers.planner import TransferPlan
 from transfers.rules import Rules
 from transfers.spool import Spool, sort_on_disk
 
@@ -34,7 +34,7 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlanEndpoint:
     """One end: the location as it is typed from anywhere, and the root as its store knew it when the plan was made."""
 
     text: bytes
@@ -45,8 +45,8 @@ class Place:
 class Header:
     """What a plan is about; `single` where the source is one file."""
 
-    source: Place
-    target: Place
+    source: PlanEndpoint
+    target: PlanEndpoint
     rules: Rules
     at: str
     single: bool = False
@@ -60,7 +60,7 @@ def typed_anywhere(location: Location) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def write_plan(path: Path, header: Header, found: Survey) -> None:
+def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
     """Put the plan at `path`, signed, whole or not at all. Raises `UsageError` where that cannot be written."""
     sign(SIGNED_AS, b"")  # where there can be no key nothing is written
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -88,7 +88,7 @@ def write_plan(path: Path, header: Header, found: Survey) -> None:
 
 
 def plan_lines(
-    header: Header, found: Survey, signature: Callable[[bytes], str] | None = None
+    header: Header, found: TransferPlan, signature: Callable[[bytes], str] | None = None
 ) -> Iterator[bytes]:
     """Every line with its newline: the header, what cannot be done, the moves, the deletions, the end, which is signed.
 
@@ -119,7 +119,7 @@ def signed_content(end: Line) -> bytes:
     return line_of_json({name: end[name] for name in end if name != "signature"}).encode("ascii")
 
 
-def totals(found: Survey) -> dict[str, int]:
+def totals(found: TransferPlan) -> dict[str, int]:
     """The counts that the last line repeats."""
     return {
         "files": found.files,
@@ -132,7 +132,7 @@ def totals(found: Survey) -> dict[str, int]:
     }
 
 
-def _records(header: Header, found: Survey) -> Iterator[Line]:
+def _records(header: Header, found: TransferPlan) -> Iterator[Line]:
     yield header_record(header)
     for failure in found.failures():
         yield failure_record(failure)

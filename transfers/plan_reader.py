@@ -20,8 +20,8 @@ from hibali.system_errors import unreadable
 from hibali.text import path_fields
 from transfers.entry import MOST_NS, Entry, Kind, Proof
 from transfers.plan import Action, Verb
-from transfers.plan_file import SIGNED_AS, Header, Place, signed_content, totals
-from transfers.planner import Survey
+from transfers.plan_file import SIGNED_AS, Header, PlanEndpoint, signed_content, totals
+from transfers.planner import TransferPlan
 from transfers.rules import DeleteLimit, Rules, read_delete_limit
 from transfers.stores.base import Problem, is_own_name, is_partial_name, unsafe_component
 
@@ -325,7 +325,7 @@ class SavedPlan:
     """
 
     header: Header
-    planned: Survey
+    planned: TransferPlan
     owner: int = -1
     mode: int = 0
     signed: bytes = b""
@@ -364,7 +364,7 @@ class _Reading:
         self._deletes = False
         self._signed, self._signature = b"", ""
         self.line = 0
-        self.planned = Survey()
+        self.planned = TransferPlan()
 
     def read(self) -> SavedPlan:
         records = self._records()
@@ -448,8 +448,8 @@ def _header(record: Record) -> Header:
     only(record, _HEADER)
     text(record, "version")
     return Header(
-        Place(name(record, "source"), name(record, "source_place")),
-        Place(name(record, "target"), name(record, "target_place")),
+        PlanEndpoint(name(record, "source"), name(record, "source_place")),
+        PlanEndpoint(name(record, "target"), name(record, "target_place")),
         rules_of(record.get("rules")),
         text(record, "at"),
         single=truth(record, "single"),

@@ -73,7 +73,7 @@ class Names:
         self._further.close()
 
 
-class Seen(NamedTuple):
+class ListedName(NamedTuple):
     """One name as it was seen.
 
     `since` is when it first was as it is, in seconds of a clock that only goes forward. `looks` counts the looks that found it so,
@@ -90,21 +90,21 @@ class Seen(NamedTuple):
 class Snapshot:
     """Names in the order they were added, which is the canonical one."""
 
-    def __init__(self, seen: Iterable[Seen] = ()) -> None:
+    def __init__(self, seen: Iterable[ListedName] = ()) -> None:
         self._blocks = Blocks()
         for one in seen:
             self.add(one)
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: ListedName) -> None:
         """Append one name."""
         fields = [*seen[1:], entry_to_list(seen.entry)]
         self._blocks.append(json.dumps(fields, separators=(",", ":")).encode("ascii"))
 
-    def __iter__(self) -> Iterator[Seen]:
+    def __iter__(self) -> Iterator[ListedName]:
         """Forward; several may read at once, and nothing may be added meanwhile."""
         for content in self._blocks.blocks():
             *known, entry = json.loads(content)
-            yield Seen(entry_from_list(entry), *known)
+            yield ListedName(entry_from_list(entry), *known)
 
     @property
     def count(self) -> int:
@@ -119,11 +119,11 @@ class Snapshot:
 class Reader:
     """Goes through a snapshot beside another listing in the same order."""
 
-    def __init__(self, snapshot: Iterable[Seen]) -> None:
+    def __init__(self, snapshot: Iterable[ListedName]) -> None:
         self._coming = iter(snapshot)
         self._next = next(self._coming, None)
 
-    def at(self, order: bytes) -> Seen | None:
+    def at(self, order: bytes) -> ListedName | None:
         """What is there at this place of the order, if anything; only ever asked forward."""
         while self._next is not None and self._next.entry.order < order:
             self._next = next(self._coming, None)
@@ -215,7 +215,7 @@ _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 
 
 @dataclass(slots=True)
-class Survey:
+class TransferPlan:
     """A complete plan with its counts; `moves`, `adjustments` and `deletions` are read from disk, not memory."""
 
     moves: Spool = field(default_factory=Spool)
@@ -316,12 +316,12 @@ def survey(
     *,
     target_exists: bool,
     missing_records: MissingRecords | None = None,
-) -> Survey:
+) -> TransferPlan:
     """List both sides and decide everything. Raises the errors of listing and reaching.
 
     Of what is compared by digest, what is `missing_records` is told to them. What could not be listed is kept in `unlisted`; a listing that cannot be trusted is raised.
     """
-    found = Survey()
+    found = TransferPlan()
     selected = selector(rules)
 
     missing: set[bytes] = set()
@@ -364,7 +364,7 @@ def survey(
 
 
 def _listings(
-    source: Side, target: Side, found: Survey, *, in_pages: bool, target_exists: bool
+    source: Side, target: Side, found: TransferPlan, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
     """What both sides list. Where nothing else decides than what pages tell, those that are the same are counted whole."""
     if not target_exists:
@@ -379,7 +379,9 @@ def _listings(
     return source.list(), target.list()
 
 
-def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Survey) -> Iterator[Entry]:
+def _taken(
+    entries: Iterable[Entry], rules: Rules, selected: Selector, found: TransferPlan
+) -> Iterator[Entry]:
     """The source's, counted as far as they are taken, and further names of a file marked where those are kept."""
     first_names = FirstNames()
     for entry in entries:
@@ -391,7 +393,7 @@ def _taken(entries: Iterable[Entry], rules: Rules, selected: Selector, found: Su
         yield first_names.mark(entry) if counted and rules.hard_links else entry
 
 
-def _standing(entries: Iterable[Entry], found: Survey) -> Iterator[Entry]:
+def _standing(entries: Iterable[Entry], found: TransferPlan) -> Iterator[Entry]:
     for entry in entries:
         found.target_files += entry.kind is not Kind.FOLDER
         yield entry
@@ -431,7 +433,7 @@ def settle(
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
 
-def check_plan(found: Survey, rules: Rules, about: str) -> None:
+def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
     """Raise `RefusedError` (8) for a plan that must not begin: unsafe names, an empty source, too many deletions."""
     refused = [conflict for conflict in found.conflicts if conflict.refuse]
     if refused:
@@ -462,7 +464,7 @@ def check_plan(found: Survey, rules: Rules, about: str) -> None:
         )
 
 
-def check_space(found: Survey, target: Store, about: str) -> None:
+def check_space(found: TransferPlan, target: Store, about: str) -> None:
     """Raise `RefusedError` (8) when the target has no room for what is to move."""
     if not found.moves.count:
         return

@@ -21,9 +21,9 @@ from transfers.overlap import (
     identity_of_bucket,
     identity_of_url,
 )
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.stores.base import Store
-from transfers.stores.open_store import open_far
+from transfers.stores.open_store import open_host
 
 _SECONDS = 20.0
 
@@ -38,7 +38,7 @@ def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> No
     if not roots:
         return
     try:
-        with closing(open_far(site, tell=tell)) as far:
+        with closing(open_host(site, tell=tell)) as far:
             real = _real_paths(far, [where, *(far.expand(root) for root in roots)])
     except UsageError:
         real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
@@ -61,7 +61,7 @@ def lies(path: bytes, root: bytes) -> str | None:
     return "above" if root.startswith(path) else None
 
 
-def _real_paths(far: Far, paths: list[bytes]) -> list[bytes]:
+def _real_paths(far: RemoteHost, paths: list[bytes]) -> list[bytes]:
     """Without symlinks, as far as anything stands there; as they are where the site has no realpath(1)."""
     found = far.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
     real = found.stdout.split(b"\0")[:-1]

@@ -15,27 +15,27 @@ from transfers.entry import Entry, Kind
 from transfers.movers.base import Side
 from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
-from transfers.planner import Survey, listed, settle
+from transfers.planner import TransferPlan, listed, settle
 from transfers.rules import Rules
 from transfers.spool import Spool
 
 
-class Asked(NamedTuple):
+class NumberedAction(NamedTuple):
     """One action by its number in its spool."""
 
     action: Action
     number: int
 
 
-_Event = tuple[bytes, int, Entry | Asked]
+_Event = tuple[bytes, int, Entry | NumberedAction]
 
 
 @dataclass(slots=True)
-class Standing:
+class CurrentState:
     """One name: what was asked of it, the file and the folder there, and a name below it that nobody asked about."""
 
     path: bytes
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[NumberedAction] = field(default_factory=list)
     file: Entry | None = None
     folder: Entry | None = None
     below: bytes | None = None
@@ -49,7 +49,7 @@ class Standing:
         )
 
 
-def standing(listed: Iterable[Entry], asked: Iterable[Asked]) -> Iterator[Standing]:
+def standing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterator[CurrentState]:
     """For each name asked about, in canonical order of the actions' entries, what stands there as file and as folder.
 
     A name is held back until its folder has passed: between `a` and `a/` other names may come (`a-x`, `a.b`).
@@ -57,12 +57,12 @@ def standing(listed: Iterable[Entry], asked: Iterable[Asked]) -> Iterator[Standi
     """
     entries: Iterator[_Event] = ((entry.order, 0, entry) for entry in listed)
     questions: Iterator[_Event] = ((one.action.entry.order, 1, one) for one in asked)
-    held: list[Standing] = []
+    held: list[CurrentState] = []
     for order, _, thing in heapq.merge(entries, questions, key=itemgetter(0, 1)):
         yield from _release(held, order)
         path = thing.path if isinstance(thing, Entry) else thing.action.entry.path
         if not held or held[-1].path != path:
-            held.append(Standing(path))
+            held.append(CurrentState(path))
         here = held[-1]
         if not isinstance(thing, Entry):
             here.asked.append(thing)
@@ -73,7 +73,7 @@ def standing(listed: Iterable[Entry], asked: Iterable[Asked]) -> Iterator[Standi
     yield from _release(held, None)
 
 
-def _release(held: list[Standing], order: bytes | None) -> Iterator[Standing]:
+def _release(held: list[CurrentState], order: bytes | None) -> Iterator[CurrentState]:
     """Let go of the names of which nothing more can come."""
     while held and (order is None or not order.startswith(held[-1].path)):
         name = held.pop()
@@ -90,8 +90,8 @@ _TO_DO, _DONE, _COMPARE, _ABSENT, _ADJUST = range(5)
 
 
 def recheck(
-    planned: Survey, source: Side, target: Side, rules: Rules, *, target_exists: bool, about: str
-) -> Survey:
+    planned: TransferPlan, source: Side, target: Side, rules: Rules, *, target_exists: bool, about: str
+) -> TransferPlan:
     """The part of a plan that is still to be done, made of what both sides list now.
 
     What an earlier call of the same plan did already is kept. Raises `RefusedError("drift")` when anything
@@ -162,7 +162,7 @@ class _Recheck:
         self._taken = False
         self._ours: dict[bytes, tuple[int, int]] = {}
         self._theirs: dict[bytes, tuple[int, int]] = {}
-        self.found = Survey()
+        self.found = TransferPlan()
 
     def close(self) -> None:
         """Forget what was only needed for looking, and what was not taken over."""
@@ -176,7 +176,7 @@ class _Recheck:
         if len(self._drifted) < _NAMED:
             self._drifted.append(f"{printable(path)}: {reason}")
 
-    def look_at_source(self, planned: Survey) -> None:
+    def look_at_source(self, planned: TransferPlan) -> None:
         """Every move's entry as it is now; a name that is to be deleted must still be missing."""
         orders = (planned.moves, planned.adjustments, planned.deletions)
         asked = heapq.merge(*orders, key=lambda action: action.entry.order)
@@ -203,7 +203,7 @@ class _Recheck:
                 entry = entry._replace(same_as=action.entry.same_as)
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
 
-    def look_at_target(self, planned: Survey, *, exists: bool) -> None:
+    def look_at_target(self, planned: TransferPlan, *, exists: bool) -> None:
         """Every name as planned, absent, or already what it is to become."""
         self._states = bytearray(self._moves.count)
         self._deleted = bytearray(planned.deletions.count)
@@ -231,7 +231,7 @@ class _Recheck:
             self.found.target_files += entry.kind is not Kind.FOLDER
             yield entry
 
-    def _judge_deletion(self, action: Action, name: Standing) -> int:
+    def _judge_deletion(self, action: Action, name: CurrentState) -> int:
         folder = action.entry.kind is Kind.FOLDER
         there = name.folder if folder else name.file
         if there is None:
@@ -242,7 +242,7 @@ class _Recheck:
             self._drift(name.below, "it is new below a folder that is to be deleted")
         return _TO_DO
 
-    def _judge_move(self, action: Action, name: Standing, number: int) -> int:
+    def _judge_move(self, action: Action, name: CurrentState, number: int) -> int:
         folder = action.entry.kind is Kind.FOLDER
         there, other = (name.folder, name.file) if folder else (name.file, name.folder)
         planned = action.target
@@ -310,7 +310,7 @@ class _Recheck:
             more = f"; and {self._drifts - _NAMED} more" if self._drifts > _NAMED else ""
             raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", about)
 
-    def remaining(self, planned: Survey) -> Survey:
+    def remaining(self, planned: TransferPlan) -> TransferPlan:
         """What is to be done; deletions deepest first."""
         found = self.found
         found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
@@ -348,9 +348,9 @@ def _are_one(entry: Entry, other: tuple[int, int] | None) -> bool:
     return other == (entry.device, entry.inode)
 
 
-def _numbered(actions: Iterable[Action]) -> Iterator[Asked]:
+def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:
     for number, action in enumerate(actions):
-        yield Asked(action, number)
+        yield NumberedAction(action, number)
 
 
 def _side_by_side(asked: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:

@@ -25,7 +25,7 @@ def is_lost(problem: BaseException) -> bool:
 
 
 @runtime_checkable
-class Survivor(Protocol):
+class Reconnectable(Protocol):
     """A store that goes on after lost lines, and comes back after the last one where its site allows it."""
 
     @property
@@ -57,7 +57,7 @@ class Survivor(Protocol):
         """
 
 
-class Patience:
+class RetryPolicy:
     """Which pauses are made between tries, in seconds of some monotonic clock; a pure decision."""
 
     def __init__(self, seconds: float, jitter: Callable[[], float]) -> None:
@@ -83,7 +83,7 @@ class Patience:
         return pause
 
 
-class GoingOn:
+class Reconnection:
     """Brings the stores of one call back after a lost line, all of them: whoever was not lost waits in the middle of something."""
 
     def __init__(self, stores: Sequence[object], mark: Callable[[], object], tell: Listener) -> None:
@@ -91,7 +91,7 @@ class GoingOn:
         self._stores = stores
         self._mark = mark
         self._tell = tell
-        self._patience: Patience | None = None
+        self._patience: RetryPolicy | None = None
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
@@ -117,7 +117,7 @@ class GoingOn:
 
     def _come_back(self, problem: TryLaterError, *, anew: bool) -> None:
         """Raises `problem` where it is not to be tried, or what the last try raised."""
-        stores = [store for store in self._stores if isinstance(store, Survivor)]
+        stores = [store for store in self._stores if isinstance(store, Reconnectable)]
         lost = [store for store in stores if store.lost]
         seconds = min((store.patience for store in lost), default=0.0)
         possible = len(stores) == len(self._stores) and all(one.can_come_back(anew=anew) for one in stores)
@@ -133,10 +133,10 @@ class GoingOn:
         )
         self._tell(Noted(f"{problem.about}: the line is back"))
 
-    def _lost(self, seconds: float) -> Patience:
+    def _lost(self, seconds: float) -> RetryPolicy:
         """Note that a line is lost; `seconds` is how long it may take to come back without getting on."""
-        self._patience = patience = self._patience or Patience(seconds, _jitter)
-        landed = sum(store.landed_before for store in self._stores if isinstance(store, Survivor))
+        self._patience = patience = self._patience or RetryPolicy(seconds, _jitter)
+        landed = sum(store.landed_before for store in self._stores if isinstance(store, Reconnectable))
         patience.lost(time.monotonic(), (self._mark(), landed))
         return patience
 
@@ -157,7 +157,7 @@ class GoingOn:
         self._tell(Noted(f"{problem.about}: {words} ({problem.message})"))
 
 
-def _come_back(stores: Iterable[Survivor], *, anew: bool) -> None:
+def _come_back(stores: Iterable[Reconnectable], *, anew: bool) -> None:
     try:
         for store in stores:
             store.come_back(anew=anew)
@@ -166,7 +166,7 @@ def _come_back(stores: Iterable[Survivor], *, anew: bool) -> None:
         raise
 
 
-def _leave(stores: Iterable[Survivor]) -> None:
+def _leave(stores: Iterable[Reconnectable]) -> None:
     for store in stores:
         store.leave()
 

@@ -19,7 +19,7 @@ from transfers.journal import Receipt, end_journal, exit_after, journal_line, op
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import Store, Vacating
+from transfers.stores.base import RemovesTrees, Store
 from transfers.stores.open_store import open_store
 
 
@@ -121,7 +121,7 @@ class _Removal:
         above = self._open(location.parent)
         if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", about=location.text)
-        if not isinstance(above, Vacating):
+        if not isinstance(above, RemovesTrees):
             raise RefusedError(
                 "cannot-remove",
                 "it cannot be told at this kind of site whether somebody is at work there",
@@ -197,7 +197,7 @@ class _Removal:
         """Lock it, look, have it agreed to, and remove it."""
         found = self.find()
         store = self._stores[-1]
-        assert isinstance(store, Vacating)
+        assert isinstance(store, RemovesTrees)
         lock = store.lock("rm")
         self._stack.callback(lock.release)
         doomed = self.look(found)
@@ -221,7 +221,7 @@ class _Removal:
             self._vacate(store)
         lock.release()
 
-    def _vacate(self, store: Vacating) -> None:
+    def _vacate(self, store: RemovesTrees) -> None:
         """Now that nothing is left in it."""
         stays = store.vacate()
         if stays is None:

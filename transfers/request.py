@@ -12,11 +12,11 @@ from transfers.entry import Entry, Kind
 from transfers.plan import PERMISSIONS, Action, Verb
 from transfers.plan_file import in_order
 from transfers.plan_reader import SavedPlan
-from transfers.planner import Survey
+from transfers.planner import TransferPlan
 from transfers.protected_roots import lies
 from transfers.rules import Rules
 from transfers.stores.base import Adjustment, Facts, Store
-from transfers.stores.globus.paths import Patience
+from transfers.stores.globus.paths import TaskTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Request:
     saving: Saving = field(default_factory=Saving)
     chosen: Mapping[bytes, Entry] | None = None
     via: str = "stream"
-    patience: Patience = field(default_factory=Patience)
+    patience: TaskTimeouts = field(default_factory=TaskTimeouts)
 
     @property
     def lowest_rate(self) -> int:
@@ -100,7 +100,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
         )
 
 
-def doomed(found: Survey) -> Iterator[Entry]:
+def doomed(found: TransferPlan) -> Iterator[Entry]:
     """What a plan replaces or deletes: files and links, not the folders around them."""
     for action in found.moves:
         if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK, Verb.LINK}:
@@ -160,7 +160,7 @@ def permissions_of(entry: Entry, rules: Rules) -> int | None:
     return entry.mode & PERMISSIONS if kept else None
 
 
-def adjustments(found: Survey, rules: Rules) -> Iterator[Adjustment]:
+def adjustments(found: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
     """What is to be set once all else is done: where only that differs, and new folders, whose content has to land first.
 
     Deepest first: a folder that nobody may enter any more closes off what lies in it.

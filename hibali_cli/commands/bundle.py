@@ -106,9 +106,9 @@ def run_command(
     Every byte of FILE is checked before anything starts; its pipeline is kept in the catalogue. Exit 6 when an output
     differs, is missing or is one more; 7 when the tool fails, 9 when it leaves a required output missing. The same line again goes on where it was.
     """
-    from hibali_cli.handlers.bundles import Asked, run_bundle
+    from hibali_cli.handlers.bundles import BundleRunOptions, run_bundle
 
-    asked = Asked(file, site_name, target, places, name, image, wait=wait, new=new)
+    asked = BundleRunOptions(file, site_name, target, places, name, image, wait=wait, new=new)
     return run_bundle(common, asked)
 
 

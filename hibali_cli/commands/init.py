@@ -51,11 +51,11 @@ def init_command(
     Nobody is asked without a terminal. Sites that stand in config.toml stay as they are. Where one that is taken does not work,
     it is kept, what to do is said, and the command ends with 4 or 5.
     """
-    from hibali_cli.handlers.init import Beginning, begin
-    from hibali_cli.handlers.site_import import Wanted
+    from hibali_cli.handlers.init import InitOptions, begin
+    from hibali_cli.handlers.site_import import ImportRequest
 
-    wanted = Wanted(source, only, user, account, ssh_config)
-    return begin(common, Beginning(wanted, here, to, push=not no_push, yes=yes))
+    wanted = ImportRequest(source, only, user, account, ssh_config)
+    return begin(common, InitOptions(wanted, here, to, push=not no_push, yes=yes))
 
 
 @command(

@@ -192,7 +192,7 @@ def run_command(
     With --pilot its tasks share one job, for which the line asks then; when that ends before they do, the next one goes on.
     What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
     """
-    from hibali_cli.handlers.site_choice import Asked, choose_request, is_choice
+    from hibali_cli.handlers.site_choice import SiteOptions, choose_request, is_choice
     from registry.catalogue import Catalogue
 
     into = Into(folder, dataset, no_save)
@@ -207,7 +207,7 @@ def run_command(
     order = Order(after, hold, wait)
     marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
     wanted = wanted_of(job)
-    choosing = Asked(site_names, image, name, new, explain, marks, wanted, proxy)
+    choosing = SiteOptions(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
         from hibali_cli.handlers.sweeps import SweepLine, run_sweep

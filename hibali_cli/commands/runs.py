@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hibali_cli.handlers.run_sites import LogLines
     from runs.logs import Stream
     from runs.model import Run
-    from runs.store import Book
+    from runs.store import RunStore
 
 
 runs_command = command_group(
@@ -57,9 +57,9 @@ def cancel_command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from runs.cancel import cancel_run
     from runs.schedulers.base import load_scheduler
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     run = book.load(run_id)
     if not run.state.final:
         with listening(common, f"cancel {run.id}") as tell:
@@ -107,11 +107,11 @@ def clean_command(
     The cache stays, and so does what the ledger knows of the runs. A run that is not over, or LOST, is never touched. Killed
     half-way, the same line goes on.
     """
-    from hibali_cli.handlers.run_clean import Asked, clean_and_tell
-    from runs.clean import Wanted
+    from hibali_cli.handlers.run_clean import CleanOptions, clean_and_tell
+    from runs.clean import CleanRequest
 
-    wanted = Wanted(all_ended=all_ended, older_than=older_than or 0.0)
-    return clean_and_tell(common, Asked(run_ids, site_name, wanted, yes=yes, dry=dry_run))
+    wanted = CleanRequest(all_ended=all_ended, older_than=older_than or 0.0)
+    return clean_and_tell(common, CleanOptions(run_ids, site_name, wanted, yes=yes, dry=dry_run))
 
 
 @command(
@@ -165,12 +165,12 @@ def collect_command(
     from hibali_cli.handlers.runs import find_failure
     from hibali_cli.progress import listening
     from runs.model import State
-    from runs.store import Book
+    from runs.store import RunStore
     from transfers.request import Saving
 
     if dataset is not None and (folder is not None or no_save):
         raise UsageError("usage", "it says where outputs go, and that they are saved", about="--dataset")
-    book = Book()
+    book = RunStore()
     run = book.load(run_id)
     if run.sweep is not None:
         from hibali_cli.handlers.sweeps import collect_sweep
@@ -223,10 +223,10 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     from hibali_cli.handlers.run_compare import compare_runs, read_command, tell_comparison
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.progress import listening
-    from runs.store import Book
+    from runs.store import RunStore
 
     words = read_command(by, folder)
-    book = Book()
+    book = RunStore()
     runs = [book.load(a), book.load(b)]
     with listening(common, f"compare {a} {b}") as tell:
         runs = update_runs(common, book, runs, tell)
@@ -266,10 +266,10 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
     from registry.catalogue import Catalogue
     from runs.bundles.create import check_pipeline, left_by
     from runs.bundles.export import Exported, crate_texts, write_crate
-    from runs.store import Book
+    from runs.store import RunStore
     from runs.sweeps.table import read_again
 
-    book, catalogue = Book(), Catalogue()
+    book, catalogue = RunStore(), Catalogue()
     target = Path(crate)
     with listening(common, "export") as tell:
         runs = update_runs(common, book, [book.load(run_id) for run_id in dict.fromkeys(run_ids)], tell)
@@ -335,9 +335,9 @@ def list_command(
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import tasks_text
     from hibali_cli.progress import listening
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     runs = [run for run in book.all() if site_name in {None, run.site}]
     if update:
         with listening(common, "runs") as tell:
@@ -388,9 +388,9 @@ def logs_command(
     """
     from hibali_cli.handlers.run_sites import LogLines
     from runs.records import choose_task
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     run = choose_task(book.load(run_id), task, log_of_job=stream == "scheduler.log")
     lines = LogLines(common, run.id, apart=follow and stream is None)
     if not follow:
@@ -423,7 +423,7 @@ def _print(common: Common, run: Run, stream: Stream, lines: LogLines) -> None:
 
 
 def _follow(
-    common: Common, book: Book, run: Run, task: int | None, streams: tuple[Stream, ...], lines: LogLines
+    common: Common, book: RunStore, run: Run, task: int | None, streams: tuple[Stream, ...], lines: LogLines
 ) -> Run:
     from hibali_cli.handlers.run_sites import opener, run_site
     from hibali_cli.progress import listening
@@ -460,9 +460,9 @@ def release_command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from runs.cancel import check_releasable, release_run
     from runs.schedulers.base import load_scheduler
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     run = book.load(run_id)
     check_releasable(run)
     with listening(common, f"release {run.id}") as tell:
@@ -510,9 +510,9 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.progress import listening
     from runs.reports.run_page import render, tell_of
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else book.all()
     if update:
         with listening(common, "report") as tell:
@@ -591,9 +591,9 @@ def show_command(common: Common, run_id: str) -> int | None:
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import show_run
     from hibali_cli.progress import listening
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     run = book.load(run_id)
     with listening(common, f"run {run.id}") as tell:
         [run] = update_runs(common, book, [run], tell, going_on=True)
@@ -619,9 +619,9 @@ def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None
     from hibali_cli.handlers.runs import report_ends
     from hibali_cli.progress import listening
     from hibali_cli.run_options import notifying
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
     with listening(common, "waiting") as tell, notifying(common, notify) as changed:
         runs = wait_for_runs(common, book, runs, tell, changed=changed)
@@ -647,9 +647,9 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
     from hibali_cli.handlers.run_watch import watch_runs
     from hibali_cli.handlers.runs import raise_failure
     from hibali_cli.run_options import notifying
-    from runs.store import Book
+    from runs.store import RunStore
 
-    book = Book()
+    book = RunStore()
     if run_ids:
         runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
     else:

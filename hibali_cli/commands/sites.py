@@ -242,11 +242,11 @@ def import_command(
     All is shown as it would be written. On a terminal it is taken after a question, elsewhere only with --yes. No password
     and no key is copied. No host is asked; `hibali doctor SITE` does that.
     """
-    from hibali_cli.handlers.site_import import Asked, import_sites
+    from hibali_cli.handlers.site_import import ImportOptions, import_sites
 
     if source and origin:
         raise click.UsageError("The source is named twice.")
-    asked = Asked(source or origin or "", replace=replace, yes=yes)
+    asked = ImportOptions(source or origin or "", replace=replace, yes=yes)
     return import_sites(common, asked, options)
 
 

@@ -150,7 +150,7 @@ def plan_command(
     from hibali_cli.handlers.transfer import show_summary
     from hibali_cli.progress import listening
     from transfers.operation import plan_only
-    from transfers.planner import Survey
+    from transfers.planner import TransferPlan
     from transfers.request import Request
 
     settings = common.settings()
@@ -158,7 +158,7 @@ def plan_command(
     ends = read_location(source, settings), read_target(target, settings)
     request = Request("plan", *ends, rules_of(options), recorded=recorded)
 
-    def show(found: Survey) -> None:
+    def show(found: TransferPlan) -> None:
         if output is None:
             show_plan(common, found)
         else:

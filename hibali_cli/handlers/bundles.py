@@ -46,7 +46,7 @@ from runs.bundles.create import (
 from runs.bundles.read import Bundle, below, check_contents, forget, place_of, read_bundle, unpack
 from runs.bundles.record import PackedInput
 from runs.collect import collect
-from runs.compare import Compared, Fate, compare_outputs
+from runs.compare import Compared, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.images import Pinned
 from runs.launch import launch
@@ -55,7 +55,7 @@ from runs.outputs import hash_outputs
 from runs.request import Request, with_job_proxy
 from runs.send import no_room
 from runs.stage import Synchroniser
-from runs.store import Book
+from runs.store import RunStore
 
 if TYPE_CHECKING:
     from hibali.events import Listener
@@ -124,7 +124,7 @@ def show_comparison(
         for each in compared if recorded else ():
             digests = {"recorded": each.recorded or None, "found": each.found or None}
             common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests})
-        fields = {str(fate): counts[fate] if recorded else 0 for fate in Fate}
+        fields = {str(fate): counts[fate] if recorded else 0 for fate in OutputResult}
         about = {"bundle": bundle.content, "run": run.id, "target": target, "recorded": recorded}
         common.output.record("comparison", {**about, **fields, "exit": code}, flush=True)
         return
@@ -133,8 +133,10 @@ def show_comparison(
         return
     for each in compared:
         common.output.text(f"{each.fate:<9}  {printable(each.path)}\n")
-    others = ", ".join(f"{counts[fate]} {fate}" for fate in Fate if fate is not Fate.EQUAL and counts[fate])
-    said = f"{counts[Fate.EQUAL]} of {len(bundle.outputs)} outputs are equal{'; ' + others if others else ''}"
+    others = ", ".join(
+        f"{counts[fate]} {fate}" for fate in OutputResult if fate is not OutputResult.EQUAL and counts[fate]
+    )
+    said = f"{counts[OutputResult.EQUAL]} of {len(bundle.outputs)} outputs are equal{'; ' + others if others else ''}"
     common.output.say(f"{said}; they are in {target}")
 
 
@@ -168,7 +170,7 @@ def make_bundle(
 
 
 def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -> Parts:
-    book, catalogue = Book(), Catalogue()
+    book, catalogue = RunStore(), Catalogue()
     [run] = update_runs(common, book, [book.load(run_id)], tell)
     require_single(run)
     left = left_by(run, book, lambda: run_site(common, run.site))
@@ -251,7 +253,7 @@ def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BundleRunOptions:
     """What the command line said."""
 
     file: str
@@ -264,10 +266,10 @@ class Asked:
     new: bool
 
 
-def run_bundle(common: Common, asked: Asked) -> int:
+def run_bundle(common: Common, asked: BundleRunOptions) -> int:
     """Repeat a bundle's run; returns the exit code. Raises what stopped it."""
     site = run_site(common, asked.site)
-    book = Book()
+    book = RunStore()
     with listening(common, f"bundle {asked.file}") as tell:
         with Archive(Path(asked.file)) as archive:
             bundle = read_bundle(archive, asked.name)
@@ -332,7 +334,12 @@ def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
 
 
 def _request(
-    common: Common, asked: Asked, bundle: Bundle, folder: Path, places: Mapping[int, str], tell: Listener
+    common: Common,
+    asked: BundleRunOptions,
+    bundle: Bundle,
+    folder: Path,
+    places: Mapping[int, str],
+    tell: Listener,
 ) -> Request:
     """The request of `hibali run` with the inputs as they lie now, each compared with its digests."""
     located = {
@@ -390,7 +397,7 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, tell: L
     )
 
 
-def _launch(common: Common, request: Request, book: Book, tell: Listener) -> Run:
+def _launch(common: Common, request: Request, book: RunStore, tell: Listener) -> Run:
     request = with_job_proxy(request)
     far = opener(request.site, tell)()
     try:
@@ -420,25 +427,30 @@ def _leave(common: Common, run: Run) -> int:
 
 
 def _collect(
-    common: Common, asked: Asked, bundle: Bundle, run: Run, tell: Listener
+    common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, tell: Listener
 ) -> tuple[Receipt, list[Compared]]:
     """Pull what the run left, verified, and compare its digests with the recorded ones."""
     site = run_site(common, run.site)
     target = read_target(asked.target or f"./{run.id}", common.settings())
-    receipt = collect(run, site, target, Book(), tell)
+    receipt = collect(run, site, target, RunStore(), tell)
     return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
 
 
 def _tell(
-    common: Common, asked: Asked, bundle: Bundle, run: Run, receipt: Receipt, compared: Sequence[Compared]
+    common: Common,
+    asked: BundleRunOptions,
+    bundle: Bundle,
+    run: Run,
+    receipt: Receipt,
+    compared: Sequence[Compared],
 ) -> int:
     """The comparison; from then on the same line starts a new run. Raises how it ended, where people are told."""
-    differs = bundle.record.run is not None and any(each.fate is not Fate.EQUAL for each in compared)
+    differs = bundle.record.run is not None and any(each.fate is not OutputResult.EQUAL for each in compared)
     code = _judge(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()
     if not run.reported:
-        Book().note(run.id, "reported")
+        RunStore().note(run.id, "reported")
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:
         failure = IncompleteError(

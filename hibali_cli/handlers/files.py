@@ -13,7 +13,7 @@ from hibali.locations import Location
 from hibali.text import path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
-from hibali_cli.path_completion import Seen
+from hibali_cli.path_completion import SeenNames
 from hibali_cli.progress import listening
 from hibali_cli.records import entry_fields, moment
 from transfers.entry import Entry, Kind
@@ -27,7 +27,7 @@ from transfers.stores.open_store import open_store
 def list_place(common: Common, location: Location, *, recursive: bool, long: bool) -> int:
     """Print the entries and return the exit code."""
     count = 0
-    seen = Seen(location.site.name, location.text.partition(":")[2])
+    seen = SeenNames(location.site.name, location.text.partition(":")[2])
     with listening(common, f"ls {location.text}") as tell:
         for entry in _entries(location, tell, recursive=recursive):
             count += 1

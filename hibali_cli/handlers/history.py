@@ -13,7 +13,7 @@ from hibali.text import path_fields, path_from_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from transfers.history.index import Story, compact, read_operations, tell_story
-from transfers.history.operations import Filter, Move, Operation, Place, Result, Way, moves_of
+from transfers.history.operations import FileChange, Filter, Move, Operation, OperationRoot, Result, moves_of
 
 _MOST_LINES = 40  # for people, unless they say how many
 _MOST_FAILURES = 20
@@ -131,7 +131,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
             for each in found
         ],
     )
-    moved = [each for each in found if each.files and each.way in {Way.ARRIVED, Way.LEFT}]
+    moved = [each for each in found if each.files and each.way in {FileChange.ARRIVED, FileChange.LEFT}]
     if moved:
         common.output.say(_last_words(moved[-1]))
     return None
@@ -160,8 +160,8 @@ def _move_fields(each: Move) -> dict[str, Any]:
     }
 
 
-def _places_of(location: Location) -> list[Place]:
-    return [Place(location.site.name, location.bucket, location.raw)]
+def _places_of(location: Location) -> list[OperationRoot]:
+    return [OperationRoot(location.site.name, location.bucket, location.raw)]
 
 
 def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Iterable[Operation]:
@@ -174,7 +174,7 @@ def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Itera
             yield replace(each, place=typed, origin=None)
 
 
-def parse_typed(text: str, sites: Any) -> Place | None:
+def parse_typed(text: str, sites: Any) -> OperationRoot | None:
     """The place that words mean by the settings of today; None for a local path, and for a site that is gone."""
     from hibali.errors import HibaliError
 
@@ -182,7 +182,7 @@ def parse_typed(text: str, sites: Any) -> Place | None:
         location = parse_location(text, sites, b"/", literal=True) if ":" in text.partition("/")[0] else None
     except HibaliError:
         return None
-    return None if location is None else Place(location.site.name, location.bucket, location.raw)
+    return None if location is None else OperationRoot(location.site.name, location.bucket, location.raw)
 
 
 def show_operation(common: Common, identifier: str) -> int | None:

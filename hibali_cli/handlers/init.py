@@ -19,23 +19,23 @@ from hibali.system_errors import reason_of
 from hibali.text import did_you_mean, printable
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
-from hibali_cli.handlers.site_import import Wanted, change_of, choose, gather, show, take
+from hibali_cli.handlers.site_import import ImportRequest, change_of, choose, gather, show, take
 from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_aside
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
-from runs.doctor.network import Step, Verdict, Walk
+from runs.doctor.network import Step, StepList, Verdict
 
 _WIDTH = max(len(verdict) for verdict in Verdict)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
 _COLOURS = {Verdict.OK: "32", Verdict.WARNING: "33", Verdict.FAULT: "31", Verdict.NOT_TRIED: "2"}
 
 
-def visit_and_show(common: Common, site: Site, *, job: bool) -> Walk:
+def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
     """Visit the site, and tell each step as it ends."""
     from runs.doctor.visit import visit
 
-    walk = Walk(lambda step: _show(common, step))
+    walk = StepList(lambda step: _show(common, step))
     with listening(common, f"doctor {site.name}") as tell:
         visit(walk, site, tell, job=job)
     return walk
@@ -85,17 +85,17 @@ _NONE = frozenset({"", "none", "no", "n"})
 Read = Callable[[str, Callable[[str], list[str]]], str]
 
 
-class Beginning(NamedTuple):
+class InitOptions(NamedTuple):
     """What was typed: where proposals come from, the folder of a site of this machine, where a first file goes, and whether to ask."""
 
-    wanted: Wanted
+    wanted: ImportRequest
     here: str | None
     to: str | None
     push: bool
     yes: bool
 
 
-def begin(common: Common, asked: Beginning) -> int:
+def begin(common: Common, asked: InitOptions) -> int:
     """All of it; returns the exit code. Raises `UsageError` where somebody had to be asked and nobody is there."""
     asks = not asked.yes
     if asks and (common.json or not has_terminal()):
@@ -123,7 +123,7 @@ def begin(common: Common, asked: Beginning) -> int:
     return 0
 
 
-def _gather(common: Common, asked: Beginning) -> list[Proposal]:
+def _gather(common: Common, asked: InitOptions) -> list[Proposal]:
     """What may be taken: without questions only what was named."""
     if asked.yes and not (asked.wanted.source or asked.wanted.only):
         return []
@@ -168,7 +168,7 @@ def _last_of(words: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def ask_where(
-    settings: Settings, proposals: Sequence[Proposal], asked: Beginning, read: Read
+    settings: Settings, proposals: Sequence[Proposal], asked: InitOptions, read: Read
 ) -> tuple[str | None, str]:
     """Where the first file goes: a site, or None and the folder of this machine that becomes one."""
     usual = asked.here or _FOLDER

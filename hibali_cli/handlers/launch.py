@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from runs.model import Run
     from runs.prepare import Prepared
     from runs.request import Request
-    from runs.store import Book
+    from runs.store import RunStore
     from transfers.journal import Receipt
     from transfers.request import Saving
 
 
 def collect_outputs(
-    common: Common, book: Book, run: Run, folder: str, tell: Listener, saving: Saving
+    common: Common, book: RunStore, run: Run, folder: str, tell: Listener, saving: Saving
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
     from hibali.locations import read_target
@@ -44,7 +44,7 @@ def collect_outputs(
     return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
 
 
-def saving_in(book: Book, run: Run, dataset: str) -> Saving:
+def saving_in(book: RunStore, run: Run, dataset: str) -> Saving:
     """The commit that keeps a run in a dataset. Raises `UsageError`."""
     from runs.dataset import asked_before, keep_in, saving_of
 
@@ -88,7 +88,7 @@ def check_collecting(into: Into, *, wait: bool) -> None:
         raise UsageError("usage", "it is for --collect", about="--no-save")
 
 
-def collect_into(common: Common, book: Book, run: Run, into: Into, tell: Listener) -> Receipt | None:
+def collect_into(common: Common, book: RunStore, run: Run, into: Into, tell: Listener) -> Receipt | None:
     """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
     from runs.model import State
     from transfers.request import Saving
@@ -105,7 +105,7 @@ def collect_into(common: Common, book: Book, run: Run, into: Into, tell: Listene
 
 
 def _collect_kept(
-    common: Common, book: Book, run: Run, folder: str, saving: Saving, tell: Listener
+    common: Common, book: RunStore, run: Run, folder: str, saving: Saving, tell: Listener
 ) -> Receipt:
     """From where they were collected before."""
     from hibali.errors import NotFoundError
@@ -245,10 +245,10 @@ def run_one(
     from runs.request import with_job_proxy
     from runs.reuse import Reuse
     from runs.stage import Synchroniser
-    from runs.store import Book
+    from runs.store import RunStore
 
     request = with_job_proxy(request)
-    book = Book()
+    book = RunStore()
     title = f"run {request.pipeline.reference} at {request.site.name}"
     with notifying(common, notify) as changed, listening(common, title) as tell:
         far = opener(request.site, tell)()

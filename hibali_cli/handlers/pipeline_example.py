@@ -96,7 +96,7 @@ def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[st
         )
     with terminal_as_stdout():
         try:
-            values = Asking(pipeline).run()
+            values = ExampleDialogue(pipeline).run()
             while target is not None and os.path.lexists(target):
                 text = read_line(f"{printable(str(target))} exists. Replace it? [y/N] ", lambda _: [])
                 if text.strip().lower() in {"y", "yes"}:
@@ -113,7 +113,7 @@ class _TakeBackError(Exception):
     """Somebody typed `<`."""
 
 
-class Asking:
+class ExampleDialogue:
     """One dialogue on a terminal; `read` gives a line for a prompt and what completes it."""
 
     def __init__(

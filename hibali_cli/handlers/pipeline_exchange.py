@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hibali.config.settings import Settings
     from hibali.events import Listener
     from registry.exchange import Exchanged, ImageShelf
-    from registry.remotes.base import Remote, Seen
+    from registry.remotes.base import KnownDigests, Remote
     from registry.signature import Policy
 
 
@@ -71,17 +71,17 @@ def _beside(url: str, settings: Settings) -> str:
     return f"{url}{'' if url.endswith((':', '/')) else '/'}{FOLDER}"
 
 
-def open_remote(common: Common, name: str) -> tuple[Remote, Seen]:
+def open_remote(common: Common, name: str) -> tuple[Remote, KnownDigests]:
     """The remote of that name, and what is known of it; raises `UsageError` for an unknown one."""
     from hibali.files import private_folder, state_folder
-    from registry.remotes.base import Meeting, Seen
+    from registry.remotes.base import KnownDigests, Meeting
     from registry.remotes.folder import FolderRemote
     from registry.remotes.git import GitRemote, is_repository
 
     settings = common.settings()
     url = settings.remote(name).url
     folder = private_folder(state_folder() / "remotes")
-    seen = Seen(folder / f"{name}.seen")
+    seen = KnownDigests(folder / f"{name}.seen")
     if names_site(url, settings):
         return _at_site(common, read_location(url, settings)), seen
     meeting = Meeting(name, url, folder)

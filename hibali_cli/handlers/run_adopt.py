@@ -11,9 +11,9 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from runs.adopt import Fate, Stray, adopt, find_strays
+from runs.adopt import Adoption, Stray, adopt, find_strays
 from runs.model import RUN_ID
-from runs.store import Book
+from runs.store import RunStore
 
 
 def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) -> int:
@@ -23,7 +23,7 @@ def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) ->
     """
     ids = [word for word in named if RUN_ID.fullmatch(word)]
     sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
-    book = Book()
+    book = RunStore()
     known = [word for word in ids if book.knows(word)]
     with listening(common, "adopt") as tell:
         strays = []
@@ -34,7 +34,7 @@ def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) ->
                     for each in find_strays(far, site, book)
                     if not ids or each.id in ids
                 ]
-        taken = [book.load(each.id) for each in strays if each.fate is Fate.ADOPTED]
+        taken = [book.load(each.id) for each in strays if each.fate is Adoption.ADOPTED]
         update_runs(common, book, taken, tell)
     _show(common, strays)
     _check(strays, ids, known)
@@ -58,11 +58,11 @@ def _all_sites(common: Common) -> Iterator[Site]:
                 common.output.warn(f"{name} was not looked at: {problem.message}")
 
 
-def _take(book: Book, stray: Stray, *, wanted: bool) -> Stray:
-    if not wanted or stray.fate is not Fate.FOUND:
+def _take(book: RunStore, stray: Stray, *, wanted: bool) -> Stray:
+    if not wanted or stray.fate is not Adoption.FOUND:
         return stray
     adopt(book, stray)
-    return replace(stray, fate=Fate.ADOPTED)
+    return replace(stray, fate=Adoption.ADOPTED)
 
 
 def _show(common: Common, strays: Sequence[Stray]) -> None:
@@ -84,8 +84,8 @@ def _show(common: Common, strays: Sequence[Stray]) -> None:
     ]
     if rows:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
-    adopted = sum(each.fate is Fate.ADOPTED for each in strays)
-    found = sum(each.fate is Fate.FOUND for each in strays)
+    adopted = sum(each.fate is Adoption.ADOPTED for each in strays)
+    found = sum(each.fate is Adoption.FOUND for each in strays)
     common.output.say(f"{len(strays)} runs are not of this ledger; {adopted} of them were taken up.")
     if found:
         common.output.say(f"Take up {found} more with --yes, or by their ids.")
@@ -96,5 +96,5 @@ def _check(strays: Sequence[Stray], ids: Sequence[str], known: Sequence[str]) ->
     for word in ids:
         if word not in found and word not in known:
             raise NotFoundError("no-such-run", "no run of this id was found", about=word)
-        if word in found and found[word].fate is Fate.LEFT:
+        if word in found and found[word].fate is Adoption.LEFT:
             raise RefusedError("not-adopted", found[word].because, about=word)

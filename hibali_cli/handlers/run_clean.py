@@ -16,25 +16,25 @@ from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
-from runs.clean import Cleaned, Fate, Wanted, clean_run, needed_ids, plan_cleaning
+from runs.clean import Cleaned, CleanRequest, CleanResult, clean_run, needed_ids, plan_cleaning
 from runs.model import Run
-from runs.store import Book
+from runs.store import RunStore
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CleanOptions:
     """What the command line said."""
 
     run_ids: tuple[str, ...]
     site: str | None
-    wanted: Wanted
+    wanted: CleanRequest
     yes: bool
     dry: bool
 
 
-def clean_and_tell(common: Common, asked: Asked) -> int:
+def clean_and_tell(common: Common, asked: CleanOptions) -> int:
     """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
-    book = Book()
+    book = RunStore()
     everything = book.all()
     wanted = replace(asked.wanted, needed=needed_ids(everything))
     runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
@@ -44,7 +44,7 @@ def clean_and_tell(common: Common, asked: Asked) -> int:
         if asked.run_ids or (each.run.folder and not each.run.cleaned)
     ]
     for each in planned:
-        if asked.run_ids and each.fate is Fate.KEPT and not each.run.cleaned:
+        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.cleaned:
             raise RefusedError("not-removed", each.because, about=each.run.id)
     if not asked.dry:
         _ask(common, asked, planned)
@@ -53,9 +53,9 @@ def clean_and_tell(common: Common, asked: Asked) -> int:
     return _show(common, planned, dry=asked.dry)
 
 
-def _ask(common: Common, asked: Asked, planned: Sequence[Cleaned]) -> None:
+def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> None:
     """Outputs that nobody collected are gone for good: raises `RefusedError` where nobody agrees to that."""
-    lost = [each.run for each in planned if each.fate is Fate.PLANNED and not each.run.collected]
+    lost = [each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.collected]
     if not lost or asked.yes:
         return
     what = f"the outputs of {len(lost)} runs were not collected and would be removed"
@@ -68,11 +68,11 @@ def _ask(common: Common, asked: Asked, planned: Sequence[Cleaned]) -> None:
 
 
 def _clean(
-    common: Common, book: Book, planned: Sequence[Cleaned], wanted: Wanted, tell: Listener
+    common: Common, book: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, tell: Listener
 ) -> list[Cleaned]:
     """Each site is opened once."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
-    going = [each.run for each in planned if each.fate is Fate.PLANNED]
+    going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         site = run_site(common, name)
         with contextlib.closing(opener(site, tell)()) as far:
@@ -82,7 +82,7 @@ def _clean(
 
 
 def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
-    failed = any(each.fate is Fate.FAILED for each in cleaned)
+    failed = any(each.fate is CleanResult.FAILED for each in cleaned)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         for each in cleaned:
@@ -94,7 +94,7 @@ def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
             (each.run.id, each.run.site, each.run.state, each.because or str(each.fate)) for each in cleaned
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
-    gone = sum(each.fate in {Fate.REMOVED, Fate.PLANNED} for each in cleaned)
+    gone = sum(each.fate in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
     common.output.say(f"{gone} folders {'would be' if dry else 'were'} removed.")
     return int(code)
 

@@ -22,7 +22,7 @@ from runs.compare import (
     Beside,
     Copies,
     Fact,
-    Fate,
+    OutputResult,
     Pair,
     compare_tasks,
     differing_facts,
@@ -32,13 +32,13 @@ from runs.compare import (
 )
 from runs.model import Run
 from runs.outputs import Left
-from runs.store import Book
+from runs.store import RunStore
 
 _WORDS: dict[str, str] = {
-    Fate.EQUAL: "equal",
-    Fate.DIFFERENT: "differs",
-    Fate.MISSING: "only in A",
-    Fate.EXTRA: "only in B",
+    OutputResult.EQUAL: "equal",
+    OutputResult.DIFFERENT: "differs",
+    OutputResult.MISSING: "only in A",
+    OutputResult.EXTRA: "only in B",
 }
 _WITHIN = "within"
 
@@ -61,7 +61,7 @@ class Comparison:
     @property
     def exit(self) -> Exit:
         """INCOMPLETE unless all tasks and outputs are there, and alike."""
-        alike = all(each.output.fate is Fate.EQUAL or each in self.within for each in self.outputs)
+        alike = all(each.output.fate is OutputResult.EQUAL or each in self.within for each in self.outputs)
         return Exit.DONE if alike and not self.alone and not self.problems else Exit.INCOMPLETE
 
     @property
@@ -86,14 +86,14 @@ def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
 
 
 def compare_runs(
-    common: Common, book: Book, runs: Sequence[Run], by: Sequence[str], folder: str | None, tell: Listener
+    common: Common, book: RunStore, runs: Sequence[Run], by: Sequence[str], folder: str | None, tell: Listener
 ) -> Comparison:
     """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
     a, b = runs
     left = [left_by(run, book, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
-    different = [each for each in outputs if each.output.fate is Fate.DIFFERENT]
+    different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]
     within: frozenset[Beside] = frozenset()
     if by and different:
         with _place(folder) as place:
@@ -156,9 +156,11 @@ def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
     for run_id, problem in found.problems:
         common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
     words: dict[str, str] = {_WITHIN: "within tolerance", **_WORDS}
-    others = [f"{counts[each]} {words[each]}" for each in words if each != Fate.EQUAL and counts[each]]
+    others = [
+        f"{counts[each]} {words[each]}" for each in words if each != OutputResult.EQUAL and counts[each]
+    ]
     common.output.say(
-        f"{counts[Fate.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
+        f"{counts[OutputResult.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
     )
     if found.alone:
         common.output.say(f"{found.alone} tasks answer what no task of the other run does")
@@ -173,7 +175,7 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
     for each in found.outputs:
         output = each.output
         more: dict[str, Any] = {"task_a": each.pair.a, "task_b": each.pair.b} if found.has_tasks else {}
-        if asked and output.fate is Fate.DIFFERENT:
+        if asked and output.fate is OutputResult.DIFFERENT:
             more["within"] = each in found.within
         digests = {"recorded": output.recorded or None, "found": output.found or None}
         common.output.record("compared", {**path_fields(output.path), "fate": output.fate, **digests, **more})
@@ -190,7 +192,7 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
             "a": found.a.id,
             "b": found.b.id,
             "facts": [{"what": fact.what, "a": fact.a, "b": fact.b} for fact in found.facts],
-            **{str(fate): counts[fate] for fate in Fate},
+            **{str(fate): counts[fate] for fate in OutputResult},
             _WITHIN: counts[_WITHIN],
             "exit": int(found.exit),
         },

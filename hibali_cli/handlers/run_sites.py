@@ -33,9 +33,9 @@ from runs.poll import update
 from runs.rate_limits import reach
 from runs.schedulers.base import load_scheduler
 from runs.status import course_of_run
-from runs.store import Book
+from runs.store import RunStore
 from runs.sweeps.send import go_on, goes_on
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 if TYPE_CHECKING:
     from runs.logs import Stream
@@ -51,14 +51,14 @@ def run_site(common: Common, name: str) -> Site:
     return site
 
 
-def opener(site: Site, tell: Listener) -> Callable[[], Far]:
+def opener(site: Site, tell: Listener) -> Callable[[], RemoteHost]:
     """How to reach the machine at a site, as often as needed."""
     return lambda: reach(site, tell)
 
 
 def wait_for_runs(
     common: Common,
-    book: Book,
+    book: RunStore,
     runs: list[Run],
     tell: Listener,
     *,
@@ -110,7 +110,7 @@ def _place(run: Run) -> tuple[str, str]:
 
 def follow_all(
     common: Common,
-    book: Book,
+    book: RunStore,
     runs: list[Run],
     parts: list[AtSite],
     tell: Listener,
@@ -127,9 +127,9 @@ def follow_all(
 
 def _follow(
     common: Common,
-    book: Book,
+    book: RunStore,
     part: AtSite,
-    open_far: Callable[[], Far],
+    open_far: Callable[[], RemoteHost],
     tell: Listener,
     changed: Callable[[Run], None],
 ) -> None:
@@ -148,7 +148,7 @@ def _follow(
     )
 
 
-def _opened_first(open_site: Callable[[], Far]) -> Callable[[], Far]:
+def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHost]:
     """The same, opened already for the first time; a site that cannot be reached now is tried again by whoever follows."""
     first = []
     with contextlib.suppress(TryLaterError):
@@ -156,7 +156,7 @@ def _opened_first(open_site: Callable[[], Far]) -> Callable[[], Far]:
     return lambda: first.pop() if first else open_site()
 
 
-def ask_usage(common: Common, book: Book, run: Run, tell: Listener) -> Run:
+def ask_usage(common: Common, book: RunStore, run: Run, tell: Listener) -> Run:
     """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
     scheduler = load_scheduler(run.scheduler)
     if (
@@ -175,7 +175,7 @@ def ask_usage(common: Common, book: Book, run: Run, tell: Listener) -> Run:
 
 
 def update_runs(
-    common: Common, book: Book, runs: list[Run], tell: Listener, *, going_on: bool = False
+    common: Common, book: RunStore, runs: list[Run], tell: Listener, *, going_on: bool = False
 ) -> list[Run]:
     """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
 
@@ -213,7 +213,7 @@ class Following(NamedTuple):
 
 
 @contextmanager
-def following(common: Common, book: Book, runs: Sequence[Run], tell: Listener) -> Iterator[Following]:
+def following(common: Common, book: RunStore, runs: Sequence[Run], tell: Listener) -> Iterator[Following]:
     """Draw the runs on stderr while they are followed, where that is a terminal.
 
     An interruption says that they continue, and how to follow them.
@@ -239,7 +239,7 @@ def following(common: Common, book: Book, runs: Sequence[Run], tell: Listener) -
                 shown.put_away()
 
 
-def continues(book: Book, run_ids: Sequence[str]) -> str:
+def continues(book: RunStore, run_ids: Sequence[str]) -> str:
     """Say what becomes of runs that nobody follows any more, and how to follow them."""
     runs = [book.load(each) for each in run_ids]
     left = [run for run in runs if not run.state.final]
@@ -258,7 +258,7 @@ def continues(book: Book, run_ids: Sequence[str]) -> str:
 class _Shown:
     """One line for a run, a table for several; safe to call from any thread."""
 
-    def __init__(self, book: Book, tell: Listener) -> None:
+    def __init__(self, book: RunStore, tell: Listener) -> None:
         self._book = book
         self._tell = tell
         self._rows: dict[str, Row] = {}

@@ -26,7 +26,7 @@ from hibali_cli.progress import Telling, listening
 from hibali_cli.tally import Tally
 from runs.model import Run
 from runs.status import course_of_run
-from runs.store import Book
+from runs.store import RunStore
 
 _A_SECOND = 1  # what takes minutes need not be drawn more often
 _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
@@ -47,7 +47,7 @@ class Shown(Protocol):
         """No more changes come."""
 
 
-def watch_runs(common: Common, book: Book, runs: list[Run], changed: Callable[[Run], None]) -> list[Run]:
+def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callable[[Run], None]) -> list[Run]:
     """Show the runs until they are over, and return them as they are then; `changed` hears of each change.
 
     Raises what keeps it from following them at a site, when those of the others are over.
@@ -74,7 +74,7 @@ def watch_runs(common: Common, book: Book, runs: list[Run], changed: Callable[[R
     return [rows[run.id].run for run in runs]
 
 
-def _since(book: Book, run: Run) -> float:
+def _since(book: RunStore, run: Run) -> float:
     spans = course_of_run(run, book.records(run.id))
     return spans[-1].since if spans else time.time()
 

@@ -17,7 +17,7 @@ from hibali_cli.display import plain_line, shortened
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from runs.model import Run, State, Sweep
-from runs.store import Book
+from runs.store import RunStore
 
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
 
     Raises `UsageError` for a beginning that several runs have, where the parameter takes `only` runs.
     """
-    book = Book()
+    book = RunStore()
     found = []
     for each in typed:
         try:
@@ -373,7 +373,7 @@ def tell_left(common: Common, run: Run) -> None:
         common.output.say(f"{told} {run.id}")
 
 
-def report_ends(common: Common, book: Book, runs: list[Run]) -> None:
+def report_ends(common: Common, book: RunStore, runs: list[Run]) -> None:
     """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
     for run in runs:
         if common.json:

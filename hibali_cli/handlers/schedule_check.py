@@ -228,7 +228,7 @@ def _check_person(command: Command) -> None:
 def _check_names(command: Command, settings: Settings) -> None:
     """Raise what naming an unknown site, root, remote, run or pipeline raises."""
     from registry.catalogue import Catalogue
-    from runs.store import Book
+    from runs.store import RunStore
 
     for kind in (PLACES, ENDS):
         for _, text in command.texts(kind):
@@ -245,7 +245,7 @@ def _check_names(command: Command, settings: Settings) -> None:
         settings.remote(text)
     for parameter, text in command.texts(RUNS):
         if len(kinds_of(parameter, command.context)) == 1:
-            Book().load(Book().find_id(text))
+            RunStore().load(RunStore().find_id(text))
     for parameter, text in command.texts(PIPELINES):
         if len(kinds_of(parameter, command.context)) == 1:
             Catalogue().find(text)

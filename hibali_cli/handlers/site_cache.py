@@ -18,14 +18,14 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
-from runs.cache.entries import CacheBook, times_at
-from runs.cache.listing import Evicted, Fate, Kept, Survey, choose_entries, evict, look
+from runs.cache.entries import CacheRecords, times_at
+from runs.cache.listing import CacheContents, Evicted, EvictionResult, Kept, choose_entries, evict, look
 from runs.clean import make_work_folder
 from runs.model import Run
 from runs.stage import Synchroniser, at_site
-from runs.store import Book
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from runs.store import RunStore
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+")
 _DAY_NS = 86_400 * 1_000_000_000
@@ -36,10 +36,10 @@ class _Place:
     """A site's cache, opened and looked at."""
 
     site: Site
-    far: Far
+    far: RemoteHost
     work: bytes
-    survey: Survey
-    book: CacheBook
+    survey: CacheContents
+    book: CacheRecords
     is_purged: bool
 
     def fields(self, kept: Kept) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
 
         if dry:
             for kept in chosen:
-                tell(Evicted(kept, Fate.PLANNED))
+                tell(Evicted(kept, EvictionResult.PLANNED))
         else:
             evict(place.far, place.work, place.survey, chosen, tell)
-        code = Exit.INCOMPLETE if any(each.fate is Fate.FAILED for each in done) else Exit.DONE
+        code = Exit.INCOMPLETE if any(each.fate is EvictionResult.FAILED for each in done) else Exit.DONE
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
             return int(code)
-        gone = [each.kept for each in done if each.fate in {Fate.EVICTED, Fate.PLANNED}]
+        gone = [each.kept for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}]
         verb = "would be taken out" if dry else "were taken out"
         total = sum(each.bytes for each in gone)
         common.output.say(f"{name}: {len(gone)} of {len(place.survey.kept)} entries, {total} bytes, {verb}.")
@@ -135,19 +135,19 @@ def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
     site = common.settings().site(name)
     require_built(site)
     with listening(common, title) as tell:
-        far = open_far(site, tell=tell)
+        far = open_host(site, tell=tell)
         try:
             work = make_work_folder(far, site, b"cache")
             survey = look(far, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
             times = times_at(far, site)
             is_purged = times is not None and times.covers(work)
-            yield _Place(site, far, work, survey, CacheBook(name), is_purged)
+            yield _Place(site, far, work, survey, CacheRecords(name), is_purged)
         finally:
             far.close()
 
 
 def _finder() -> Callable[[str], Run | None]:
-    book = Book()
+    book = RunStore()
 
     def find(run_id: str) -> Run | None:
         with suppress(NotFoundError, KeyError, ValueError):

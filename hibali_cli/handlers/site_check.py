@@ -162,7 +162,7 @@ def clean_and_tell(
 ) -> int | None:
     """End uploads and show each; exit 6 where one that was to end could not be."""
     from transfers.check import clean_site
-    from transfers.stores.base import Fate
+    from transfers.stores.base import CleanupResult
 
     require_built(site)
     found: list[Leftover] = []
@@ -171,7 +171,7 @@ def clean_and_tell(
             found.append(left)
             if common.json:
                 common.output.record("upload", _leftover_fields(left), flush=True)
-    failed = any(left.fate is Fate.FAILED for left in found)
+    failed = any(left.fate is CleanupResult.FAILED for left in found)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         common.output.record("end", {"count": len(found), "exit": int(code)})
@@ -179,7 +179,7 @@ def clean_and_tell(
     if found:
         rows = [(left.bucket, left.key, left.begun, left.because or str(left.fate)) for left in found]
         common.output.table(["bucket", "key", "begun", "now"], rows)
-    ended = sum(left.fate in {Fate.ENDED, Fate.PLANNED} for left in found)
+    ended = sum(left.fate in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
     verb = "would be ended" if dry else "were ended"
     common.output.say(f"{site.name}: {ended} of {len(found)} uncompleted uploads {verb}.")
     return int(code)

@@ -21,14 +21,14 @@ from runs.inputs import Located, locate_inputs
 from runs.request import Request, run_key
 from runs.schedulers.base import Resources
 from runs.site_selection import Candidate, Choice, Sizes, can_choose, choose, look_at, why_not_considered
-from runs.store import Book, runs_of
+from runs.store import RunStore, runs_of
 
 AUTO = "auto"
 NOTHING_WANTED = Resources()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SiteOptions:
     """How `hibali run` was asked: the sites as typed, and the options that tell runs apart.
 
     `ran_at` are the sites where a job of this pipeline was begun before.
@@ -45,14 +45,14 @@ class Asked:
     ran_at: frozenset[str] = frozenset()
 
 
-def is_choice(asked: Asked, settings: Settings) -> bool:
+def is_choice(asked: SiteOptions, settings: Settings) -> bool:
     """Whether there is anything to choose, or to explain; a site that is called `auto` is that site."""
     word_alone = asked.sites == (AUTO,) and AUTO not in settings.sites
     return asked.explain or word_alone or len(set(asked.sites)) > 1
 
 
 def choose_request(
-    common: Common, pipeline: Pipeline, answers: Path, asked: Asked, order: Order | None = None
+    common: Common, pipeline: Pipeline, answers: Path, asked: SiteOptions, order: Order | None = None
 ) -> Request:
     """The request at the best site, as `choose_site` finds it."""
     from hibali_cli.handlers.launch import read_request
@@ -78,7 +78,7 @@ def choose_request(
     return choose_site(common, with_experience(asked, pipeline), line, located, make, order)
 
 
-def with_experience(asked: Asked, pipeline: Pipeline) -> Asked:
+def with_experience(asked: SiteOptions, pipeline: Pipeline) -> SiteOptions:
     """The same with the sites where the pipeline ran."""
     return replace(asked, ran_at=frozenset(run.site for run in runs_of(pipeline.digest) if run.job))
 
@@ -88,14 +88,14 @@ def texts_of(located: Sequence[Located]) -> list[str]:
     return [each.identity.text if each.identity is not None else "" for each in located]
 
 
-def typed_sites(asked: Asked) -> str:
+def typed_sites(asked: SiteOptions) -> str:
     """The sites of a line, however they were ordered: no site's name holds a bar."""
     return "|".join(sorted(set(asked.sites)))
 
 
 def choose_site(
     common: Common,
-    asked: Asked,
+    asked: SiteOptions,
     line: str,
     located: Sequence[Located],
     make: Callable[[str], Request],
@@ -119,7 +119,7 @@ def choose_site(
 
 def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: bool) -> bool:
     """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
-    book = Book()
+    book = RunStore()
     ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
     runs = {run.id: run for run in [*load_first(order), *map(book.load, ids)]}
     waited = [run for run in runs.values() if not run.state.final]
@@ -129,7 +129,7 @@ def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: 
     return all(book.load(run_id).state.final for run_id in runs)
 
 
-def _choose_now(common: Common, asked: Asked, line: str, make: Callable[[str], Request]) -> Request:
+def _choose_now(common: Common, asked: SiteOptions, line: str, make: Callable[[str], Request]) -> Request:
     requests: dict[str, Request] = {}
     unable: list[Candidate] = []
     failed: RunFailedError | None = None
@@ -158,9 +158,9 @@ def _choose_now(common: Common, asked: Asked, line: str, make: Callable[[str], R
 
 
 def _choose(
-    common: Common, requests: dict[str, Request], unable: list[Candidate], line: str, asked: Asked
+    common: Common, requests: dict[str, Request], unable: list[Candidate], line: str, asked: SiteOptions
 ) -> Choice:
-    book = Book()
+    book = RunStore()
     run = None if asked.new else book.find_unreported(line)
     if run is not None:
         if run.site not in requests:
@@ -182,7 +182,7 @@ def _choose(
     return choose(candidates)
 
 
-def _names(asked: Asked, settings: Settings) -> list[str]:
+def _names(asked: SiteOptions, settings: Settings) -> list[str]:
     """The candidates, each once; raises `UsageError` for a site that is not configured."""
     names: list[str] = []
     for name in asked.sites:

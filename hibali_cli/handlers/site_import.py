@@ -22,7 +22,7 @@ from hibali_cli.options import Common
 OWN = ("ssh", "rclone")
 
 
-class Wanted(NamedTuple):
+class ImportRequest(NamedTuple):
     """What is to be proposed: `source` is ssh, rclone, a file or a URL; "" for both of the first, where there are any."""
 
     source: str = ""
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
     ssh_config: str | None = None
 
 
-def gather(settings: Settings, wanted: Wanted) -> list[Found]:
+def gather(settings: Settings, wanted: ImportRequest) -> list[Found]:
     """Everything found there. Raises `NotFoundError`, `UsageError`, `RefusedError`, and what fetching does."""
     if wanted.source not in {"", *OWN}:
         found = importers.read_profile(_read(settings, wanted.source), printable(wanted.source))
@@ -128,7 +128,7 @@ def take(common: Common, proposals: Sequence[Proposal], *, replace: bool) -> lis
     return [add_site(common.config, each.name, each.table, replace=replace) for each in proposals]
 
 
-class Asked(NamedTuple):
+class ImportOptions(NamedTuple):
     """What was typed of how to take them."""
 
     source: str
@@ -136,10 +136,10 @@ class Asked(NamedTuple):
     yes: bool
 
 
-def import_sites(common: Common, asked: Asked, options: Mapping[str, Any]) -> int:
+def import_sites(common: Common, asked: ImportOptions, options: Mapping[str, Any]) -> int:
     """Gather, show, and take what is agreed to; returns the exit code."""
     settings = common.settings()
-    wanted = Wanted(asked.source, **options)
+    wanted = ImportRequest(asked.source, **options)
     found = gather(settings, wanted)
     chosen = choose(found, wanted.only)
     show(common, found, chosen)

@@ -25,7 +25,7 @@ from hibali_cli.handlers.launch import (
 from hibali_cli.handlers.run_sites import following, opener, run_site, update_runs
 from hibali_cli.handlers.runs import find_failure, report_ends, state_text
 from hibali_cli.handlers.site_choice import (
-    Asked,
+    SiteOptions,
     choose_site,
     is_choice,
     texts_of,
@@ -49,7 +49,7 @@ from runs.records import sweep_of
 from runs.request import Request, TaskRequest, with_job_proxy
 from runs.schedulers.base import load_scheduler
 from runs.stage import Synchroniser
-from runs.store import Book
+from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
 from runs.sweeps.launch import files_of, show_tasks, takes_several, tasks_key
 from runs.sweeps.table import OutputFile, check_table, hash_files, read_again, tasks_to_rerun, write_table
@@ -97,7 +97,7 @@ def read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> Tas
     return Tasks(pipeline, answers, line, invocation, tasks, tuple(files_of(tasks)))
 
 
-def choose_sweep(common: Common, sweep: Tasks, choosing: Asked, order: Order) -> Request:
+def choose_sweep(common: Common, sweep: Tasks, choosing: SiteOptions, order: Order) -> Request:
     """The request at the best site, by what all tasks read together."""
     several = takes_several(sweep.tasks)
     located = locate_files(sweep.files, common.settings(), None, several=several)
@@ -117,7 +117,7 @@ def request_at(
     common: Common,
     sweep: Tasks,
     site_name: str,
-    choosing: Asked,
+    choosing: SiteOptions,
     order: Order,
     *,
     identify: bool,
@@ -140,7 +140,7 @@ def request_at(
 
 
 def request_again(
-    common: Common, book: Book, run: Run, pipeline: Pipeline, numbers: Sequence[int]
+    common: Common, book: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
     """The request that runs these tasks of a run again, or all of one that is no sweep."""
     again = read_again(run, book, pipeline, numbers)
@@ -160,7 +160,7 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
     from registry.catalogue import Catalogue
 
     check_sweep_options(into, table, wait=wait)
-    book = Book()
+    book = RunStore()
     run = book.load(run_id)
     if table is not None and run.sweep is None:
         raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
@@ -186,7 +186,7 @@ def run_sweep(
     pipeline: Pipeline,
     answers: Path | None,
     line: SweepLine,
-    choosing: Asked,
+    choosing: SiteOptions,
     into: Into,
     *,
     wait: bool,
@@ -235,7 +235,7 @@ def send_and_follow(
 ) -> int:
     """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
     request = with_job_proxy(request)
-    book = Book()
+    book = RunStore()
     receipt = None
     title = f"run {request.pipeline.reference} at {request.site.name}"
     with notifying(common, notify) as notice, listening(common, title) as tell:
@@ -270,7 +270,7 @@ def _tell_sent(common: Common, run: Run) -> None:
 
 
 def _finish(
-    common: Common, book: Book, run: Run, request: Request, into: Into, table: str | None, tell: Listener
+    common: Common, book: RunStore, run: Run, request: Request, into: Into, table: str | None, tell: Listener
 ) -> tuple[Run, Receipt | None]:
     """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
     collector = None
@@ -308,7 +308,7 @@ def _finish(
     return book.load(run.id), receipt
 
 
-def _keeping(book: Book, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+def _keeping(book: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
     """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
     part = run
     while part.origin:
@@ -324,7 +324,7 @@ def _keeping(book: Book, run: Run, dataset: str, collector: TaskCollector) -> Ta
     return collector.saving(saving_in(book, run, dataset))
 
 
-def collect_sweep(common: Common, book: Book, run: Run, into: Into, table: str | None) -> int:
+def collect_sweep(common: Common, book: RunStore, run: Run, into: Into, table: str | None) -> int:
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
     with listening(common, f"collect {run.id}") as tell:

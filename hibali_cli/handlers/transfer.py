@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hibali.locations import Location
     from transfers.follow.watcher import Following
     from transfers.journal import Receipt
-    from transfers.planner import Survey
+    from transfers.planner import TransferPlan
     from transfers.request import Request
     from transfers.rules import Rules
 
@@ -212,7 +212,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     from hibali.locations import read_location, read_target
     from transfers.movers.globus_route import with_local_collection
     from transfers.request import Request
-    from transfers.stores.globus.paths import Patience
+    from transfers.stores.globus.paths import TaskTimeouts
 
     settings = common.settings()
     recorded = take_recorded(options)
@@ -221,7 +221,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     direct = options.pop("direct", False)
     via, patience = (
         options.pop("via"),
-        Patience(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
+        TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
     ends = read_location(source, settings), read_target(target, settings)
@@ -305,7 +305,7 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
     return int(receipt.exit)
 
 
-def planned_exit(found: Survey, target: str, *, detailed: bool) -> int:
+def planned_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
     """The exit code of a dry run: 6, said aloud, where a part of the source or the target could not be read."""
     if found.unlisted:
         tell_people(unread(found, target))
@@ -313,7 +313,7 @@ def planned_exit(found: Survey, target: str, *, detailed: bool) -> int:
     return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
 
 
-def unread(found: Survey, target: str) -> IncompleteError:
+def unread(found: TransferPlan, target: str) -> IncompleteError:
     """The error for a plan that does not know all there is."""
     names = len(found.unlisted)
     return IncompleteError(
@@ -339,7 +339,7 @@ def rules_of(options: dict[str, Any]) -> Rules:
     )
 
 
-def show_plan(common: Common, plan: Survey) -> None:
+def show_plan(common: Common, plan: TransferPlan) -> None:
     """Every action on stdout, a line each."""
     from hibali_cli.records import action_fields, event_fields
 
@@ -474,7 +474,7 @@ def _only_with(message: str) -> UsageError:
     return UsageError("usage", message, hint="See: hibali push --help")
 
 
-def show_summary(common: Common, plan: Survey, saved: str) -> None:
+def show_summary(common: Common, plan: TransferPlan, saved: str) -> None:
     """A table for people, records of kind `reason` for programs; never a line for each name."""
     names: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()

@@ -32,7 +32,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.transfer_options import take_selection
 from transfers.entry import Proof
-from transfers.inventory import Hashed, Inventory, Wanted
+from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
 from transfers.rules import Rules
@@ -155,7 +155,7 @@ def take_stock(common: Common, place: Location, rules: Rules, output: str | None
     if output is None and _on_terminal():
         common = replace(common, progress=False)  # the lines themselves are the progress
     with _kept(common), listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
-        wanted = Wanted(place, rules, recorded=recorded, leave_out=leave_out)
+        wanted = InventoryRequest(place, rules, recorded=recorded, leave_out=leave_out)
         stock = stack.enter_context(Inventory(wanted, told.through(tell)))
         # after the listing, which must not find the partial file
         file = stack.enter_context(WholeFile(Path(output))) if output is not None else None
@@ -186,7 +186,7 @@ def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
     told = _Told(common)
     with _kept(common), listening(common, f"manifest {place.text}") as listener:
         tell = told.through(listener)
-        with Inventory(Wanted(place, recorded=recorded), tell) as stock:
+        with Inventory(InventoryRequest(place, recorded=recorded), tell) as stock:
             today = datetime.now(UTC).date()
             write_bag(stock, Path(folder), today, f"hibali {__version__}", told.take)
         if told.percent:

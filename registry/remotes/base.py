@@ -123,7 +123,7 @@ def published_digest(raw: bytes, about: str) -> str:
     return digest if isinstance(digest, str) else ""
 
 
-class Seen:
+class KnownDigests:
     """One remote's; a file that can be thrown away."""
 
     def __init__(self, path: Path) -> None:

@@ -52,11 +52,11 @@ from runs.model import Input, Run
 from runs.outputs import Left, find_content, hash_outputs, recorded_outputs
 from runs.records import part_of
 from runs.stage import Synchroniser
-from runs.store import Book, read_named
+from runs.store import RunStore, read_named
 from transfers.datasets.repository import bring_here
-from transfers.inventory import Inventory, Wanted
+from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 
 
@@ -86,7 +86,7 @@ def take_content(each: Input, place: Location, tell: Listener) -> Content:
     """
     name = each.name.encode("utf-8", "surrogateescape")
     files: dict[str, tuple[str, int]] = {}
-    with Inventory(Wanted(place), tell) as stock:
+    with Inventory(InventoryRequest(place), tell) as stock:
         tree = stock.tree
         if tree.links.count or tree.specials:
             raise RefusedError(
@@ -106,7 +106,12 @@ def take_content(each: Input, place: Location, tell: Listener) -> Content:
 
 
 def check_unchanged(
-    each: Input, place: Location, recorded: str, site: Site, content: Content, open_far: Callable[[], Far]
+    each: Input,
+    place: Location,
+    recorded: str,
+    site: Site,
+    content: Content,
+    open_far: Callable[[], RemoteHost],
 ) -> None:
     """Raise `RefusedError` where an input is not what it was when the run of `site` began, as `recorded` says."""
     kind = recorded.partition(":")[0]
@@ -136,7 +141,7 @@ def check_unchanged(
 def _now_left(recorded: str, site: Site, content: Content) -> str:
     """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
     named = read_named(recorded)
-    run = part_of(Book().load(named.reference.run), named.reference.task) if named else None
+    run = part_of(RunStore().load(named.reference.run), named.reference.task) if named else None
     found = find_content(run, site, named) if run and named else None
     same = found is not None and sorted(found.files.values()) == sorted(content.digests.values())
     return recorded if same else ""
@@ -332,7 +337,7 @@ def image_name(image: ImageRecord) -> str:
     return f"image{image.extension}"
 
 
-def given_answers(run: Run, book: Book, pipeline: Pipeline) -> Any:
+def given_answers(run: Run, book: RunStore, pipeline: Pipeline) -> Any:
     """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
     require_single(run)
     check_pipeline(run, pipeline)
@@ -363,11 +368,11 @@ def check_pipeline(run: Run, pipeline: Pipeline) -> None:
 
 def inputs_of_run(
     run: Run,
-    book: Book,
+    book: RunStore,
     invocation: Invocation,
     settings: Settings,
     site: Site,
-    open_far: Callable[[], Far],
+    open_far: Callable[[], RemoteHost],
     tell: Listener,
 ) -> list[Given]:
     """The inputs that a run had, hashed where they lie now.
@@ -411,13 +416,13 @@ def real_place(place: Location) -> Location:
     return replace(place, path=real, slash=False)
 
 
-def image_of(run: Run, book: Book) -> str:
+def image_of(run: Run, book: RunStore) -> str:
     """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
     found = [str(record.get("id")) for record in book.records(run.id) if record.get("kind") == "image"]
     return found[-1] if found else ""
 
 
-def left_by(run: Run, book: Book, site: Callable[[], Site]) -> Left:
+def left_by(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
     """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
 
     Raises `TryLaterError` for one that has not ended, or of which nobody knows.
@@ -434,7 +439,7 @@ def _take(each: Input, place: Location, tell: Listener) -> Given:
     return Given(each, place, take_content(each, place, tell))
 
 
-def _begun(run: Run, book: Book) -> dict[str, Any]:
+def _begun(run: Run, book: RunStore) -> dict[str, Any]:
     return next(record for record in book.records(run.id) if record.get("kind") == "prepared")
 
 
@@ -464,7 +469,7 @@ def _local_copies(parts: Parts, record: Record, tell: Listener) -> Iterator[dict
     places: dict[int, Path] = {}
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
-    with Book().claim(name, tell=tell):
+    with RunStore().claim(name, tell=tell):
         for given, each in zip(parts.inputs, record.inputs, strict=True):
             if not each.included:
                 continue

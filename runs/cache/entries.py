@@ -18,7 +18,7 @@ from hibali.ledger import Journal, ledger_folder, read_records
 from hibali.text import printable
 from runs.model import RUN_ID, Run
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 CONTENT, ORIGIN, IMAGE = "sha256", "origin", "image"
 _HEX = r"[0-9a-f]{64}"
@@ -71,7 +71,7 @@ def split_path(path: bytes) -> tuple[Name, bytes] | None:
     return name, found[3] or b""
 
 
-class CacheBook:
+class CacheRecords:
     """The book of one site, in the ledger of this machine; read once, and only when somebody asks."""
 
     def __init__(self, site: str) -> None:
@@ -145,7 +145,7 @@ class Use:
 class Hold:
     """The names that one run holds, in a file of its own at the site."""
 
-    def __init__(self, far: Far, work: bytes, run: str) -> None:
+    def __init__(self, far: RemoteHost, work: bytes, run: str) -> None:
         """`work` is the site's work folder, absolute."""
         self._far = far
         self._folder = work + b"/" + HELD
@@ -173,7 +173,7 @@ def run_of(name: bytes) -> str | None:
     return text if RUN_ID.fullmatch(text) else None
 
 
-def read_use(far: Far, work: bytes, run: str, at_ns: int = 0) -> Use | None:
+def read_use(far: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | None:
     """What that run's file says, a name a line; None where there is none."""
     path = _file(work + b"/" + HELD, run)
     content = b""
@@ -187,7 +187,7 @@ def read_use(far: Far, work: bytes, run: str, at_ns: int = 0) -> Use | None:
     return Use(run, frozenset(name for name in names if name is not None), at_ns)
 
 
-def remove_use(far: Far, work: bytes, run: str) -> None:
+def remove_use(far: RemoteHost, work: bytes, run: str) -> None:
     """Forget what a run used."""
     far.remove_tree(_file(work + b"/" + HELD, run))
 
@@ -230,7 +230,7 @@ def _seconds(first: str, last: str) -> float:
 class Times:
     """The times of files at a site that deletes by them."""
 
-    def __init__(self, far: Far, purge: Purge, root: bytes, tell: Listener = ignore) -> None:
+    def __init__(self, far: RemoteHost, purge: Purge, root: bytes, tell: Listener = ignore) -> None:
         """`root` is the folder in which the site deletes, absolute."""
         self._far = far
         self._root = root.rstrip(b"/")
@@ -288,7 +288,7 @@ class Times:
             )
 
 
-def times_at(far: Far, site: Site, tell: Listener = ignore) -> Times | None:
+def times_at(far: RemoteHost, site: Site, tell: Listener = ignore) -> Times | None:
     """The times of a site that deletes by itself; None for one that does not."""
     if site.purge is None:
         return None

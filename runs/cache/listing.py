@@ -15,7 +15,7 @@ from runs.cache.entries import HELD, IMAGE, Name, Use, read_use, remove_use, run
 from runs.model import Run
 from runs.stage import Carrier
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 _HOUR_NS = 3600 * 1_000_000_000
 _LONGEST_NS = (
@@ -37,7 +37,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class CacheContents:
     """A look at a site's cache at `now_ns`: its entries by name, everybody's uses, and the runs among them that are not over."""
 
     kept: tuple[Kept, ...]
@@ -68,14 +68,14 @@ class _Found:
 
 
 def look(
-    far: Far,
+    far: RemoteHost,
     carrier: Carrier,
     place: Callable[[bytes], Location],
     work: bytes,
     find_run: Callable[[str], Run | None],
     now_ns: int,
     purge: Purge | None = None,
-) -> Survey:
+) -> CacheContents:
     """Look at all of it: two listings, and a question or two for each run that may still hold something.
 
     `place` makes a location of an absolute path there; `find_run` knows the runs of this machine. The site's work folder can be
@@ -96,7 +96,7 @@ def look(
             uses.append(use)
     # those too that hold nothing yet: what they are to find may be on its way
     holding = frozenset(use.run for use in uses if not _is_over(far, work, use, find_run(use.run), now_ns))
-    return Survey(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
+    return CacheContents(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
 
 
 def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[Name, _Found]:
@@ -149,7 +149,7 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
     return sorted(kept, key=lambda each: (each.used_ns, each.name))
 
 
-def _is_over(far: Far, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
+def _is_over(far: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
     """Whether nothing of that run will look at its inputs any more."""
     if run is not None and run.state.final:
         return True
@@ -165,7 +165,7 @@ ASIDE = b"evicted"
 _ASIDE_NAME = re.compile(rb"(sha256|origin|image-([a-z][a-z0-9_-]*))-([0-9a-f]{64})-[0-9a-f]{32}")
 
 
-class Fate(StrEnum):
+class EvictionResult(StrEnum):
     """What became of an entry that was to go."""
 
     EVICTED = "evicted"
@@ -179,12 +179,12 @@ class Evicted:
     """One entry and its fate; `because` says in words why it stays."""
 
     kept: Kept
-    fate: Fate
+    fate: EvictionResult
     because: str = ""
 
 
 def choose_entries(
-    survey: Survey, *, keep_bytes: int | None = None, keep_seconds: float | None = None
+    survey: CacheContents, *, keep_bytes: int | None = None, keep_seconds: float | None = None
 ) -> list[Kept]:
     """The entries to take out, the least recently used first; pure.
 
@@ -203,9 +203,9 @@ def choose_entries(
 
 
 def evict(
-    far: Far,
+    far: RemoteHost,
     work: bytes,
-    survey: Survey,
+    survey: CacheContents,
     chosen: Sequence[Kept],
     tell: Callable[[Evicted], None],
 ) -> None:
@@ -222,12 +222,12 @@ def evict(
         tell(_settle(far, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
     for name, each in by_name.items():
         if far.stat(work + b"/" + name.path) is not None:
-            tell(Evicted(each, Fate.FAILED, "it could not be taken out"))
+            tell(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
     for run in survey.superseded:
         remove_use(far, work, run)
 
 
-def _settle(far: Far, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
+def _settle(far: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
     """What lies aside goes for good, or back where a run came to hold it meanwhile."""
     try:
         if kept.name in held:
@@ -235,16 +235,16 @@ def _settle(far: Far, work: bytes, aside: bytes, kept: Kept, held: frozenset[Nam
             far.make_folder(home.rpartition(b"/")[0])
             far.move(aside, home)
             if far.stat(aside) is None:
-                return Evicted(kept, Fate.HELD, "a run came to hold it meanwhile")
+                return Evicted(kept, EvictionResult.HELD, "a run came to hold it meanwhile")
         if kept.name.kind == IMAGE:  # whose folders may be read-only
             far.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
         far.remove_tree(aside)
     except HibaliError as problem:
-        return Evicted(kept, Fate.FAILED, problem.message)
-    return Evicted(kept, Fate.EVICTED)
+        return Evicted(kept, EvictionResult.FAILED, problem.message)
+    return Evicted(kept, EvictionResult.EVICTED)
 
 
-def _held_now(far: Far, work: bytes, survey: Survey) -> frozenset[Name]:
+def _held_now(far: RemoteHost, work: bytes, survey: CacheContents) -> frozenset[Name]:
     """What runs hold at this moment, those included that came after the survey."""
     over = {use.run for use in survey.uses} - survey.holding
     runs = (run_of(name) for name in far.names(work + b"/" + HELD))

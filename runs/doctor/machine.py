@@ -21,10 +21,10 @@ from hibali.text import printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.cancel import cancel_run
-from runs.clean import Wanted, clean_run
+from runs.clean import CleanRequest, clean_run
 from runs.containers.base import load_container
 from runs.doctor.network import (
-    Walk,
+    StepList,
     ask_ssh,
     connect_once,
     find_addresses,
@@ -42,10 +42,10 @@ from runs.request import Request, show_prepared
 from runs.schedulers.base import Foretells, Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
 from runs.stage import Synchroniser
-from runs.store import Book
+from runs.store import RunStore
 from transfers.check import SiteReport, programs_of, reach_machine
 from transfers.entry import Kind
-from transfers.remote.host import Far, HasRoom, KnowsPrograms
+from transfers.remote.host import HasRoom, KnowsPrograms, RemoteHost
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
 # What ssh itself ended with; all else comes from what was started behind it.
@@ -54,7 +54,7 @@ _OF_LOGINS = frozenset(
 )
 
 
-def reach(walk: Walk, site: Site, tell: Listener) -> Far | None:
+def reach(walk: StepList, site: Site, tell: Listener) -> RemoteHost | None:
     """The machine there, or None where a step on the way failed. Logs in once, and makes one connection before."""
     if site.ssh is None:
         return _start_here(walk, site, tell)
@@ -69,7 +69,7 @@ def reach(walk: Walk, site: Site, tell: Listener) -> Far | None:
     return _log_in(walk, site, says, tell)
 
 
-def _start_here(walk: Walk, site: Site, tell: Listener) -> Far | None:
+def _start_here(walk: StepList, site: Site, tell: Listener) -> RemoteHost | None:
     try:
         far, _ = reach_machine(site, SiteReport(), tell)
     except HibaliError as problem:
@@ -79,7 +79,7 @@ def _start_here(walk: Walk, site: Site, tell: Listener) -> Far | None:
     return far
 
 
-def _look_from_here(walk: Walk, ssh: SshSettings, says: dict[str, str]) -> bool:
+def _look_from_here(walk: StepList, ssh: SshSettings, says: dict[str, str]) -> bool:
     """The steps that need no login; where ssh goes another way than straight, they are left to it."""
     way = goes_straight(says)
     if way:
@@ -95,7 +95,7 @@ def _look_from_here(walk: Walk, ssh: SshSettings, says: dict[str, str]) -> bool:
     return True
 
 
-def _log_in(walk: Walk, site: Site, says: dict[str, str], tell: Listener) -> Far | None:
+def _log_in(walk: StepList, site: Site, says: dict[str, str], tell: Listener) -> RemoteHost | None:
     assert site.ssh is not None
     known = knows_key(says, site.ssh.host)
     if site.ssh.auth == "gsi" and not look_at_proxy(walk, site.ssh, site.name):
@@ -125,7 +125,7 @@ def _log_in(walk: Walk, site: Site, says: dict[str, str], tell: Listener) -> Far
     return far
 
 
-def _judge_failure(walk: Walk, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
+def _judge_failure(walk: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
     if problem.code == "host-key":
         walk.fault("host key", problem)
         walk.skip(LOGIN_STEPS[3:], "the host's key is not agreed upon")
@@ -160,15 +160,15 @@ def foretold_script(site: Site) -> str:
 
 
 def run_job(
-    walk: Walk,
+    walk: StepList,
     site: Site,
-    far: Far,
-    open_far: Callable[[], Far],
+    far: RemoteHost,
+    open_far: Callable[[], RemoteHost],
     tell: Listener,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
     """The step `job`; its folder is removed again, and the work folder where it was not there before."""
-    book = Book()
+    book = RunStore()
     work = far.expand(work_path(site))
     is_new = far.stat(work) is None
     run: Run | None = None
@@ -211,7 +211,7 @@ def _request(site: Site) -> Request:
     )
 
 
-def _follow(run: Run, site: Site, far: Far, book: Book, patience: float) -> Run:
+def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
     """The run when it has ended, or when patience is over."""
     began = time.monotonic()
     wait = 0.2 if run.scheduler == "direct" else 1.0
@@ -222,7 +222,7 @@ def _follow(run: Run, site: Site, far: Far, book: Book, patience: float) -> Run:
     return run
 
 
-def _judge(walk: Walk, run: Run, patience: float) -> None:
+def _judge(walk: StepList, run: Run, patience: float) -> None:
     if run.state is State.SUCCEEDED:
         walk.ok("job", f"{run.job} ran at {run.host or 'the site'} and is removed again")
     elif run.state.ended:
@@ -243,7 +243,9 @@ def _judge(walk: Walk, run: Run, patience: float) -> None:
         )
 
 
-def _remove(run: Run, site: Site, far: Far, open_far: Callable[[], Far], book: Book) -> None:
+def _remove(
+    run: Run, site: Site, far: RemoteHost, open_far: Callable[[], RemoteHost], book: RunStore
+) -> None:
     if not run.state.ended:
         with contextlib.suppress(HibaliError):
             run = cancel_run(open_far, load_scheduler(run.scheduler), book, run)
@@ -254,7 +256,7 @@ def _remove(run: Run, site: Site, far: Far, open_far: Callable[[], Far], book: B
             with contextlib.suppress(TryLaterError):
                 [run] = update(far, load_scheduler(run.scheduler), book, [run])
     with contextlib.suppress(HibaliError):
-        clean_run(far, site, book, run, Wanted(all_ended=True))
+        clean_run(far, site, book, run, CleanRequest(all_ended=True))
         book.note(run.id, "reported")
 
 
@@ -265,7 +267,7 @@ _LITTLE_INODES = 10_000
 _CONTENT = b"hibali asks whether this can be written\n"
 
 
-def look_at_machine(walk: Walk, site: Site, far: Far) -> None:
+def look_at_machine(walk: StepList, site: Site, far: RemoteHost) -> None:
     """All steps; nothing is left behind."""
     try:
         _look_at_roots(walk, site, far)
@@ -281,7 +283,7 @@ def look_at_machine(walk: Walk, site: Site, far: Far) -> None:
         walk.skip(left[1:], "the machine was lost")
 
 
-def _look_at_roots(walk: Walk, site: Site, far: Far) -> None:
+def _look_at_roots(walk: StepList, site: Site, far: RemoteHost) -> None:
     found = []
     for name, path in site.roots.items():
         try:
@@ -302,7 +304,7 @@ def _look_at_roots(walk: Walk, site: Site, far: Far) -> None:
         walk.ok("roots", "; ".join(found) or "none are named")
 
 
-def _try_writing(walk: Walk, site: Site, far: Far) -> float | None:
+def _try_writing(walk: StepList, site: Site, far: RemoteHost) -> float | None:
     """The step `writes`; returns how far the clock of the last place is ahead of ours, in seconds, None where nothing was written."""
     places = {"work": work_path(site)}
     if site.default_root not in site.read_only:
@@ -328,7 +330,7 @@ def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
     return type(problem)(problem.code, message, about=problem.about, hint=hint, transient=problem.transient)
 
 
-def _nearest_folder(far: Far, path: bytes) -> bytes:
+def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
     """The folder itself, or the nearest above it that is there: making it is for whoever needs it."""
     while path.strip(b"/"):
         found = far.stat(path)
@@ -340,7 +342,7 @@ def _nearest_folder(far: Far, path: bytes) -> bytes:
     return b"/"
 
 
-def _write_and_remove(far: Far, site: Site, above: bytes) -> float | None:
+def _write_and_remove(far: RemoteHost, site: Site, above: bytes) -> float | None:
     """Write a file in a folder of our own name, read it back, remove both; returns what `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
     about = f"{site.name}:{printable(above)}"
@@ -366,7 +368,7 @@ def apart_by(there: float, before: float, after: float) -> float:
     return max(0.0, there - after)
 
 
-def _judge_clock(walk: Walk, apart: float | None) -> None:
+def _judge_clock(walk: StepList, apart: float | None) -> None:
     if apart is None:
         walk.skip(["clock"], "nothing was written whose time could be read")
     elif abs(apart) < _CLOCK_SECONDS:
@@ -380,7 +382,7 @@ def _judge_clock(walk: Walk, apart: float | None) -> None:
         )
 
 
-def _look_at_room(walk: Walk, site: Site, far: Far) -> None:
+def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
     if not isinstance(far, HasRoom):
         walk.skip(["room"], "it does not tell")
         return
@@ -415,7 +417,7 @@ def _look_at_room(walk: Walk, site: Site, far: Far) -> None:
         walk.ok("room", "; ".join(told) or "it does not tell")
 
 
-def _ask_scheduler(walk: Walk, site: Site, far: Far) -> None:
+def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
     word = site.scheduler.name if site.scheduler else "direct"
     if site.scheduler is None and not isinstance(far, KnowsPrograms):
         walk.skip(["scheduler"], "none is named, and without an agent nothing can be started")
@@ -438,7 +440,7 @@ def _ask_scheduler(walk: Walk, site: Site, far: Far) -> None:
         walk.ok("scheduler", f"{word} answers{starts}")
 
 
-def _ask_once(site: Site, far: Far, scheduler: Scheduler, words: tuple[str, ...]) -> None:
+def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
         with courteous(site.name):
             scheduler.read_lookup(far.run(words), far.facts()["user"])
@@ -447,7 +449,7 @@ def _ask_once(site: Site, far: Far, scheduler: Scheduler, words: tuple[str, ...]
         raise _with_hint(problem, problem.message, hint) from None
 
 
-def _foretell(site: Site, far: Far) -> str:
+def _foretell(site: Site, far: RemoteHost) -> str:
     """When a small job with the site's account and partition would start; what the scheduler refuses it with is raised."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
     words = scheduler.start_words() if isinstance(scheduler, Foretells) else ()
@@ -458,7 +460,7 @@ def _foretell(site: Site, far: Far) -> str:
     return "" if seconds is None else f"; a job of one minute would start in about {max(0.0, seconds):.0f} s"
 
 
-def _ask_container(walk: Walk, site: Site, far: Far) -> None:
+def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
     if site.container == "bare":
         walk.ok("container", "none: tools run as you, with consent to each pipeline")
         return
@@ -481,6 +483,6 @@ def _ask_container(walk: Walk, site: Site, far: Far) -> None:
     walk.ok("container", said)
 
 
-def _which(far: Far, programs: tuple[str, ...]) -> Mapping[str, str | None]:
+def _which(far: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
     """Behind a gate only an answer shows that a word is allowed."""
     return far.which(programs) if isinstance(far, KnowsPrograms) and programs else {}

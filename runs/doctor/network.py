@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Walk:
+class StepList:
     """The steps so far; `tell` hears of each as soon as it is over."""
 
     tell: Callable[[Step], None]
@@ -104,7 +104,7 @@ def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
     return {}
 
 
-def find_addresses(walk: Walk, host: str, port: int) -> bool:
+def find_addresses(walk: StepList, host: str, port: int) -> bool:
     """The step `name`; returns whether there are any."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -139,7 +139,7 @@ def ssh_address(says: dict[str, str], host: str) -> tuple[str, int]:
     return says.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
 
 
-def connect_once(walk: Walk, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
+def connect_once(walk: StepList, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
     """The step of `greeted`; returns whether it was well."""
     found = greeted(walk, host, port, greets=greets, step=step)
     if found:
@@ -147,7 +147,7 @@ def connect_once(walk: Walk, host: str, port: int, *, greets: str = "", step: st
     return bool(found)
 
 
-def greeted(walk: Walk, host: str, port: int, *, greets: str = "", step: str) -> str:
+def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str) -> str:
     """One TCP connection, which is closed again; a server's first line has to begin with `greets`.
 
     Returns what there is to say of it; empty where `step` was told as a fault.
@@ -231,7 +231,7 @@ def missing_program(site: str, program: str) -> NotFoundError:
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
-def look_beside(walk: Walk, site: Site, tell: Listener) -> None:
+def look_beside(walk: StepList, site: Site, tell: Listener) -> None:
     """The steps of whatever the site has; no login by ssh is made."""
     if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
         _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
@@ -241,7 +241,7 @@ def look_beside(walk: Walk, site: Site, tell: Listener) -> None:
         look_at_collection(walk, site, tell)
 
 
-def look_at_proxy(walk: Walk, ssh: SshSettings, about: str) -> bool:
+def look_at_proxy(walk: StepList, ssh: SshSettings, about: str) -> bool:
     """The step `proxy`, once; returns whether it is good for a login, as far as can be told."""
     if any(step.name == "proxy" for step in walk.steps):
         return not walk.has_fault("proxy")
@@ -259,7 +259,7 @@ def look_at_proxy(walk: Walk, ssh: SshSettings, about: str) -> bool:
     return True
 
 
-def _look_at_data_host(walk: Walk, ssh: SshSettings, host: str) -> None:
+def _look_at_data_host(walk: StepList, ssh: SshSettings, host: str) -> None:
     """Its name, connection and key: data comes by logins of its own, which are not made here."""
     step = "data host"
     try:
@@ -282,7 +282,7 @@ def _look_at_data_host(walk: Walk, ssh: SshSettings, host: str) -> None:
         walk.ok(step, found)
 
 
-def _look_at_gridftp(walk: Walk, ssh: SshSettings, url: str) -> None:
+def _look_at_gridftp(walk: StepList, ssh: SshSettings, url: str) -> None:
     """Its proxy, and whether a server greets there; a login is made when files go."""
     parts = urlsplit(url)
     if look_at_proxy(walk, ssh, url):
@@ -292,7 +292,7 @@ def _look_at_gridftp(walk: Walk, ssh: SshSettings, url: str) -> None:
         walk.skip(["gridftp"], "it needs the proxy")
 
 
-def look_at_collection(walk: Walk, site: Site, tell: Listener) -> None:
+def look_at_collection(walk: StepList, site: Site, tell: Listener) -> None:
     """Whether Globus lets us in, and whether the collection shows what it holds."""
     facts: dict[str, str | int | bool] = {}
     try:

@@ -15,7 +15,7 @@ from hibali.plugins import load
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
-from runs.doctor.network import Walk, connect_once, find_addresses, look_at_collection, look_beside
+from runs.doctor.network import StepList, connect_once, find_addresses, look_at_collection, look_beside
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.requests import Answer, Requests
 from transfers.stores.s3.store import S3Store
@@ -26,7 +26,7 @@ _OF_CREDENTIALS = frozenset({"bad-credentials", "expired", "no-credentials", "no
 _OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
 
 
-def look_at_bucket(walk: Walk, site: Site, tell: Listener) -> None:
+def look_at_bucket(walk: StepList, site: Site, tell: Listener) -> None:
     """All steps; the small objects that are written are removed again."""
     assert site.s3 is not None
     try:
@@ -54,7 +54,7 @@ def look_at_bucket(walk: Walk, site: Site, tell: Listener) -> None:
         requests.close()
 
 
-def _look_from_here(walk: Walk, url: str) -> bool:
+def _look_from_here(walk: StepList, url: str) -> bool:
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxy = os.environ.get(f"{parts.scheme}_proxy") or os.environ.get(f"{parts.scheme.upper()}_PROXY")
@@ -71,7 +71,7 @@ def _look_from_here(walk: Walk, url: str) -> bool:
     return True
 
 
-def _look_inside(walk: Walk, site: Site, requests: Requests, access: str) -> None:
+def _look_inside(walk: StepList, site: Site, requests: Requests, access: str) -> None:
     assert site.s3 is not None
     try:
         answer, listed = _ask(requests)
@@ -105,7 +105,7 @@ def _ask(requests: Requests) -> tuple[Answer, bool]:
         return requests.ask("GET", query=query, accept=(403,)), False
 
 
-def _judge_failure(walk: Walk, problem: HibaliError, url: str, access: str) -> None:
+def _judge_failure(walk: StepList, problem: HibaliError, url: str, access: str) -> None:
     if problem.code in _OF_CREDENTIALS:
         walk.ok("endpoint", url)
         walk.fault("credentials", problem)
@@ -126,7 +126,7 @@ def _judge_failure(walk: Walk, problem: HibaliError, url: str, access: str) -> N
         walk.skip(STEPS[3:], "the endpoint does not answer")
 
 
-def _judge_clock(walk: Walk, answer: Answer) -> None:
+def _judge_clock(walk: StepList, answer: Answer) -> None:
     told = answer.seconds
     if told is None:
         walk.skip(["clock"], "the server tells no time")
@@ -143,7 +143,7 @@ def _judge_clock(walk: Walk, answer: Answer) -> None:
         )
 
 
-def _try_writing(walk: Walk, site: Site, requests: Requests) -> None:
+def _try_writing(walk: StepList, site: Site, requests: Requests) -> None:
     assert site.s3 is not None
     store = S3Store(requests, site.name, site.s3.prefix.strip("/").encode())
     try:
@@ -171,7 +171,7 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
+def visit(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
     """Walk through all steps of a site of this kind; with `job` to the end of a job. Raises nothing but a bug."""
     try:
         require_built(site)
@@ -191,7 +191,7 @@ def visit(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
         look_beside(walk, site, tell)
 
 
-def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> None:
+def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
     found = reach(walk, site, tell)
     if found is None:
         walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
@@ -214,7 +214,7 @@ def _look_at_machine(walk: Walk, site: Site, tell: Listener, *, job: bool) -> No
         run_job(walk, site, far, lambda: rate_limits.reach(site, tell), tell)
 
 
-def _look_at_web(walk: Walk, site: Site, tell: Listener) -> None:
+def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:
     parts = urlsplit(site.url or "")
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     if not find_addresses(walk, host, port):

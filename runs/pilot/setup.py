@@ -23,11 +23,11 @@ from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
 from runs.prepare import Prepared
 from runs.records import sweep_of
-from runs.resources import Asked
+from runs.resources import DecidedResources
 from runs.script import TURN, script_head
 from runs.stage import Cache
-from runs.store import Book
-from transfers.remote.host import Far, SmallFile
+from runs.store import RunStore
+from transfers.remote.host import RemoteHost, SmallFile
 
 if TYPE_CHECKING:
     from runs.request import Request
@@ -146,7 +146,7 @@ def program() -> bytes:
     return resources.files("runs.pilot").joinpath("program.py").read_bytes()
 
 
-def find_python(far: Far, site: Site) -> str:
+def find_python(far: RemoteHost, site: Site) -> str:
     """The first Python of the site that can load the library, by its path. Raises `RefusedError` where there is none."""
     first = site.ssh.python if site.ssh else "python3"
     names = dict.fromkeys((first, *_NAMES))
@@ -188,7 +188,7 @@ def _read(line: bytes) -> tuple[str, str] | None:
     return path, "has no global lock" if free else ""
 
 
-def stage_library(far: Far, site: Site, cache: Cache, python: str) -> str:
+def stage_library(far: RemoteHost, site: Site, cache: Cache, python: str) -> str:
     """Where the library lies at the site when this returns, loaded there once. Raises `UsageError` where it cannot be."""
     path, identity = find_library()
     text = as_text(os.fsencode(path.absolute()))
@@ -232,7 +232,7 @@ def allocation_texts(run: str, chunk: int, tasks: Iterable[int], pilot: Pilot) -
     }
 
 
-def put_allocation(far: Far, folder: bytes, texts: dict[str, str]) -> None:
+def put_allocation(far: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
     """Lay them ready, before anything is submitted."""
     files = [
         SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
@@ -268,7 +268,7 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def check_wishes(asked: Asked) -> int:
+def check_wishes(asked: DecidedResources) -> int:
     """The cores of each task, in an allocation that asks for this; pure.
 
     What a sweep's job asks for is the allocation's then, and the author's suggestion for the tool is each task's. Raises
@@ -311,7 +311,7 @@ def by_pilot(request: Request, allocations: int) -> Request:
     return replace(request, allocations=allocations, marks=Marks(none=True))
 
 
-def prepare_pilot(request: Request, far: Far) -> Pilot:
+def prepare_pilot(request: Request, far: RemoteHost) -> Pilot:
     """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
     asked = request.ask()
     cores = check_wishes(asked)
@@ -320,7 +320,7 @@ def prepare_pilot(request: Request, far: Far) -> Pilot:
     return Pilot(python, cores, asked.resources.cores, request.allocations)
 
 
-def settle_pilot(book: Book, run: Run, pilot: Pilot | None, tell: Listener, *, wanted: bool) -> Run:
+def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, tell: Listener, *, wanted: bool) -> Run:
     """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
 
     How the tasks go is no part of a run's key, as what their jobs ask for is not.

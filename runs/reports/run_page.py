@@ -26,14 +26,14 @@ from runs.reports.markup import (
     write_page,
 )
 from runs.status import SKEW_SECONDS, Span, course_of_run, read_moment
-from runs.store import Book
+from runs.store import RunStore
 
 _MOST_TASK_LINES = 60  # a sweep of more is drawn as a grid alone
 MOST_LINES = 400  # of the timeline; the table has all runs
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedRun:
     """One run: its record, its time in each state, when it was collected, and the digests of what came."""
 
     run: Run
@@ -62,11 +62,11 @@ class Told:
         return ends[-1] if ends else None
 
 
-def tell_of(run: Run, book: Book) -> Told:
+def tell_of(run: Run, book: RunStore) -> ReportedRun:
     """Everything that the ledger has of it."""
     records = book.records(run.id)
     collected = [read_moment(record.get("at")) for record in records if record.get("kind") == "collected"]
-    return Told(
+    return ReportedRun(
         run=run,
         record=run.to_whole_record(),
         spans=course_of_run(run, records),
@@ -75,7 +75,7 @@ def tell_of(run: Run, book: Book) -> Told:
     )
 
 
-def lines_of(told: Sequence[Told], now: float) -> list[Line]:
+def lines_of(told: Sequence[ReportedRun], now: float) -> list[Line]:
     """The rows of the timeline, at most `MOST_LINES`: the latest runs, in the order in which they began."""
     lines: list[Line] = []
     for each in reversed(told):
@@ -86,7 +86,7 @@ def lines_of(told: Sequence[Told], now: float) -> list[Line]:
     return lines
 
 
-def _lines_of_run(each: Told, now: float) -> list[Line]:
+def _lines_of_run(each: ReportedRun, now: float) -> list[Line]:
     run = each.run
     if not each.spans:
         return []
@@ -126,7 +126,7 @@ _MOST_VALUE = 2000  # characters of an answer
 _SQUARES, _SQUARE = 50, 12.0  # tasks in one line of a grid, and how large each is
 
 
-def render(told: Sequence[Told], now: float) -> bytes:
+def render(told: Sequence[ReportedRun], now: float) -> bytes:
     """The document in ASCII; `told` are the runs, oldest first, `now` is when they were looked at, seconds since the epoch."""
     style = Path(__file__).with_name("run_page.css").read_text("ascii")
     body = tag("main", _heading(told, now), *_timeline(told, now), *_overview(told))
@@ -137,13 +137,13 @@ def render(told: Sequence[Told], now: float) -> bytes:
     return write_page(tag("html", page_head(_title(told), style), tag("body", body), lang="en"))
 
 
-def _title(told: Sequence[Told]) -> str:
+def _title(told: Sequence[ReportedRun]) -> str:
     if len(told) == 1:
         return f"{told[0].run.pipeline} at {told[0].run.site}"
     return f"{len(told)} runs"
 
 
-def _heading(told: Sequence[Told], now: float) -> Element:
+def _heading(told: Sequence[ReportedRun], now: float) -> Element:
     counts = Counter(each.run.state for each in told)
     shown = [_state(state, f"{counts[state]} {state.lower()}") for state in State if counts[state]]
     return tag(
@@ -158,7 +158,7 @@ def _state(state: State, words: str | None = None) -> Element:
     return tag("span", words or state.lower(), class_=f"state {state.lower()}")
 
 
-def _timeline(told: Sequence[Told], now: float) -> list[Element]:
+def _timeline(told: Sequence[ReportedRun], now: float) -> list[Element]:
     lines = lines_of(told, now)
     if not lines:
         return []
@@ -174,7 +174,7 @@ def _timeline(told: Sequence[Told], now: float) -> list[Element]:
     ]
 
 
-def _legend(told: Sequence[Told]) -> Iterable[Element]:
+def _legend(told: Sequence[ReportedRun]) -> Iterable[Element]:
     """What the colours mean, of those that are there."""
     states = {each.run.state.lower() for each in told} | {
         str(task["state"]).lower() for each in told for task in each.tasks
@@ -188,7 +188,7 @@ def _legend(told: Sequence[Told]) -> Iterable[Element]:
         yield tag("span", tag("svg", diamond, width=11.0, height=11.0, aria_hidden="true"), "collected")
 
 
-def _overview(told: Sequence[Told]) -> list[Element]:
+def _overview(told: Sequence[ReportedRun]) -> list[Element]:
     if not told:
         return [tag("p", "There are no runs.", class_="soft")]
     names = ("run", "state", "pipeline", "site", "waited", "ran", "CPU", "memory", "exit")
@@ -199,7 +199,7 @@ def _overview(told: Sequence[Told]) -> list[Element]:
     return [tag("h2", "Overview"), tag("div", table, class_="wide")]
 
 
-def _overview_row(each: Told) -> Element:
+def _overview_row(each: ReportedRun) -> Element:
     run = each.run
     texts = (
         _seconds(each.waited),
@@ -224,7 +224,7 @@ def _seconds(value: float | None) -> str | None:
     return time_words(value) if value >= 1 else f"{value:.1f} s"
 
 
-def _run(each: Told) -> Element:
+def _run(each: ReportedRun) -> Element:
     run = each.run
     section = tag("section", id=run.id, class_="run")
     section.append(
@@ -257,7 +257,7 @@ def _run(each: Told) -> Element:
     return section
 
 
-def _facts(each: Told) -> list[tuple[str, Child]]:
+def _facts(each: ReportedRun) -> list[tuple[str, Child]]:
     run = each.run
     return [
         ("name", run.name),
@@ -291,7 +291,7 @@ def _moment(text: str) -> str | None:
     return f"{text[:10]} {text[11:19]} UTC" if text else None
 
 
-def _answers(each: Told) -> list[tuple[str, Any]]:
+def _answers(each: ReportedRun) -> list[tuple[str, Any]]:
     files = {given["id"] for given in each.run.inputs}
     return [(name, value) for name, value in each.run.invocation.items() if name not in files]
 
@@ -301,7 +301,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text)} characters)"
 
 
-def _outputs(each: Told) -> list[Element]:
+def _outputs(each: ReportedRun) -> list[Element]:
     """What was collected, with the digests that were proven then."""
     if each.left is None:
         return []

@@ -57,7 +57,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NoticeHistory:
     """What was told of a schedule: each trouble with its last day, and whether a failure is open that works again some time.
 
     `seen` is the last firing whose end was looked at.
@@ -71,27 +71,27 @@ class Told:
         """As it is kept."""
         return {"schema": 1, "days": dict(self.days), "failing": self.failing, "seen": self.seen}
 
-    def after(self, notice: Notice, day: str) -> Told:
+    def after(self, notice: Notice, day: str) -> NoticeHistory:
         """What is known once this was told."""
         recent = {trouble: on for trouble, on in self.days.items() if on >= day[:4]}
         failing = {"failed": True, "works-again": False}.get(notice.event, self.failing)
         seen = self.seen if notice.firing is None else notice.firing.id
-        return Told({**recent, notice.trouble: day}, failing, seen)
+        return NoticeHistory({**recent, notice.trouble: day}, failing, seen)
 
     def is_news(self, notice: Notice, day: str) -> bool:
         """Whether it has not been told on that day; that it works again always is, after a failure that was told."""
         return notice.event == "works-again" or self.days.get(notice.trouble) != day
 
 
-def read_told(record: Any) -> Told:
+def read_told(record: Any) -> NoticeHistory:
     """What `to_record` kept; nothing where it is something else."""
     if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
-        return Told()
+        return NoticeHistory()
     days = {str(name): str(day) for name, day in record["days"].items()}
-    return Told(days, bool(record.get("failing")), str(record.get("seen", "")))
+    return NoticeHistory(days, bool(record.get("failing")), str(record.get("seen", "")))
 
 
-def notice_of_end(firing: Firing, told: Told) -> Notice | None:
+def notice_of_end(firing: Firing, told: NoticeHistory) -> Notice | None:
     """What to tell when a firing has ended; the same exit code is the same trouble, however it is worded."""
     if firing.state == "broken":
         message = f"{firing.schedule} was broken off: whatever ran it is gone"
@@ -168,12 +168,12 @@ _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _MOST_SECRET = 4096
 
 
-def told_of(schedule: str) -> Told:
+def told_of(schedule: str) -> NoticeHistory:
     """What was told of a schedule so far."""
     try:
         return read_told(json.loads(_told_file(schedule).read_bytes()))
     except (OSError, ValueError):
-        return Told()
+        return NoticeHistory()
 
 
 def tell_news(notices: Notices, notice: Notice, say: Say) -> None:
@@ -196,7 +196,7 @@ def tell_end(notices: Notices, firing: Firing, say: Say) -> None:
             _keep(firing.schedule, replace(told, seen=firing.id), say)
 
 
-def _tell_once(notices: Notices, notice: Notice, told: Told, say: Say) -> bool:
+def _tell_once(notices: Notices, notice: Notice, told: NoticeHistory, say: Say) -> bool:
     """False where it is no news; True where it was told, or could not be, and is to be told the next time."""
     day = f"{datetime.now().astimezone():%Y-%m-%d}"
     if not told.is_news(notice, day):
@@ -210,7 +210,7 @@ def _tell_once(notices: Notices, notice: Notice, told: Told, say: Say) -> bool:
     return True
 
 
-def _keep(schedule: str, told: Told, say: Say) -> None:
+def _keep(schedule: str, told: NoticeHistory, say: Say) -> None:
     try:
         write_atomic(_told_file(schedule), line_of_json(told.to_record()).encode("ascii") + b"\n")
     except OSError as problem:

@@ -17,7 +17,7 @@ from runs.collect import choose_outputs
 from runs.model import Output, Run, State, Sweep
 from runs.outputs import Left
 from runs.records import sweep_of
-from runs.store import Book
+from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, moved_by
 from transfers.operation import synchronise
@@ -94,7 +94,12 @@ class TaskCollector:
     """Brings the outputs of tasks to one place, as they finish or all at once, and remembers what it brought."""
 
     def __init__(
-        self, book: Book, site: Site, target: Location, tell: Listener = ignore, saving: Saving | None = None
+        self,
+        book: RunStore,
+        site: Site,
+        target: Location,
+        tell: Listener = ignore,
+        saving: Saving | None = None,
     ) -> None:
         self._book = book
         self._site = site
@@ -189,7 +194,7 @@ def ended_tasks(run: Run) -> tuple[int, ...]:
     return numbers
 
 
-def left_by_tasks(run: Run, book: Book, site: Callable[[], Site]) -> Left:
+def left_by_tasks(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
     """Each file as `N/PATH`: the number of its task, and its path in the work folder of that task, as collecting names it.
 
     Of tasks that failed, too, an output is missing that is not there. Raises `NotFoundError` where the folder is gone.

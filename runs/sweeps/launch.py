@@ -26,8 +26,8 @@ from runs.request import Request, TaskRequest, job_proxy, prepare_request, shown
 from runs.schedulers.base import Job
 from runs.script import FILE, PROXY, Need, array_script
 from runs.stage import Cache
-from runs.store import Book
-from transfers.remote.host import Far, Finished, SmallFile
+from runs.store import RunStore
+from transfers.remote.host import Finished, RemoteHost, SmallFile
 
 
 @runtime_checkable
@@ -68,7 +68,10 @@ _PARTIAL = b"tasks-"
 
 
 def put_tasks(
-    far: Far, run: Run, prepare: Callable[[], Iterable[tuple[int, Prepared]]], proxy: Callable[[], bytes]
+    far: RemoteHost,
+    run: Run,
+    prepare: Callable[[], Iterable[tuple[int, Prepared]]],
+    proxy: Callable[[], bytes],
 ) -> None:
     """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
 
@@ -105,7 +108,7 @@ def _no_files(prepared: Prepared) -> None:
 
 
 def _put_some(
-    far: Far,
+    far: RemoteHost,
     prepared: list[Prepared],
     final: bytes,
     partial: bytes,
@@ -160,7 +163,7 @@ def _down_to(folder: bytes, top: bytes) -> list[bytes]:
     return found
 
 
-def _put_chunks(far: Far, run: Run, directives: tuple[str, ...]) -> None:
+def _put_chunks(far: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
     """The script of each job array, and which task each of its indices is."""
     folders = [run.folder + b"/chunks"]
     files = []
@@ -228,7 +231,7 @@ def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[
 
 
 def stage_tasks(
-    request: Request, run: Run, far: Far, book: Book, folder: str, image: Staged, cache: Cache
+    request: Request, run: Run, far: RemoteHost, book: RunStore, folder: str, image: Staged, cache: Cache
 ) -> Run:
     """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
 
@@ -259,7 +262,7 @@ def stage_tasks(
     return run
 
 
-def _stage_pilot(request: Request, run: Run, far: Far, cache: Cache) -> Pilot | None:
+def _stage_pilot(request: Request, run: Run, far: RemoteHost, cache: Cache) -> Pilot | None:
     """The pilot with its library at the site, ready to go into allocations; None for job arrays."""
     pilot = sweep_of(run).pilot
     if pilot is None:
@@ -270,7 +273,7 @@ def _stage_pilot(request: Request, run: Run, far: Far, cache: Cache) -> Pilot | 
     return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
 
 
-def _array_limit(far: Far, request: Request, wanted: int) -> int | None:
+def _array_limit(far: RemoteHost, request: Request, wanted: int) -> int | None:
     """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
     if wanted < 2 or not isinstance(request.scheduler, TellsArrayLimit):
         return None

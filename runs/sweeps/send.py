@@ -13,15 +13,15 @@ from runs.rate_limits import courteous
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler
 from runs.send import take_room
-from runs.store import Book, Queued, holder_of
+from runs.store import Queued, RunStore, holder_of
 from runs.submit import Submission, find_job, submit_once
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 
 
 def send_chunks(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     limits: Limits,
     *,
@@ -61,9 +61,9 @@ def send_chunks(
 
 
 def _send_chunk(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     chunk: Chunk,
     limits: Limits,
@@ -91,7 +91,7 @@ def _nothing() -> None:
     """It was laid ready with the tasks."""
 
 
-def _put_allocation(far: Far, run: Run, chunk: Chunk, pilot: Pilot) -> None:
+def _put_allocation(far: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
     from runs.pilot.setup import allocation_texts, put_allocation
 
     put_allocation(far, chunk_folder(run, chunk), allocation_texts(run.id, chunk.number, chunk.tasks, pilot))
@@ -107,9 +107,9 @@ def goes_on(run: Run) -> bool:
 
 
 def go_on(
-    far: Far,
+    far: RemoteHost,
     scheduler: Scheduler,
-    book: Book,
+    book: RunStore,
     run: Run,
     limits: Limits,
     tell: Listener = ignore,
@@ -125,7 +125,7 @@ def go_on(
     return run
 
 
-def _begin_next(far: Far, book: Book, run: Run, tell: Listener) -> Run:
+def _begin_next(far: RemoteHost, book: RunStore, run: Run, tell: Listener) -> Run:
     """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
     sweep = sweep_of(run)
     left = sweep.unfinished()

@@ -26,7 +26,7 @@ from runs.inputs import list_inputs
 from runs.model import NOT_WELL, Input, Run
 from runs.records import sweep_of
 from runs.request import TaskRequest
-from runs.store import Book
+from runs.store import RunStore
 from runs.sweeps.launch import files_of
 from transfers.stores.open_store import open_store
 
@@ -229,7 +229,7 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
     return chosen
 
 
-def read_again(run: Run, book: Book, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
+def read_again(run: Run, book: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
     """What the ledger has of these tasks of a run. Raises `RefusedError` where its pipeline is another one by now."""
     if pipeline.digest != run.pipeline_digest:
         raise RefusedError(

@@ -15,7 +15,15 @@ from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from tests.support.places import add_site, make_place
 from transfers.stores.open_store import open_store
-from transfers.stores.s3.manifest import Keyed, Known, Lines, line_of, merged, read_manifest, write_manifest
+from transfers.stores.s3.manifest import (
+    Keyed,
+    Known,
+    ManifestLines,
+    line_of,
+    merged,
+    read_manifest,
+    write_manifest,
+)
 from transfers.stores.s3.store import S3Store
 
 KEY = b"t/.hibali/manifest.jsonl"
@@ -60,7 +68,7 @@ def broken_off(lines: list[Keyed]) -> Iterator[Keyed]:
 def test_a_large_manifest_goes_in_parts_and_is_never_half_there(bucket: Any, store: S3Store) -> None:
     requests, uploads = store._requests, store._uploads
     many = [keyed(number) for number in range(MANY)]
-    old = Lines()
+    old = ManifestLines()
     old.add(*keyed(MANY))
     assert write_manifest(requests, uploads, KEY, old, None)
     before = bucket.read("t", b".hibali/manifest.jsonl")

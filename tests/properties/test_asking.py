@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
-from hibali_cli.handlers.pipeline_example import Asking
+from hibali_cli.handlers.pipeline_example import ExampleDialogue
 from registry.descriptor import read_descriptor
 from registry.example import Ask, Choose, Offer, find_answer, make_example, next_step
 from registry.invocation import find_invocation_problems, read_typed, write_typed
@@ -63,7 +63,7 @@ def tools(draw: Any) -> Pipeline:
     return make_tool("x", *inputs, groups=groups)
 
 
-def converse(pipeline: Pipeline, reply: Callable[[Asking], str]) -> dict[str, Any] | None:
+def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dict[str, Any] | None:
     """What comes out of it; None where somebody lost patience, or nothing can be right."""
     lines = 0
 
@@ -76,7 +76,7 @@ def converse(pipeline: Pipeline, reply: Callable[[Asking], str]) -> dict[str, An
             raise KeyboardInterrupt
         return reply(asking)
 
-    asking = Asking(pipeline, read)
+    asking = ExampleDialogue(pipeline, read)
     try:
         return asking.run()
     except (KeyboardInterrupt, UsageError):
@@ -86,7 +86,7 @@ def converse(pipeline: Pipeline, reply: Callable[[Asking], str]) -> dict[str, An
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(tools(), st.data())
 def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObject) -> None:
-    def reply(asking: Asking) -> str:
+    def reply(asking: ExampleDialogue) -> str:
         step = next_step(asking._dialogue)
         sense = sensible(asking)
         if isinstance(step, Offer):
@@ -99,7 +99,7 @@ def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObjec
         assert list(values) == [each.id for each in pipeline.inputs if each.id in values]
 
 
-def sensible(asking: Asking) -> str:
+def sensible(asking: ExampleDialogue) -> str:
     """What somebody who knows the tool types now, one line at a time."""
     dialogue, step = asking._dialogue, next_step(asking._dialogue)
     if isinstance(step, Choose):
@@ -113,7 +113,7 @@ def sensible(asking: Asking) -> str:
     return "" if found is None else write_typed(found)
 
 
-def typed_entry(asking: Asking, values: list[Any]) -> str:
+def typed_entry(asking: ExampleDialogue, values: list[Any]) -> str:
     """The entries one after the other, then the line that ends them."""
     told = getattr(asking, "told", None) or []
     asking.told = [*told, 1] if len(told) < len(values) else []  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def test_over_the_corpus_whoever_answers_sensibly_comes_to_the_end(item: Item) -
         return  # there is none
     offered: list[int] = []
 
-    def reply(asking: Asking) -> str:
+    def reply(asking: ExampleDialogue) -> str:
         step = next_step(asking._dialogue)
         if isinstance(step, Offer):
             offered.append(1)

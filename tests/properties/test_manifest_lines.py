@@ -7,7 +7,7 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.stores.s3.manifest import Cursor, Keyed, Known, Lines, differs, line_of, merged, newest
+from transfers.stores.s3.manifest import Cursor, Keyed, Known, ManifestLines, differs, line_of, merged, newest
 
 KEYS = st.sampled_from([b"a", b"a-x", b"a.b", b"a/b", b"a/b/c", b"a0", b"\xff", b"\n", b"z" * 300])
 KNOWN = st.builds(Known, st.sampled_from(["e", "f"]), st.integers(0, 3), st.none(), st.just(5), st.just(-1))
@@ -16,8 +16,8 @@ GONE = st.lists(KEYS, max_size=6)
 IN_MEMORY = st.sampled_from([0, 500, 1 << 20])  # every line on disk, some, none
 
 
-def gather(pairs: list[Keyed], in_memory: int) -> Lines:
-    lines = Lines(in_memory)
+def gather(pairs: list[Keyed], in_memory: int) -> ManifestLines:
+    lines = ManifestLines(in_memory)
     for key, line in pairs:
         lines.add(key, line)
     return lines

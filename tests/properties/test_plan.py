@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Conflict, Verb, decide
-from transfers.planner import Survey, survey
+from transfers.planner import TransferPlan, survey
 from transfers.rules import Rules, selector
 from transfers.stores.base import Facts
 
@@ -32,7 +32,7 @@ patient = settings(deadline=None, max_examples=60)
 
 
 @contextmanager
-def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[Survey]:
+def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[TransferPlan]:
     found = survey(source, target, rules, target_exists=True)
     try:
         yield found

@@ -20,15 +20,18 @@ from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carr
 from tests.schemas import check_lines
 from transfers.entry import Kind
 from transfers.plan import Action
-from transfers.plan_file import Header, Place, plan_lines
+from transfers.plan_file import Header, PlanEndpoint, plan_lines
 from transfers.plan_reader import SavedPlan, read_plan
-from transfers.planner import Survey, survey
+from transfers.planner import TransferPlan, survey
 from transfers.recheck import recheck
 from transfers.rules import DeleteLimit, Rules
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 HEADER = Header(
-    Place(b"/from \xff\n", b"/from \xff\n"), Place(b"there:x", b"/x"), DELETING, "2026-01-01T00:00:00Z"
+    PlanEndpoint(b"/from \xff\n", b"/from \xff\n"),
+    PlanEndpoint(b"there:x", b"/x"),
+    DELETING,
+    "2026-01-01T00:00:00Z",
 )
 patient = settings(deadline=None, max_examples=60)
 
@@ -55,7 +58,7 @@ def reading(content: bytes) -> Iterator[SavedPlan]:
         saved.planned.close()
 
 
-def again(saved: SavedPlan, source: ModelSide, target: ModelSide) -> Survey:
+def again(saved: SavedPlan, source: ModelSide, target: ModelSide) -> TransferPlan:
     return recheck(saved.planned, source, target, saved.header.rules, target_exists=True, about="there:x")
 
 
@@ -111,7 +114,7 @@ def test_a_plan_between_buckets_does_too(source: Model, target: Model) -> None:
 def test_the_rest_of_an_interrupted_plan_is_done(source: Model, target: Model, data: st.DataObject) -> None:
     here = ModelSide(source, POSIX)
     with reading(written(here, ModelSide(target, POSIX))) as saved, ExitStack() as stack:
-        whole, part = again(saved, here, ModelSide(target, POSIX)), Survey()
+        whole, part = again(saved, here, ModelSide(target, POSIX)), TransferPlan()
         stack.callback(whole.close)
         stack.callback(part.close)
         moves, deletions = list(whole.moves), list(whole.deletions)

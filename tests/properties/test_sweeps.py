@@ -15,7 +15,7 @@ from registry.parameters import make_rows, split_values
 from runs.model import Run, State, state_of
 from runs.poll import change_fields
 from runs.records import fold_records, sweep_fields, sweep_of
-from runs.status import ExitRecord, Seen
+from runs.status import ExitRecord, Observation
 from runs.sweeps.launch import split_tasks
 from tests.end_to_end.run_tools import DESCRIPTOR
 
@@ -104,7 +104,8 @@ def test_changes_told_in_ranges_fold_to_what_was_seen(looks: list[dict[int, Stat
         run = run_of(numbers, *changes)
         record = ExitRecord(0, "", "node", "1", "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z")
         seen = {
-            number: Seen(state, "X", "", record if state.final else None) for number, state in look.items()
+            number: Observation(state, "X", "", record if state.final else None)
+            for number, state in look.items()
         }
         fields = change_fields(sweep_of(run), seen)
         changed = {n: s for n, s in look.items() if not expected[n].final and s is not expected[n]}

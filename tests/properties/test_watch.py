@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from transfers.entry import Entry, Kind, Proof
 from transfers.follow.watcher import Following, Watch
-from transfers.planner import Seen, Snapshot
+from transfers.planner import ListedName, Snapshot
 from transfers.rules import Rules
 from transfers.stores.base import Facts, Problem
 
@@ -61,7 +61,7 @@ class Target:
         self.there = dict(standing)
         ordered = sorted(standing.values(), key=lambda entry: entry.order)
         following = Following(quiet=QUIET)
-        self.watch = Watch(source, FACTS, Snapshot(map(Seen, ordered)), Rules(), following)
+        self.watch = Watch(source, FACTS, Snapshot(map(ListedName, ordered)), Rules(), following)
         self.watch.standing = self.there.get
         self.watch.grows = lambda entry: entry.path == b"log"
         self.touched: dict[bytes, float] = {}

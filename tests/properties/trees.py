@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.trees import sha256
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
-from transfers.planner import Survey
+from transfers.planner import TransferPlan
 from transfers.stores.base import Facts, Problem
 
 BASE = 1_600_000_000_123_456_789
@@ -109,7 +109,7 @@ class ImpossibleError(Exception):
     """The plan asks for what no store does: a file below a file, a folder gone with all that is in it."""
 
 
-def carried_out(source: Model, target: Model, found: Survey, *, folders: bool = True) -> Model:
+def carried_out(source: Model, target: Model, found: TransferPlan, *, folders: bool = True) -> Model:
     """The target after the plan, as any store would have carried it out: moves in order, then deletions in theirs."""
     result = dict(target)
     for action in found.moves:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from registry.catalogue import Catalogue
 from registry.exchange import Exchanged, fetch, publish
-from registry.remotes.base import Meeting, Remote, Seen
+from registry.remotes.base import KnownDigests, Meeting, Remote
 from registry.signature import Policy
 from tests.properties.descriptors import make_document, question
 
@@ -39,7 +39,7 @@ class Site:
         self.catalogue = Catalogue(folder / "state", history=history)
         self.folder = folder
         self.remote = kind(Meeting("lab", url, folder))
-        self.seen = Seen(folder / "seen")
+        self.seen = KnownDigests(folder / "seen")
         self.policy = Policy(scratch=folder)
 
     def publish(self, *references: str) -> dict[str, str]:

@@ -17,8 +17,8 @@ from runs.script import job_script, start_script
 from runs.submit import Submission, submit_once
 from tests.end_to_end.run_tools import Bench
 from tests.support.waiting import wait_for
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge")
 _WORDS = {"slurm-accounting": "slurm"}
@@ -37,9 +37,9 @@ class Cluster:
     scheduler: Scheduler
 
     @contextmanager
-    def far(self) -> Iterator[Far]:
+    def far(self) -> Iterator[RemoteHost]:
         """One login there."""
-        opened = open_far(load_sites().sites["cluster"])
+        opened = open_host(load_sites().sites["cluster"])
         try:
             yield opened
         finally:
@@ -50,7 +50,7 @@ class Cluster:
         return self.work / "runs" / run
 
     def submit(
-        self, far: Far, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
+        self, far: RemoteHost, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
     ) -> tuple[str, str]:
         """A run of this line of shell, or of this whole script, as a job with `more` of its fields: the run, and the job."""
         run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
@@ -78,12 +78,12 @@ class Cluster:
         """Little enough for many jobs at the same moment."""
         return Resources(memory_megabytes=50) if self.scheduler.name == "slurm" else Resources()
 
-    def status(self, far: Far, job: str) -> Status:
+    def status(self, far: RemoteHost, job: str) -> Status:
         """What the scheduler says of a job."""
         asked = self.scheduler.status_words([job])
         return self.scheduler.read_status(far.run(asked), [job])[job]
 
-    def tasks(self, far: Far, job: str) -> dict[int, Phase]:
+    def tasks(self, far: RemoteHost, job: str) -> dict[int, Phase]:
         """What it says of the tasks of an array."""
         asked = self.scheduler.status_words([job])
         found = self.scheduler.read_tasks(far.run(asked), [job])[job]
@@ -96,7 +96,7 @@ class Cluster:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
-    def is_over(self, far: Far, job: str) -> bool:
+    def is_over(self, far: RemoteHost, job: str) -> bool:
         """Whether it has left the queue."""
         status = self.status(far, job)
         return status == GONE or not status.phase.queued

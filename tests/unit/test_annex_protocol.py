@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from hibali_cli.annex_remote import Asked, line_of, read_request, told
+from hibali_cli.annex_remote import AnnexRequest, line_of, read_request, told
 
 
 @pytest.mark.parametrize(
     ("line", "asked"),
     [
-        (b"PREPARE\n", Asked("PREPARE", ())),
-        (b"TRANSFER STORE KEY a b  c \n", Asked("TRANSFER", ("STORE", "KEY", "a b  c "))),
-        (b"EXPORT  leading\n", Asked("EXPORT", (" leading",))),
-        (b"EXPORT \xff\n", Asked("EXPORT", ("\udcff",))),
-        (b"RENAMEEXPORT KEY new name\n", Asked("RENAMEEXPORT", ("KEY", "new name"))),
-        (b"EXTENSIONS INFO ASYNC\n", Asked("EXTENSIONS", ("INFO ASYNC",))),
+        (b"PREPARE\n", AnnexRequest("PREPARE", ())),
+        (b"TRANSFER STORE KEY a b  c \n", AnnexRequest("TRANSFER", ("STORE", "KEY", "a b  c "))),
+        (b"EXPORT  leading\n", AnnexRequest("EXPORT", (" leading",))),
+        (b"EXPORT \xff\n", AnnexRequest("EXPORT", ("\udcff",))),
+        (b"RENAMEEXPORT KEY new name\n", AnnexRequest("RENAMEEXPORT", ("KEY", "new name"))),
+        (b"EXTENSIONS INFO ASYNC\n", AnnexRequest("EXTENSIONS", ("INFO ASYNC",))),
         (b"CLAIMURL x\n", None),
         (b"\n", None),
     ],
 )
-def test_requests_are_taken_apart(line: bytes, asked: Asked | None) -> None:
+def test_requests_are_taken_apart(line: bytes, asked: AnnexRequest | None) -> None:
     assert read_request(line) == asked
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hibali.errors import UsageError
 from hibali_cli.run_options import add_job_options, wanted_again, wanted_of, words_of
-from runs.dataset import Asked, asked_before
+from runs.dataset import DatasetRequest, asked_before
 from runs.schedulers.base import Resources
 
 
@@ -88,7 +88,7 @@ def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> N
 
 
 def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
-    asked = Asked("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
+    asked = DatasetRequest("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
     assert asked_before([{"asked": asked.to_fields()}], "run") == asked
     older = {name: value for name, value in asked.to_fields().items() if name != "options"}
     assert asked_before([{"asked": older}], "run").options == ()

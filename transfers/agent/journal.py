@@ -135,7 +135,7 @@ class Part(object):
         }
 
 
-class Begun(object):
+class BegunFilesJournal(object):
     """The journal of one target, open for appending. Its lines need no sync: what they say is checked before it counts.
 
     May be used by several threads.

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
-from transfers.agent.journal import MARK_BYTES, Begun, Part
+from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part
 from transfers.agent.protocol import LandingError, MismatchError, RefusedError, problem_of
 from transfers.agent.safe_path import Root, UnsafeNameError
 from transfers.agent.writing import write_at
@@ -24,7 +24,7 @@ class Frontier(object):
     may take long, what arrives meanwhile is noted in blocks by another thread: an interruption costs none of it.
     """
 
-    def __init__(self, descriptor: int, part: Part, begun: Begun) -> None:
+    def __init__(self, descriptor: int, part: Part, begun: BegunFilesJournal) -> None:
         """`descriptor` is duplicated; what `part` tells of is taken to be there."""
         self._descriptor = os.dup(descriptor)
         self._part = part
@@ -245,7 +245,7 @@ class Large(object):
 class LargeFiles(object):
     """All large files of one landing, at the agent that holds the lock. `take` and `place` are one thread's own."""
 
-    def __init__(self, root: Root, seed: bytes, begun: Begun) -> None:
+    def __init__(self, root: Root, seed: bytes, begun: BegunFilesJournal) -> None:
         self._root = root
         self._seed = seed
         self._begun = begun

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
-from transfers.agent.journal import Begun
+from transfers.agent.journal import BegunFilesJournal
 from transfers.agent.large_files import GoneError, Large, LargeFiles, check_piece, open_partial, partial_path
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError
 from transfers.agent.protocol import Channel, LandingError, Problem, RefusedError, problem_of
@@ -107,7 +107,7 @@ class Intake(Packs):
 
     def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
         super(Intake, self).__init__(channel, root, lease, seed)
-        self._begun = Begun(root)
+        self._begun = BegunFilesJournal(root)
         self._large = LargeFiles(root, seed, self._begun)
 
     def begun_parts(self) -> List[Any]:
@@ -201,11 +201,11 @@ class Intake(Packs):
         self._commit_root.close()
 
 
-class Hand(Packs):
+class ChannelReceiver(Packs):
     """At an agent of another line: packs of its own, and pieces of files that the lock's holder looks after."""
 
     def __init__(self, channel: Channel, root: Root, lease: Borrowed, seed: bytes) -> None:
-        super(Hand, self).__init__(channel, root, lease, seed)
+        super(ChannelReceiver, self).__init__(channel, root, lease, seed)
         self._seed = seed
         self._open: Dict[int, int] = {}
 

@@ -177,7 +177,7 @@ _PATHS = {
 _FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # those that follow the last component, too
 
 
-class Place(object):
+class OpenedFolder(object):
     """A folder that was reached: its open `descriptor`, and how it was reached.
 
     `inside` is False where it is outside of the innermost configured root that its path names. `foreign` tells of
@@ -196,7 +196,7 @@ class Roots(object):
     def __init__(self, paths: Iterable[bytes] = ()) -> None:
         self._paths = sorted({os.path.normpath(path) for path in paths}, key=len)
 
-    def open(self, path: bytes, make: bool = False) -> Place:  # noqa: FBT001, FBT002
+    def open(self, path: bytes, make: bool = False) -> OpenedFolder:  # noqa: FBT001, FBT002
         """Open the folder at an absolute path; with `make` missing folders are made with the site's umask.
 
         Raises OSError, and `RefusedError` for a symlink of another account below a root.
@@ -215,7 +215,7 @@ class Roots(object):
             root = walk.trail[-1]
             walk.follow(_names(path[len(innermost) :]), make)
             descriptor = os.open(b".", _FOLDER, dir_fd=walk.descriptor)
-            return Place(descriptor, not above or root in walk.trail, walk.foreign)
+            return OpenedFolder(descriptor, not above or root in walk.trail, walk.foreign)
         except OSError as problem:
             number = problem.errno or errno.EIO
             raise OSError(number, os.strerror(number), path) from None

@@ -31,14 +31,14 @@ from transfers.agent.protocol import (
 from transfers.agent.reading import put_in
 from transfers.agent.receiving import absolute_path
 from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
-from transfers.agent.safe_path import Place, Root, Roots, UnsafeNameError, outside
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, outside
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
     from transfers.agent.appending import Growths, Tails
     from transfers.agent.reading import Reader
-    from transfers.agent.receiving import Hand, Intake
-    from transfers.agent.third_party import Adopting, Relay
+    from transfers.agent.receiving import ChannelReceiver, Intake
+    from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
 _HASHERS = 4
@@ -51,16 +51,16 @@ class Session(object):
         self._channel = channel
         self.roots = roots
         self._root: Optional[Root] = None
-        self._place: Optional[Place] = None  # how the root was reached
+        self._place: Optional[OpenedFolder] = None  # how the root was reached
         self._lease: Optional[Lease] = None
         self._reader: "Optional[Reader]" = None
-        self._landing: "Union[Intake, Hand, None]" = None
+        self._landing: "Union[Intake, ChannelReceiver, None]" = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
         self._tails: "Optional[Tails]" = None
         self._growths: "Optional[Growths]" = None
         self._relay: "Optional[Relay]" = None
-        self._adopting: "Optional[Adopting]" = None
+        self._adopting: "Optional[ThirdPartyFiles]" = None
         self._left = False
         self._walked = False
         self._call = ""
@@ -303,13 +303,13 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
-        from transfers.agent.receiving import Hand
+        from transfers.agent.receiving import ChannelReceiver
 
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
         lease = Borrowed(self._opened(), str(ticket["token"]))
         lease.check()
-        self._landing = Hand(self._channel, self._opened(), lease, seed)
+        self._landing = ChannelReceiver(self._channel, self._opened(), lease, seed)
         self._channel.send(protocol.END, {"boot": boot_identifier()})
 
     def _end_formers(self, header: Dict[str, Any]) -> None:
@@ -345,14 +345,14 @@ class Session(object):
             item["partial"] = protocol.bytes_of(item["partial"])
         self._channel.send(protocol.END, self._adopter().adopt(items))
 
-    def _adopter(self) -> "Adopting":
-        from transfers.agent.third_party import Adopting
+    def _adopter(self) -> "ThirdPartyFiles":
+        from transfers.agent.third_party import ThirdPartyFiles
 
         self._check_lease()
         if self._adopting is None:
             seed, after_others = journal.open_seed(self._opened(), self._call)
             self._walked = self._walked or not after_others
-            self._adopting = Adopting(self._opened(), seed, self._channel.gone)
+            self._adopting = ThirdPartyFiles(self._opened(), seed, self._channel.gone)
         return self._adopting
 
     def _end_adopting(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, keep_attributes, keep_mode, keep_time
-from transfers.agent.journal import Begun, Part
+from transfers.agent.journal import BegunFilesJournal, Part
 from transfers.agent.large_files import open_partial, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
@@ -35,14 +35,14 @@ _CHUNK = 1024 * 1024
 _HASHERS = 4
 
 
-class Adopting(object):
+class ThirdPartyFiles(object):
     """The partial files of one session that others write; they are in the journal of what was begun, so nobody purges them."""
 
     def __init__(self, root: Root, seed: bytes, gone: threading.Event) -> None:
         self._root = root
         self._seed = seed
         self._gone = gone
-        self._begun = Begun(root)
+        self._begun = BegunFilesJournal(root)
         self.left = False
 
     def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:

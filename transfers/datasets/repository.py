@@ -87,7 +87,7 @@ class Repository:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RepositoryPath:
     """A path without symlinks in a repository; `link` where it is an annexed file by itself."""
 
     repository: Repository
@@ -109,7 +109,7 @@ def repository_around(folder: bytes) -> Repository | None:
     return Repository(folder or b"/", os.fsencode(git), annex)
 
 
-def find_place(where: bytes) -> Place | None:
+def find_place(where: bytes) -> RepositoryPath | None:
     """What an absolute path means in the repository around it; None outside of one. What is missing may still come.
 
     A symlink is followed, unless git-annex made it.
@@ -121,12 +121,14 @@ def find_place(where: bytes) -> Place | None:
         repository = repository_around(folder)
         led = key_of_link(os.fsencode(_path(path).readlink()), folder)
         if repository is not None and led is not None and led[0] == repository.root:
-            return Place(repository, path, link=True)
+            return RepositoryPath(repository, path, link=True)
         path = os.path.realpath(path)
     repository = repository_around(path if _path(path).is_dir() else path.rpartition(b"/")[0])
     # what is named inside of what makes the repository is what it is
     inside = path[len(repository.root) :].lower().split(b"/") if repository is not None else []
-    return Place(repository, path) if repository is not None and RESERVED.isdisjoint(inside) else None
+    return (
+        RepositoryPath(repository, path) if repository is not None and RESERVED.isdisjoint(inside) else None
+    )
 
 
 def _path(name: bytes) -> Path:
@@ -349,7 +351,7 @@ class Content(NamedTuple):
 class Contents:
     """The files below one path of a repository, and of others inside it. Names are relative to that path, b"" is itself."""
 
-    def __init__(self, place: Place, tell: Listener) -> None:
+    def __init__(self, place: RepositoryPath, tell: Listener) -> None:
         self.place = place
         self._tell = tell
         self._around = lru_cache(_FOLDERS_KNOWN)(repository_around)

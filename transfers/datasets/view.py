@@ -17,7 +17,7 @@ from transfers.datasets.repository import (
     POINTER_BYTES,
     RESERVED,
     Contents,
-    Place,
+    RepositoryPath,
     find_place,
     is_reserved,
 )
@@ -166,7 +166,7 @@ class DatasetStore:
     def __init__(
         self,
         store: Store,
-        place: Place,
+        place: RepositoryPath,
         location: Location,
         opener: Opener,
         tell: Listener,

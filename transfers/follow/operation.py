@@ -21,7 +21,15 @@ from transfers.journal import Receipt
 from transfers.movers.base import Side
 from transfers.operation import Operation
 from transfers.plan import Action, Conflict
-from transfers.planner import Seen, Snapshot, Survey, check_plan, check_space, listed, missing_source
+from transfers.planner import (
+    ListedName,
+    Snapshot,
+    TransferPlan,
+    check_plan,
+    check_space,
+    listed,
+    missing_source,
+)
 from transfers.request import Request
 from transfers.rules import Rules, selector
 from transfers.spool import Spool
@@ -341,7 +349,7 @@ class Follow(Rounds):
         if isinstance(self._source, SingleSource):
             side = SingleTarget(self._target, self._source.shown)
         entries = listed(side, self._unlisted_there) if exists else iter(())
-        there = Snapshot(Seen(entry) for entry in entries)
+        there = Snapshot(ListedName(entry) for entry in entries)
         if self._journal is not None and not there.count and not isinstance(self._source, SingleSource):
             self._journal.append({"kind": "empty"})
         watch = Watch(self._source, self._target.facts, there, self._request.rules, self._following)
@@ -382,7 +390,7 @@ class Follow(Rounds):
         self._watch.look(time.monotonic())
         work = self._watch.plan(time.monotonic(), everything=True)
         try:
-            found = Survey(
+            found = TransferPlan(
                 moves=work.moves,
                 conflicts=work.conflicts,
                 files=work.files,

@@ -10,7 +10,7 @@ from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
 from transfers.movers.base import Source
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
-from transfers.planner import Reader, Seen, Snapshot, listed
+from transfers.planner import ListedName, Reader, Snapshot, listed
 from transfers.rules import Rules, Selector, selector
 from transfers.spool import Spool
 from transfers.stores.base import Facts, Problem
@@ -81,11 +81,11 @@ def is_marker(marker: bytes | None, path: bytes) -> bool:
     return len(name) > len(marker) - 1 and name.startswith(before) and name.endswith(after)
 
 
-def see(entry: Entry, before: Seen | None, now: float, *, renamed: bool) -> Seen:
+def see(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
     """What a look at `now` makes of an entry, after what the look before it knew of that name."""
     if before is None or identity(before.entry) != identity(entry):
-        return Seen(entry, now, renamed=renamed)
-    return Seen(entry, before.since, before.looks + 1, before.renamed)
+        return ListedName(entry, now, renamed=renamed)
+    return ListedName(entry, before.since, before.looks + 1, before.renamed)
 
 
 def identity(entry: Entry) -> tuple[object, ...]:
@@ -93,7 +93,7 @@ def identity(entry: Entry) -> tuple[object, ...]:
     return (entry.kind, entry.size, entry.mtime_ns, entry.device, entry.inode, entry.link)
 
 
-def is_quiet(seen: Seen, now: float, quiet: float) -> bool:
+def is_quiet(seen: ListedName, now: float, quiet: float) -> bool:
     """Whether it has stayed as it is for so many seconds, or came by a rename, or is nothing that is written to."""
     return seen.renamed or seen.entry.kind is not Kind.FILE or now - seen.since >= quiet
 
@@ -263,7 +263,7 @@ class Watch:
             return ours.kind is theirs.kind
         return compare(ours, theirs, self._rules, self._source.facts, self._facts).verb is Verb.KEEP
 
-    def _is_ready(self, seen: Seen, now: float) -> bool:
+    def _is_ready(self, seen: ListedName, now: float) -> bool:
         entry = seen.entry
         if entry.path == self.last:
             return False
@@ -281,7 +281,7 @@ class Watch:
             return self.marked(entry)
         return is_quiet(seen, now, self._following.quiet)
 
-    def _can_grow(self, seen: Seen, theirs: Seen | None, now: float) -> bool:
+    def _can_grow(self, seen: ListedName, theirs: ListedName | None, now: float) -> bool:
         """Whether only a tail is to be sent. One that is complete and not there at all travels as any file, by all lines."""
         entry = seen.entry
         if (
@@ -298,7 +298,7 @@ class Watch:
             return not self.ended and not is_quiet(seen, now, self._following.quiet)
         return theirs.entry.kind is Kind.FILE and theirs.entry.size <= entry.size
 
-    def _add_growth(self, work: Work, entry: Entry, theirs: Seen | None) -> None:
+    def _add_growth(self, work: Work, entry: Entry, theirs: ListedName | None) -> None:
         start = 0 if theirs is None else theirs.entry.size
         work.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
         work.files_to_move += 1
@@ -358,9 +358,9 @@ class Watch:
                 standing = next(before, None)
             if path in grown:
                 changed = grown[path]
-                known = None if changed is None else Seen(changed, ours=True)
+                known = None if changed is None else ListedName(changed, ours=True)
             elif given and path not in left:
-                known = Seen(seen.entry, ours=True)
+                known = ListedName(seen.entry, ours=True)
                 self._whole.discard(path)
             if known is not None:
                 there.add(known)

@@ -20,7 +20,7 @@ from hibali.system_errors import reason_of
 from hibali.text import path_from_fields
 from transfers.history.operations import (
     Operation,
-    Place,
+    OperationRoot,
     journal_of,
     no_such_operation,
     place_fields,
@@ -118,7 +118,7 @@ def _read_fields(fields: dict[str, Any]) -> Operation:
     )
 
 
-def _read_place(fields: dict[str, Any] | None) -> Place | None:
+def _read_place(fields: dict[str, Any] | None) -> OperationRoot | None:
     return None if fields is None else read_place(fields)
 
 
@@ -201,7 +201,7 @@ class _Newer:
         self._written: set[bytes] = set()
         self._needed: set[bytes] = set()
 
-    def judge(self, place: Place, record: dict[str, Any]) -> bool:
+    def judge(self, place: OperationRoot, record: dict[str, Any]) -> bool:
         """Whether the line may go; it counts for older ones from here on."""
         kind = record.get("kind")
         if kind == "failed":
@@ -216,7 +216,7 @@ class _Newer:
         return overtaken
 
 
-def _key(place: Place, path: bytes) -> bytes:
+def _key(place: OperationRoot, path: bytes) -> bytes:
     whole = b"/".join(part for part in (place.path.rstrip(b"/"), path) if part)
     text = b"\0".join((place.site.encode(), (place.bucket or "").encode(), whole))
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -47,14 +47,14 @@ _RESULTS: dict[int, Result] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperationRoot:
     """A root as its store knows it; `bucket` is None where the site has none."""
 
     site: str
     bucket: str | None
     path: bytes
 
-    def way_to(self, other: Place) -> bytes | None:
+    def way_to(self, other: OperationRoot) -> bytes | None:
         """The path of `other` relative to this one: b"" for the same or one above; None where they are apart."""
         if self.site != other.site or self.bucket != other.bucket:
             return None
@@ -65,7 +65,7 @@ class Place:
             return theirs[len(mine) :].lstrip(b"/")
         return None
 
-    def holds(self, other: Place) -> bool:
+    def holds(self, other: OperationRoot) -> bool:
         """Whether `other` is this place or lies below it."""
         return other.way_to(self) == b""
 
@@ -84,8 +84,8 @@ class Operation:
     began: str
     source: str
     target: str
-    origin: Place | None = None
-    place: Place | None = None
+    origin: OperationRoot | None = None
+    place: OperationRoot | None = None
     receipt: Mapping[str, Any] | None = None
     stopped: Mapping[str, Any] | None = None
     touched: float = 0.0
@@ -161,11 +161,11 @@ def begin(record: Mapping[str, Any]) -> Operation | None:
     )
 
 
-def read_place(record: Mapping[str, Any]) -> Place | None:
+def read_place(record: Mapping[str, Any]) -> OperationRoot | None:
     """What a line of kind `place` or `origin` says; None for one that says nothing."""
     bucket = record.get("bucket")
     try:
-        return Place(
+        return OperationRoot(
             str(record["site"]),
             None if bucket is None else str(bucket),
             path_from_fields(dict(record), "place"),
@@ -174,7 +174,7 @@ def read_place(record: Mapping[str, Any]) -> Place | None:
         return None
 
 
-def place_fields(place: Place) -> dict[str, Any]:
+def place_fields(place: OperationRoot) -> dict[str, Any]:
     """What `read_place` reads."""
     return {"site": place.site, "bucket": place.bucket, **path_fields(place.path, "place")}
 
@@ -286,7 +286,7 @@ class Filter:
         return [each for each in operations if self.takes(each, now)]
 
 
-class Way(StrEnum):
+class FileChange(StrEnum):
     """What an operation did with it, seen from the place that is asked about."""
 
     ARRIVED = "arrived"
@@ -300,7 +300,7 @@ class Move:
     """What one operation did at a place: `proof` is the weakest among its files, `sha256` that of the one file."""
 
     operation: Operation
-    way: Way
+    way: FileChange
     files: int = 0
     bytes: int = 0
     failed: int = 0
@@ -323,7 +323,7 @@ class Move:
                 self.proof = str(proof if self.proof is None else weakest(Proof(self.proof), proof))
 
 
-def moves_of(wanted: Iterable[Place], operations: Iterable[Operation]) -> Iterator[Move]:
+def moves_of(wanted: Iterable[OperationRoot], operations: Iterable[Operation]) -> Iterator[Move]:
     """What was done at these places or below them (one place, as it may be written), in the order of the operations."""
     places = list(wanted)
     for operation in operations:
@@ -336,10 +336,12 @@ def moves_of(wanted: Iterable[Place], operations: Iterable[Operation]) -> Iterat
             if below == b"":
                 yield _verified(operation)
         else:
-            yield from _read_moves(operation, below, Way.LEFT if arrived is None else Way.ARRIVED)
+            yield from _read_moves(
+                operation, below, FileChange.LEFT if arrived is None else FileChange.ARRIVED
+            )
 
 
-def _way(place: Place | None, wanted: list[Place]) -> bytes | None:
+def _way(place: OperationRoot | None, wanted: list[OperationRoot]) -> bytes | None:
     if place is None:
         return None
     return next((way for each in wanted if (way := place.way_to(each)) is not None), None)
@@ -348,14 +350,14 @@ def _way(place: Place | None, wanted: list[Place]) -> bytes | None:
 def _verified(operation: Operation) -> Move:
     receipt = operation.receipt or {}
     counts = (operation.number("files"), operation.number("bytes"), operation.number("files_failed"))
-    return Move(operation, Way.LOOKED_AT, *counts, proof=receipt.get("proof_tree"))
+    return Move(operation, FileChange.LOOKED_AT, *counts, proof=receipt.get("proof_tree"))
 
 
-def _read_moves(operation: Operation, below: bytes, way: Way) -> list[Move]:
-    moved, deleted = Move(operation, way), Move(operation, Way.DELETED)
+def _read_moves(operation: Operation, below: bytes, way: FileChange) -> list[Move]:
+    moved, deleted = Move(operation, way), Move(operation, FileChange.DELETED)
     for record in lines_below(operation.id, below):
         kind = record.get("kind")
-        if kind == "deleted" and way is Way.ARRIVED:
+        if kind == "deleted" and way is FileChange.ARRIVED:
             deleted.take(record)
         elif kind in {"moved", "linked", "failed"}:
             moved.take(record)
@@ -410,14 +412,14 @@ def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
     Only journals of operations that moved something without proof are read, and later ones at the same places.
     """
     weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]] = {}
-    places: list[Place] = []
+    places: list[OperationRoot] = []
     for operation in operations:
         place = operation.place
         if place is None or (operation.operation == "rm" and not weak):
             continue
         if operation.operation == "verify":
             if operation.exit == 0 and (operation.receipt or {}).get("proof_tree") in {"digest", "recorded"}:
-                weak = {key: each for key, each in weak.items() if not place.holds(Place(*key))}
+                weak = {key: each for key, each in weak.items() if not place.holds(OperationRoot(*key))}
             continue
         if operation.proof_moved not in _PROVEN:
             places.append(place)
@@ -428,7 +430,9 @@ def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
 
 
 def _fold(
-    weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]], operation: Operation, place: Place
+    weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]],
+    operation: Operation,
+    place: OperationRoot,
 ) -> None:
     root = place.path.rstrip(b"/")
     for record in read_records(journal_of(operation.id)):

@@ -16,7 +16,7 @@ from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
 from transfers.movers.base import Source
-from transfers.movers.stream import StreamMover, Told
+from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
@@ -40,7 +40,7 @@ class DirectMover(StreamMover):
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
-        told = Told(self._tell)
+        told = ProgressReport(self._tell)
         units = self._paced(
             group_units(self._while_room(items), lambda: piece, target.begun, together=self._together)
         )

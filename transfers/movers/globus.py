@@ -13,9 +13,9 @@ from hibali.events import Event
 from transfers.entry import Entry, Kind, Proof
 from transfers.movers.base import Mover, Source
 from transfers.movers.stream import FULL, ROUNDS, is_again, retried
-from transfers.stores.base import Adopter, Item, Landed, Problem, Store, Written
+from transfers.stores.base import Item, Landed, Problem, Store, ThirdPartyTarget, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import Ends, below, can_be_told
+from transfers.stores.globus.paths import CollectionPair, below, can_be_told
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
@@ -104,7 +104,7 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
             yield Landed(pair.item, None, Proof.NONE, problem=wrong)
         else:
             known.append((pair, digest))
-    if isinstance(target, Adopter):
+    if isinstance(target, ThirdPartyTarget):
         yield from target.adopt(Written(pair.item, pair.sent.written, digest) for pair, digest in known)
         return
     theirs = target.digest([pair.item.entry for pair, _ in known])
@@ -118,7 +118,7 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
 
 def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Landed, None, None]:
     """Globus says that they are right: what has a partial name gets its own."""
-    if not isinstance(target, Adopter):
+    if not isinstance(target, ThirdPartyTarget):
         for pair in pairs:
             yield Landed(pair.item, None, Proof.CLAIMED)
         return
@@ -143,7 +143,7 @@ class GlobusMover:
     word = "globus"
 
     def __init__(
-        self, tasks: Tasks, ends: Ends, otherwise: Mover, recorded: Callable[[Entry], str | None]
+        self, tasks: Tasks, ends: CollectionPair, otherwise: Mover, recorded: Callable[[Entry], str | None]
     ) -> None:
         """`recorded` knows the sha256 of a file of the source that is on record and is what it was."""
         self._tasks = tasks
@@ -195,7 +195,7 @@ class GlobusMover:
         if self._full:
             return
         left = [file for file in self._earlier.values() if file.path not in self._asked]
-        if left and isinstance(target, Adopter):
+        if left and isinstance(target, ThirdPartyTarget):
             for _ in target.adopt(_unwanted(number, file) for number, file in enumerate(left)):
                 pass
         for task in self._over.values():
@@ -327,7 +327,7 @@ def _goes(item: Item) -> bool:
 
 def _rooms(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
     """Where each is written: under a partial name where the far end can rename it, else under its own."""
-    if isinstance(target, Adopter):
+    if isinstance(target, ThirdPartyTarget):
         yield from target.invite(items)
         return
     for item in items:

@@ -16,7 +16,7 @@ from transfers.journal import DigestBook
 from transfers.movers.base import Mover
 from transfers.request import Request
 from transfers.stores.base import Store
-from transfers.stores.globus.paths import Ends, path_in_collection
+from transfers.stores.globus.paths import CollectionPair, path_in_collection
 
 if TYPE_CHECKING:
     from transfers.movers.globus import GlobusMover
@@ -26,7 +26,7 @@ _KINDS = frozenset({"ssh", "local", "globus"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RouteRequest:
     """What a call asks for that decides its way: `via` is `auto`, `globus` or another word, `against` what Globus cannot do."""
 
     via: str = "auto"
@@ -34,14 +34,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CollectionRoot:
     """One end: its site, and where its root is there, as its store knows it."""
 
     site: Site
     where: bytes
 
 
-def find_ends(wanted: Wanted, source: Place, target: Place) -> Ends | None:
+def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot) -> CollectionPair | None:
     """Both collections, or None where it goes another way; pure.
 
     Raises `UsageError` where Globus was asked for by name, or is the only way, and cannot do it.
@@ -56,7 +56,7 @@ def find_ends(wanted: Wanted, source: Place, target: Place) -> Ends | None:
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None
         assert target.site.globus is not None
-        return Ends(
+        return CollectionPair(
             source.site.globus.collection,
             paths[0],
             target.site.globus.collection,
@@ -73,7 +73,7 @@ def find_ends(wanted: Wanted, source: Place, target: Place) -> Ends | None:
     )
 
 
-def _why_not(source: Place, target: Place) -> tuple[str | None, str]:
+def _why_not(source: CollectionRoot, target: CollectionRoot) -> tuple[str | None, str]:
     for place in (source, target):
         name = place.site.name
         if place.site.kind not in _KINDS or place.site.globus is None:
@@ -83,7 +83,7 @@ def _why_not(source: Place, target: Place) -> tuple[str | None, str]:
     return None, ""
 
 
-def _path(place: Place) -> str | None:
+def _path(place: CollectionRoot) -> str | None:
     if place.site.globus is None:
         return None
     try:
@@ -97,18 +97,27 @@ def with_local_collection(location: Location, settings: Settings) -> Location:
     if not location.typed_local:
         return location
     for site in settings.sites.values():
-        if site.kind == "local" and site.globus is not None and _path(Place(site, location.raw)) is not None:
+        if (
+            site.kind == "local"
+            and site.globus is not None
+            and _path(CollectionRoot(site, location.raw)) is not None
+        ):
             return replace(location, site=replace(location.site, globus=replace(site.globus, of=site.name)))
     return location
 
 
-def globus_between(request: Request, source: Store, target: Store, more: tuple[str, ...] = ()) -> Ends | None:
+def globus_between(
+    request: Request, source: Store, target: Store, more: tuple[str, ...] = ()
+) -> CollectionPair | None:
     """Both ends as Globus knows them; None where it goes another way. `more` is further reasons against it.
 
     Raises `UsageError` where Globus is asked for by name, or the only way, and cannot do it.
     """
-    wanted = Wanted(request.via, (*_against(request), *more))
-    ends = Place(request.source.site, source.where), Place(request.target.site, target.where)
+    wanted = RouteRequest(request.via, (*_against(request), *more))
+    ends = (
+        CollectionRoot(request.source.site, source.where),
+        CollectionRoot(request.target.site, target.where),
+    )
     return find_ends(wanted, *ends)
 
 
@@ -124,7 +133,7 @@ def _against(request: Request) -> list[str]:
 
 
 def open_globus(
-    request: Request, ends: Ends, source: Store, otherwise: Mover, tell: Listener, stack: ExitStack
+    request: Request, ends: CollectionPair, source: Store, otherwise: Mover, tell: Listener, stack: ExitStack
 ) -> GlobusMover:
     """Log in with what is stored; everything is closed with `stack`. Raises `AccessError` with the line to type."""
     from transfers.movers.globus import GlobusMover

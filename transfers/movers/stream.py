@@ -102,7 +102,7 @@ def retried(landed: Landed, round_number: int) -> Retried:
     return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
 
 
-class Told:
+class ProgressReport:
     """How far it is, told unit by unit; one thread's own."""
 
     def __init__(self, tell: Listener) -> None:
@@ -120,7 +120,7 @@ class Told:
             self._tell(Carried(size))
 
 
-class Watched(Told):
+class Watched(ProgressReport):
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
     def __init__(self, pace: Pace, tell: Listener) -> None:

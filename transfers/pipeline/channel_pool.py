@@ -32,7 +32,7 @@ def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
     return max(1, min(needed, most, -(-size // _WORTH_BYTES)))
 
 
-class Lines:
+class ChannelPool:
     """Opens lines by threads of their own, and hands them to whoever has work for them."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Lines:
             thread.join()
 
 
-def window_bytes(ready: int, lines: Lines) -> int:
+def window_bytes(ready: int, lines: ChannelPool) -> int:
     """How much may be under way over the first line and so many others that are up.
 
     What the first one was given while the others come up would still be on its way when they have long been idle.
@@ -210,6 +210,6 @@ def window_bytes(ready: int, lines: Lines) -> int:
     return min(MOST_BYTES, WINDOW_BYTES + ready * LINE_BYTES)
 
 
-def no_lines() -> Lines:
+def no_lines() -> ChannelPool:
     """For a place that one line serves."""
-    return Lines(None, 0)
+    return ChannelPool(None, 0)

@@ -12,7 +12,7 @@ from transfers.agent import protocol
 from transfers.agent.reading import put_in
 from transfers.entry import Kind, Proof
 from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_header
-from transfers.pipeline.channel_pool import Lines, window_bytes
+from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES, take_room
 from transfers.reconnect import is_lost
 from transfers.remote.connection import Connection
@@ -55,7 +55,7 @@ class ReadingStream:
     with further lines or from the middle on, in pieces by any of them while that agent hashes the whole.
     """
 
-    def __init__(self, control: Connection, lines: Lines, root: bytes) -> None:
+    def __init__(self, control: Connection, lines: ChannelPool, root: bytes) -> None:
         self._lines = lines
         self._root = root
         self._control = _Line(control)

@@ -22,14 +22,14 @@ from transfers.pipeline.batches import (
     problem_from,
     unit_header,
 )
-from transfers.pipeline.channel_pool import Lines, window_bytes
+from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES
 from transfers.reconnect import is_lost
 from transfers.remote.connection import Connection
 from transfers.stores.base import Item, Landed, Payload, Problem
 
 
-class Landing(Protocol):
+class SendWindow(Protocol):
     """Whoever keeps the window and tells what became of each item; called from the threads of the lines."""
 
     def joined(self) -> None:
@@ -59,14 +59,14 @@ class Landing(Protocol):
     def end(self, problem: BaseException | None) -> None:
         """The last answer came, or none will."""
 
-    def hand_lost(self, hand: Hand) -> None:
+    def hand_lost(self, hand: Worker) -> None:
         """The line of a hand is lost; what it had under way is still there to be taken."""
 
 
 class Sender:
     """One line: what was sent over it and not answered yet, by unit."""
 
-    def __init__(self, stream: Landing, connection: Connection) -> None:
+    def __init__(self, stream: SendWindow, connection: Connection) -> None:
         self.stream = stream
         self.connection = connection
         self.under_way: dict[int, Payload | None] = {}
@@ -170,10 +170,10 @@ class Sender:
                 self.stream.done(item, payload.digests[position])
 
 
-class Hand(Sender):
+class Worker(Sender):
     """A further line: its own thread writes, so that no line waits for another."""
 
-    def __init__(self, stream: Landing, connection: Connection, root: bytes, ticket: Any) -> None:
+    def __init__(self, stream: SendWindow, connection: Connection, root: bytes, ticket: Any) -> None:
         super().__init__(stream, connection)
         self.ready = False
         self._joined = threading.Event()  # or it failed to
@@ -280,14 +280,14 @@ class BegunFiles:
 _Answer = Landed | BaseException | None
 
 
-class LandingStream:
+class ReceiverStream:
     """One landing with the agent that holds the lock, and those of further lines as they come up; used once.
 
     Packs and pieces of large files go to whichever line has least under way; the lock's holder is told of every
     piece, hashes each large file along what is there, and gives it its name.
     """
 
-    def __init__(self, control: Connection, lines: Lines, root: bytes) -> None:
+    def __init__(self, control: Connection, lines: ChannelPool, root: bytes) -> None:
         self._control = control
         self._lines = lines
         self._root = root
@@ -296,7 +296,7 @@ class LandingStream:
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
-        self._hands: list[Hand] = []
+        self._hands: list[Worker] = []
         self._lost = 0
         self._own = Sender(self, control)
         self._told = threading.Event()
@@ -392,7 +392,7 @@ class LandingStream:
             self._answers.put(problem)
 
     def _take_line(self, connection: Connection, ticket: Any) -> None:
-        self._hands = [*self._hands, Hand(self, connection, self._root, ticket)]
+        self._hands = [*self._hands, Worker(self, connection, self._root, ticket)]
 
     def _window_bytes(self) -> int:
         return window_bytes(sum(hand.ready for hand in self._hands), self._lines)
@@ -448,7 +448,7 @@ class LandingStream:
         """A hand can take units, so that more may be under way."""
         self._window.look_again()
 
-    def hand_lost(self, hand: Hand) -> None:
+    def hand_lost(self, hand: Worker) -> None:
         """Its agent is ended before others get what it had under way: it must not write when they do."""
         self._lines.replace(hand.connection)
         with self._guard:
@@ -463,7 +463,7 @@ class LandingStream:
         else:
             self._window.close(number)
 
-    def _take_over(self, hand: Hand, ending: int) -> None:
+    def _take_over(self, hand: Worker, ending: int) -> None:
         """`ending` is the unit whose answer says that the agent is gone."""
         try:
             self._own.under_way[ending] = None

@@ -18,7 +18,7 @@ _ARENA_BYTES = 512 * 1024 * 1024  # of addresses: memory is only what was used a
 _ROUND_BYTES = 64 * 1024
 
 
-class Arena:
+class SharedBuffers:
     """Gives out rooms; one is free again when the last view of it is gone. Threads may share it."""
 
     def __init__(self, size: int = _ARENA_BYTES) -> None:
@@ -96,10 +96,10 @@ def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @functools.cache
-def arena() -> Arena | None:
+def arena() -> SharedBuffers | None:
     """The one of this process; None where the system has no such memory."""
     try:
-        return Arena()
+        return SharedBuffers()
     except (OSError, AttributeError):
         return None
 
@@ -111,4 +111,4 @@ def take_room(length: int) -> bytearray | memoryview:
     return bytearray(length) if room is None else room
 
 
-__all__ = ["BULK_BYTES", "Arena", "arena", "take_room"]
+__all__ = ["BULK_BYTES", "SharedBuffers", "arena", "take_room"]

@@ -22,18 +22,18 @@ _AT_ONCE = 400  # files in one question, or questions before an answer is taken
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class AgentFar:
+class AgentHost:
     """One login at one site."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def expand(self, path: str) -> bytes:
-        """See Far."""
+        """See RemoteHost."""
         return self._connection.expand(path.encode("utf-8", "surrogateescape"))
 
     def facts(self) -> dict[str, str]:
-        """See Far."""
+        """See RemoteHost."""
         greeting = self._connection.greeting
         known = {key: str(greeting.get(key, "")) for key in ("host", "home", "python", "boot", "clock")}
         return {"user": str(greeting.get("account", "")), **known}
@@ -58,36 +58,36 @@ class AgentFar:
             return within_quotas(space, answer.header["rooms"])
 
     def stat(self, path: bytes) -> Entry | None:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("stat", path=protocol.text_of(path))
         return one_entry(answer, self._connection)
 
     def is_private(self, path: bytes) -> bool:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("is_private", path=protocol.text_of(path))
         with self._connection.understanding():
             return bool(answer.header["private"])
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("make_folder", path=protocol.text_of(path), exclusive=exclusive)
         with self._connection.understanding():
             return bool(answer.header["made"])
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._connection.ask(
             "put", path=protocol.text_of(path), content=protocol.text_of(content), executable=executable
         )
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("get", path=protocol.text_of(path), maximum=maximum, offset=offset)
         with self._connection.understanding():
             return bytes(answer.body) if answer.header["found"] else None
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
-        """See Far."""
+        """See RemoteHost."""
         for start in range(0, len(folders), _AT_ONCE):
             made = [protocol.text_of(path) for path in folders[start : start + _AT_ONCE]]
             self._connection.ask("put_all", folders=made, files=[])
@@ -96,7 +96,7 @@ class AgentFar:
             self._connection.ask("put_all", folders=[], files=told)
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
-        """See Far."""
+        """See RemoteHost."""
         found: list[bytes | None] = []
         for start in range(0, len(paths), _AT_ONCE):
             some = [protocol.text_of(path) for path in paths[start : start + _AT_ONCE]]
@@ -106,7 +106,7 @@ class AgentFar:
         return found
 
     def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """See Far."""
+        """See RemoteHost."""
         for start in range(0, len(pairs), _AT_ONCE):
             self._connection.ask_all(
                 [
@@ -116,21 +116,21 @@ class AgentFar:
             )
 
     def names(self, path: bytes) -> list[bytes]:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("names", path=protocol.text_of(path))
         with self._connection.understanding():
             return [protocol.bytes_of(text) for text in answer.header["names"]]
 
     def copy(self, source: bytes, target: bytes) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._connection.ask("copy", source=protocol.text_of(source), target=protocol.text_of(target))
 
     def move(self, source: bytes, target: bytes) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self.run(["mv", "-n", "-T", "--", source, target])
 
     def remove_tree(self, path: bytes) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._connection.ask("remove_tree", path=protocol.text_of(path))
 
     def run(
@@ -141,13 +141,13 @@ class AgentFar:
         folder: bytes | None = None,
         timeout: float = 60.0,
     ) -> Finished:
-        """See Far."""
+        """See RemoteHost."""
         answer = self._connection.ask("run", **_words(argv, stdin, folder, timeout))
         with self._connection.understanding():
             return _finished(answer.header)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
-        """See Far."""
+        """See RemoteHost."""
         words = _words(argv, b"", folder, _ONCE_SECONDS)
         answer = self._connection.ask("run_once", marker=protocol.text_of(marker), **words).header
         with self._connection.understanding():
@@ -155,7 +155,7 @@ class AgentFar:
             return Once(bool(answer["fresh"]), _finished(known) if known else None, float(answer["age"]))
 
     def digest(self, path: bytes) -> str:
-        """See Far."""
+        """See RemoteHost."""
         found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
         if not isinstance(found, str) or not _DIGEST.fullmatch(found):
             raise NotFoundError("no-digest", "the site gave no digest", about=self._connection.where)
@@ -167,7 +167,7 @@ class AgentFar:
         return self._connection.round_trip
 
     def close(self) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._connection.close()
 
 

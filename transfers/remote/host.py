@@ -43,7 +43,7 @@ class SmallFile:
     executable: bool = False
 
 
-class Far(Protocol):
+class RemoteHost(Protocol):
     """One login at one site. All paths are absolute bytes there; every method may raise
     `TryLaterError` (unreachable), `AccessError` (denied), `NotFoundError`, `RefusedError`.
     """

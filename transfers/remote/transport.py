@@ -14,11 +14,11 @@ from hibali.events import Listener, Noted, ignore
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import now
 from hibali.locations import guarded_roots
-from transfers.remote.host import Far
+from transfers.remote.host import RemoteHost
 from transfers.stores.sftp import kind
 from transfers.stores.sftp.client import Client
 from transfers.stores.sftp.paths import Guard
-from transfers.stores.sftp.remote_host import SftpFar
+from transfers.stores.sftp.remote_host import SftpHost
 
 Opened = TypeVar("Opened")
 
@@ -86,11 +86,11 @@ def _remember(site: Site, because: str, *, bulk: bool) -> None:
     _write(path, record)
 
 
-def sftp_far(site: Site, client: Client) -> Far:
+def sftp_host(site: Site, client: Client) -> RemoteHost:
     """The machine at a site over a conversation that is closed with it."""
     assert site.ssh is not None
     assert client.channel.login is not None
-    return SftpFar(client, client.channel.login, site.ssh.command, Guard(client, guarded_roots(site)))
+    return SftpHost(client, client.channel.login, site.ssh.command, Guard(client, guarded_roots(site)))
 
 
 def forget(site: Site) -> None:

@@ -24,9 +24,9 @@ from transfers.follow.appending import Growing
 from transfers.movers.gridftp.receiving import Carriage, GridftpLanding
 from transfers.overlap import RootIdentity
 from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
-from transfers.pipeline.channel_pool import Lines, no_lines
+from transfers.pipeline.channel_pool import ChannelPool, no_lines
 from transfers.pipeline.reading import ReadingStream
-from transfers.pipeline.receiving import LandingStream
+from transfers.pipeline.receiving import ReceiverStream
 from transfers.pipeline.third_party import DirectLanding
 from transfers.remote.connection import Connection
 from transfers.stores.agent_listing import PagedListing, entries_of
@@ -95,7 +95,7 @@ class Holding:
         )
 
 
-Reopen = Callable[[bytes], tuple[Connection, Lines]]
+Reopen = Callable[[bytes], tuple[Connection, ChannelPool]]
 
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
@@ -117,7 +117,7 @@ class PosixStore:
         self,
         connection: Connection,
         facts: Facts,
-        lines: Lines | None = None,
+        lines: ChannelPool | None = None,
         *,
         lease: int = LEASE_SECONDS,
         reopen: Reopen | None = None,
@@ -126,7 +126,7 @@ class PosixStore:
     ) -> None:
         """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
 
-        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Survivor.
+        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Reconnectable.
         """
         self.facts = facts
         self._confined = confined
@@ -136,7 +136,7 @@ class PosixStore:
         self._holding = Holding(lease)
         self._away = self._was_lost = self._landed = self._left = False
         self._returns = self._lines_lost = self._former_bytes = 0
-        self._landing: LandingStream | None = None
+        self._landing: ReceiverStream | None = None
         self._direct: DirectLanding | None = None
         self._by_gridftp: GridftpLanding | None = None
         self._beside_bytes = self._beside_logins = 0
@@ -170,7 +170,7 @@ class PosixStore:
 
     @property
     def reconnects(self) -> int:
-        """See Survivor."""
+        """See Reconnectable."""
         return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
 
     @property
@@ -331,7 +331,7 @@ class PosixStore:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing, self._landed = LandingStream(self._connection, self._lines, self.where), True
+        self._landing, self._landed = ReceiverStream(self._connection, self._lines, self.where), True
         return self._landing.run(payloads)
 
     @property
@@ -518,7 +518,7 @@ class PosixStore:
         return self._answered("keep", entries, listed, more)
 
     def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
-        """See Adopter."""
+        """See ThirdPartyTarget."""
         self._purge()
         for item, answer, problem in self._told("invite", items, item_header):
             with self._connection.understanding():
@@ -526,7 +526,7 @@ class PosixStore:
             yield item, partial, problem
 
     def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
-        """See Adopter."""
+        """See ThirdPartyTarget."""
         for one, _, problem in self._told(
             "adopt",
             written,
@@ -640,20 +640,20 @@ class PosixStore:
 
     @property
     def lost(self) -> bool:
-        """See Survivor."""
+        """See Reconnectable."""
         return self._connection.lost
 
     @property
     def landed_before(self) -> int:
-        """See Survivor."""
+        """See Reconnectable."""
         return self._landing.begun_bytes if self._landing is not None else 0
 
     def can_come_back(self, *, anew: bool) -> bool:
-        """See Survivor. Where this call never landed, nothing there would tell whether another one did since."""
+        """See Reconnectable. Where this call never landed, nothing there would tell whether another one did since."""
         return self._reopen is not None and (anew or not self._holding.held or self._landed)
 
     def leave(self) -> None:
-        """See Survivor."""
+        """See Reconnectable."""
         if self._away:
             return
         self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
@@ -670,7 +670,7 @@ class PosixStore:
         self._lines_lost += self._lines.lost - self._lines.lately_lost
 
     def come_back(self, *, anew: bool) -> None:
-        """See Survivor."""
+        """See Reconnectable."""
         assert self._reopen is not None
         connection, lines = self._reopen(self.where)
         self._away, self._connection, self._lines = False, connection, lines

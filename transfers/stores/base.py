@@ -508,7 +508,7 @@ class Written:
 
 
 @runtime_checkable
-class Adopter(Protocol):
+class ThirdPartyTarget(Protocol):
     """The part of a Store that some have; the target must be locked."""
 
     def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
@@ -525,7 +525,7 @@ class Adopter(Protocol):
 
 
 @runtime_checkable
-class Vacating(Protocol):
+class RemovesTrees(Protocol):
     """A store whose root can go with all in it; its lock is held."""
 
     def check_vacant(self, *, itself: bool) -> None:
@@ -574,7 +574,7 @@ def _read(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-class Fate(StrEnum):
+class CleanupResult(StrEnum):
     """What becomes of it; PLANNED where a dry run would end it, FAILED where the server did not let us."""
 
     ENDED = "ended"
@@ -596,5 +596,5 @@ class Leftover:
     begun: str
     age: float | None
     ours: bool
-    fate: Fate
+    fate: CleanupResult
     because: str = ""

@@ -17,10 +17,10 @@ from transfers.agent.commands import expanded
 from transfers.agent.protocol import RefusedError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
-from transfers.agent.safe_path import Place, Root, Roots, UnsafeNameError, outside
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, outside
 from transfers.entry import Entry, Proof
 from transfers.pipeline.batches import problem_from
-from transfers.pipeline.channel_pool import Lines, no_lines
+from transfers.pipeline.channel_pool import ChannelPool, no_lines
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_listing import entry_of
 from transfers.stores.agent_store import PosixStore, check_size, is_executable, listed
@@ -56,7 +56,7 @@ class LocalStore(PosixStore):
     """A folder of this machine. Single small files are handled in this process: asking an agent takes longer than the file."""
 
     roots = Roots()  # those of the site, below which no symlink of another account is followed
-    _kept_folder: tuple[Place, Root] | None = None
+    _kept_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See StoresWhole."""
@@ -106,7 +106,7 @@ class LocalStore(PosixStore):
             words = words_of(str(code), str(message))
             raise error_from(str(code), words, printable(self.where)) from None
 
-    def _reopen_folder(self) -> tuple[Place, Root]:
+    def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
         """The folder that is at the path now: opened anew, component by component, only where it is another than before."""
         if self._kept_folder is not None:
             place, root = self._kept_folder
@@ -130,7 +130,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     site = location.site
     roots = location.roots if location.typed_local else None
 
-    def reopen(look_at: bytes) -> tuple[Connection, Lines]:
+    def reopen(look_at: bytes) -> tuple[Connection, ChannelPool]:
         return connect(site, look_at=look_at, roots=roots)[0], no_lines()
 
     connection, _ = connect(site, look_at=location.raw, roots=roots, tell=tell)

@@ -9,8 +9,8 @@ from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.plugins import load
-from transfers.remote.agent_host import AgentFar
-from transfers.remote.host import Far
+from transfers.remote.agent_host import AgentHost
+from transfers.remote.host import RemoteHost
 from transfers.stores.base import Store
 from transfers.stores.sftp.client import Client
 
@@ -33,7 +33,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, tell=tell)
 
 
-def open_far(site: Site, *, tell: Listener = ignore) -> Far:
+def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
     """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
     if site.kind not in {"ssh", "local"}:
         raise UsageError(
@@ -44,13 +44,17 @@ def open_far(site: Site, *, tell: Listener = ignore) -> Far:
         )
     module = load("transfers.stores", site.kind)
 
-    def with_agent() -> Far:
-        return AgentFar(module.connect(site, tell=tell)[0])
+    def with_agent() -> RemoteHost:
+        return AgentHost(module.connect(site, tell=tell)[0])
 
     if site.kind != "ssh":
         return with_agent()
-    from transfers.remote.transport import open_either, sftp_far
+    from transfers.remote.transport import open_either, sftp_host
 
     return open_either(
-        site, bulk=False, with_agent=with_agent, with_sftp=lambda client, _: sftp_far(site, client), tell=tell
+        site,
+        bulk=False,
+        with_agent=with_agent,
+        with_sftp=lambda client, _: sftp_host(site, client),
+        tell=tell,
     )

@@ -13,7 +13,7 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login
 from transfers.entry import Proof
-from transfers.pipeline.channel_pool import Lines
+from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Facts
@@ -159,7 +159,7 @@ class _Ways:
         self._logins = 0  # that were made, without those of `_further`
         self._further = _further_logins(site, tell)
 
-    def open(self, look_at: bytes) -> tuple[Connection, Lines]:
+    def open(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
         """The first line, and further ones to come."""
         site, settings = self._site, self._site.ssh
         assert settings is not None
@@ -172,7 +172,7 @@ class _Ways:
             connection = _over_any(self._further[1:], site, look_at, problem)
         return connection, self._lines(connection)
 
-    def open_again(self, look_at: bytes) -> tuple[Connection, Lines]:
+    def open_again(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
         """The same in one try after all lines were lost; a further login that failed meanwhile may be tried again, too."""
         self._logins += sum(login.logins for login in self._further)
         self._further = _further_logins(self._site, self._tell)
@@ -183,7 +183,7 @@ class _Ways:
     def _count(self) -> int:
         return self._logins + sum(login.logins for login in self._further)
 
-    def _lines(self, connection: Connection) -> Lines:
+    def _lines(self, connection: Connection) -> ChannelPool:
         site, further, settings = self._site, self._further, self._site.ssh
         assert settings is not None
 
@@ -198,7 +198,7 @@ class _Ways:
 
         # Where masters are forbidden each line is a login, and the first one has been used.
         most = settings.channels if further[0].shared else settings.logins - 1
-        return Lines(
+        return ChannelPool(
             open_line,
             most,
             tell=self._tell,

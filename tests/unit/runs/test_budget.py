@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.rate_limits import Asking
-from runs.store import Book, Queued, count_queued, room, say_full
+from runs.rate_limits import SharedPolling
+from runs.store import Queued, RunStore, count_queued, room, say_full
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -114,17 +114,17 @@ def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
 
 def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any) -> None:
     del hibali_home
-    book = Book()
-    assert Asking("here", "direct").seconds_ago() > 1e9
+    book = RunStore()
+    assert SharedPolling("here", "direct").seconds_ago() > 1e9
     for number, scheduler in ((1, "direct"), (2, "slurm"), (3, "direct"), (4, "direct")):
         book.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
         Queued("here").take(run_id(number), 1, 10)
         if number != 4:
             book.note(run_id(number), "submitted", {"job": "7"})
-    asking = Asking("here", "direct")
+    asking = SharedPolling("here", "direct")
     asking.note()
-    assert Asking("here", "direct").seconds_ago() < 60
-    assert Asking("here", "slurm").seconds_ago() > 1e9
+    assert SharedPolling("here", "direct").seconds_ago() < 60
+    assert SharedPolling("here", "slurm").seconds_ago() > 1e9
     assert [run.id for run in asking.others(book, {run_id(3)})] == [run_id(1)]
     book.note(run_id(1), "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
     assert [run.id for run in asking.others(book, set())] == [run_id(3)]

@@ -19,7 +19,7 @@ from hibali.errors import RefusedError
 from registry.descriptor import read_descriptor
 from runs.bundles.archive import LONGEST, Archive, ArchiveWriter, is_member, member_of, path_of
 from runs.bundles.read import check_contents, read_bundle, unpack
-from runs.compare import Fate, compare_outputs
+from runs.compare import OutputResult, compare_outputs
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 RAW = json.dumps(DESCRIPTOR).encode()
@@ -319,8 +319,8 @@ def test_names_are_not_endless() -> None:
 def test_outputs_are_compared_by_path() -> None:
     compared = compare_outputs({b"a": "1", b"b": "2", b"c": "3"}, {b"a": "1", b"b": "9", b"\xff": "4"})
     assert [(each.path, each.fate) for each in compared] == [
-        (b"a", Fate.EQUAL),
-        (b"b", Fate.DIFFERENT),
-        (b"c", Fate.MISSING),
-        (b"\xff", Fate.EXTRA),
+        (b"a", OutputResult.EQUAL),
+        (b"b", OutputResult.DIFFERENT),
+        (b"c", OutputResult.MISSING),
+        (b"\xff", OutputResult.EXTRA),
     ]

@@ -24,13 +24,23 @@ from runs.cache.entries import (
     split_path,
     times_at,
 )
-from runs.cache.listing import Evicted, Fate, Kept, Survey, choose_entries, count_entries, evict, join, look
+from runs.cache.listing import (
+    CacheContents,
+    Evicted,
+    EvictionResult,
+    Kept,
+    choose_entries,
+    count_entries,
+    evict,
+    join,
+    look,
+)
 from runs.inputs import identify_local
 from runs.model import Run, State
 from runs.stage import Cache, Synchroniser, at_site, open_cache
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
 OTHER = "20260102-030405-ffffffff"
@@ -39,9 +49,9 @@ A, B, C = (Name("sha256", letter * 64) for letter in "abc")
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[Far]:
+def far(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
-    opened = open_far(local_site())
+    opened = open_host(local_site())
     yield opened
     opened.close()
 
@@ -110,8 +120,8 @@ def test_a_listing_is_counted_by_entry_and_an_image_in_the_making_is_none() -> N
     assert (found[A].came_ns, found[A].oldest_ns, found[B].oldest_ns) == (20, 7, 3)
 
 
-def a_survey(*kept: Kept, now: float = 1000.0) -> Survey:
-    return Survey(tuple(sorted(kept, key=lambda each: each.used_ns)), (), frozenset(), int(now * 1e9))
+def a_survey(*kept: Kept, now: float = 1000.0) -> CacheContents:
+    return CacheContents(tuple(sorted(kept, key=lambda each: each.used_ns)), (), frozenset(), int(now * 1e9))
 
 
 def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
@@ -135,16 +145,16 @@ def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
     kept = {each.name: each for each in join(found, uses, frozenset({RUN}))}
     assert [kept[name].used_ns for name in (A, B, C)] == [100, 200, 5]
     assert [kept[name].held_by for name in (A, B, C)] == [(RUN,), (RUN,), ()]
-    survey = Survey(tuple(kept.values()), tuple(uses), frozenset(), 300)
+    survey = CacheContents(tuple(kept.values()), tuple(uses), frozenset(), 300)
     assert survey.superseded == []
-    again = Survey(tuple(kept.values()), (*uses, Use(RUN, frozenset({B}), 50)), frozenset(), 300)
+    again = CacheContents(tuple(kept.values()), (*uses, Use(RUN, frozenset({B}), 50)), frozenset(), 300)
     assert len(again.superseded) == 1
 
 
 class Bench:
     """A work folder on this machine with a cache, and two inputs to bring there."""
 
-    def __init__(self, far: Far, folder: Path) -> None:
+    def __init__(self, far: RemoteHost, folder: Path) -> None:
         self.far = far
         self.site = Site(name="here", kind="local", work=str(folder / "work"), roots={"s": str(folder)})
         self.work = folder / "work"
@@ -167,18 +177,18 @@ class Bench:
         brought = [cache.bring(one, place(path)) for one, path in zip(identities, inputs, strict=True)]
         return [Path(os.fsdecode(path)) for path in brought]
 
-    def look(self, *runs: Run) -> Survey:
+    def look(self, *runs: Run) -> CacheContents:
         known = {run.id: run for run in runs}
         return look(self.far, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns())
 
-    def evict(self, survey: Survey) -> list[Evicted]:
+    def evict(self, survey: CacheContents) -> list[Evicted]:
         told: list[Evicted] = []
         evict(self.far, bytes(self.work), survey, choose_entries(survey), told.append)
         return told
 
 
 @pytest.fixture
-def bench(far: Far, tmp_path: Path) -> Bench:
+def bench(far: RemoteHost, tmp_path: Path) -> Bench:
     return Bench(far, tmp_path)
 
 
@@ -188,13 +198,13 @@ def test_what_a_run_holds_stays_until_it_is_over(bench: Bench) -> None:
     survey = bench.look()
     assert {each.name.digest: each.held_by for each in survey.kept} == {held.name: (RUN,), free.name: ()}
     [gone] = bench.evict(survey)
-    assert (gone.kept.name.digest, gone.fate) == (free.name, Fate.EVICTED)
+    assert (gone.kept.name.digest, gone.fate) == (free.name, EvictionResult.EVICTED)
     assert held.exists()
     assert not free.exists()
     assert bench.look(a_run(state=State.LOST)).kept[0].held_by == (RUN,)
     assert bench.look(a_run(state=State.SUCCEEDED)).kept[0].held_by == ()
     (bench.work / "runs" / RUN / "exit.json").touch()  # what another machine's run left
-    assert [each.fate for each in bench.evict(bench.look())] == [Fate.EVICTED]
+    assert [each.fate for each in bench.evict(bench.look())] == [EvictionResult.EVICTED]
     assert not held.exists()
     bench.evict(bench.look())
     assert list((bench.work / "cache" / "held").iterdir()) == []
@@ -205,7 +215,7 @@ def test_a_run_that_comes_between_the_look_and_the_removal_keeps_its_input(bench
     survey = bench.look()
     inode = path.stat().st_ino
     bench.bring(RUN, bench.inputs[0])
-    assert [each.fate for each in bench.evict(survey)] == [Fate.HELD]
+    assert [each.fate for each in bench.evict(survey)] == [EvictionResult.HELD]
     assert path.stat().st_ino == inode
 
 
@@ -228,8 +238,8 @@ def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> No
     (aside / "notes of mine").touch()
     told = bench.evict(bench.look())
     assert {each.kept.name.digest: each.fate for each in told} == {
-        held.name: Fate.HELD,
-        free.name: Fate.EVICTED,
+        held.name: EvictionResult.HELD,
+        free.name: EvictionResult.EVICTED,
     }
     assert held.read_text() == "one"
     assert [path.name for path in aside.iterdir()] == ["notes of mine"]

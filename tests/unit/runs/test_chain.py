@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from hibali.errors import RunFailedError, TryLaterError
-from runs.clean import Wanted, needed_ids, why_kept
+from runs.clean import CleanRequest, needed_ids, why_kept
 from runs.dependencies import find_jobs, find_task_jobs
 from runs.model import Chunk, Pilot, Run, State, Sweep, Task
 from runs.poll import explain
 from runs.records import sweep_fields
 from runs.schedulers.base import load_scheduler
-from runs.status import ExitRecord, Seen
-from runs.store import Book
+from runs.status import ExitRecord, Observation
+from runs.store import RunStore
 
 FIRST, SECOND = "20260102-030405-00000001", "20260102-030405-00000002"
 FIELDS: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_what_a_run_that_is_not_over_needs_is_not_cleaned() -> None:
     done = replace(a_run(State.SUCCEEDED), folder=b"/w", collected=("d",), ended=ended)
     for state, kept in ((State.RUNNING, True), (State.SUCCEEDED, False)):
         other = replace(a_run(state), id=SECOND, sources=(("in", f"run:{FIRST}/out"),))
-        wanted = Wanted(needed=needed_ids([done, other]))
+        wanted = CleanRequest(needed=needed_ids([done, other]))
         assert bool(why_kept(done, wanted, datetime.now(UTC))) is kept
 
 
@@ -82,9 +82,9 @@ class Place:
         return found if found is None else found[:maximum]
 
 
-def explained(first: State, seen: Seen, place: Place, **more: Any) -> Seen:
+def explained(first: State, seen: Observation, place: Place, **more: Any) -> Observation:
     """What becomes of what was seen of a run that takes an output of the first one."""
-    book = Book()
+    book = RunStore()
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}/out"}
     book.begin(FIRST, "1" * 64, FIELDS)
     book.note(FIRST, "submitted", {"job": "7"})
@@ -101,41 +101,45 @@ def explained(first: State, seen: Seen, place: Place, **more: Any) -> Seen:
 @pytest.mark.usefixtures("hibali_home")
 @pytest.mark.parametrize("state", [State.LOST, State.CANCELLED])
 def test_a_job_that_could_never_start_is_cancelled_for_a_reason(state: State) -> None:
-    found = explained(State.FAILED, Seen(state, "x"), Place())
+    found = explained(State.FAILED, Observation(state, "x"), Place())
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST} failed")
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_one_that_did_start_is_lost_as_ever() -> None:
-    seen = Seen(State.LOST, "x", "why")
+    seen = Observation(State.LOST, "x", "why")
     assert explained(State.FAILED, seen, Place(started_job=b"8\n")) == seen
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_one_that_was_lost_although_all_went_well_before_is_lost() -> None:
-    seen = Seen(State.LOST, "x", "why")
+    seen = Observation(State.LOST, "x", "why")
     assert explained(State.SUCCEEDED, seen, Place()) == seen
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_tool_that_was_not_started_says_why() -> None:
-    found = explained(State.SUCCEEDED, Seen(State.FAILED, record=RECORD), Place(unmet=b"no \x1b[31m\n"))
+    found = explained(
+        State.SUCCEEDED, Observation(State.FAILED, record=RECORD), Place(unmet=b"no \x1b[31m\n")
+    )
     assert (found.state, found.reason) == (State.FAILED, "not started: no \\x1b[31m")
-    started = Seen(State.FAILED, record=replace(RECORD, code=3))
-    book = Book()
+    started = Observation(State.FAILED, record=replace(RECORD, code=3))
+    book = RunStore()
     far: Any = Place(unmet=b"forged")
     assert explain(book.load(SECOND), started, far, book, list) == started
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_the_scheduler_let_it_start_although_one_before_had_failed() -> None:
-    found = explained(State.FAILED, Seen(State.FAILED, record=RECORD), Place(unmet=b"run did not succeed"))
+    found = explained(
+        State.FAILED, Observation(State.FAILED, record=RECORD), Place(unmet=b"run did not succeed")
+    )
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST} failed")
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_one_on_hold_says_how_it_is_let_go() -> None:
-    found = explained(State.RUNNING, Seen(State.WAITING, "PENDING", "JobHeldUser"), Place(), hold=True)
+    found = explained(State.RUNNING, Observation(State.WAITING, "PENDING", "JobHeldUser"), Place(), hold=True)
     assert found.reason == f"on hold: hibali runs release {SECOND}"
 
 
@@ -183,7 +187,7 @@ def test_a_job_comes_after_the_tasks_that_it_needs(
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
-    book = Book()
+    book = RunStore()
     sweep = sweep_fields({number: {} for number in (1, 2)}, dict.fromkeys((1, 2), ()))
     book.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
     failed = {"state": State.FAILED, "native": "", "reason": "", "tasks": "2"}
@@ -192,7 +196,7 @@ def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
     run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
     assert run.needs == (FIRST,)
     far: Any = Place()
-    found = explain(replace(run, folder=b"/w", job="8"), Seen(State.LOST, "x"), far, book, list)
+    found = explain(replace(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), far, book, list)
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")
 
 

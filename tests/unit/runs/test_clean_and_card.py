@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from hibali.config.model import local_site
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError
-from runs.adopt import Fate, Stray, adopt, find_strays, put_card, read_card
-from runs.clean import Wanted, why_kept
+from runs.adopt import Adoption, Stray, adopt, find_strays, put_card, read_card
+from runs.clean import CleanRequest, why_kept
 from runs.model import Run, State
-from runs.reports.run_page import Told, render
+from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
-from runs.store import Book, Queued
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from runs.store import Queued, RunStore
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -53,32 +53,32 @@ def test_only_what_is_over_and_collected_goes(
     state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
 ) -> None:
     run = replace(BARE, state=state, collected=collected, folder=folder, ended=ended)
-    because = why_kept(run, Wanted(all_ended=everything, older_than=older_than), NOW)
+    because = why_kept(run, CleanRequest(all_ended=everything, older_than=older_than), NOW)
     if not because:
         assert state in {State.SUCCEEDED, State.FAILED, State.CANCELLED}
         assert folder
         assert collected or everything
         assert older_than < 86400 * 365
-    assert why_kept(replace(run, cleaned="2026-02-28T00:00:00Z"), Wanted(all_ended=True), NOW)
+    assert why_kept(replace(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
 
 
 def test_younger_ones_stay() -> None:
     ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     run = replace(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
-    assert why_kept(run, Wanted(older_than=3 * 86400.0), NOW)
-    assert not why_kept(run, Wanted(older_than=86400.0), NOW)
+    assert why_kept(run, CleanRequest(older_than=3 * 86400.0), NOW)
+    assert not why_kept(run, CleanRequest(older_than=86400.0), NOW)
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[Far]:
+def far(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
-    opened = open_far(local_site())
+    opened = open_host(local_site())
     yield opened
     opened.close()
 
 
-def test_a_run_is_taken_up_from_its_card_once(far: Far, tmp_path: Path) -> None:
-    book = Book()
+def test_a_run_is_taken_up_from_its_card_once(far: RemoteHost, tmp_path: Path) -> None:
+    book = RunStore()
     begun = book.begin(RUN, "a" * 64, FIELDS)
     put_card(far, bytes(tmp_path), book, begun)
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
@@ -98,7 +98,7 @@ def test_a_run_is_taken_up_from_its_card_once(far: Far, tmp_path: Path) -> None:
     found = book.find_unreported("a" * 64)
     assert found is not None
     assert found.id == RUN
-    assert replace(stray, fate=Fate.ADOPTED).to_record()["fate"] == "adopted"
+    assert replace(stray, fate=Adoption.ADOPTED).to_record()["fate"] == "adopted"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_run_is_taken_up_from_its_card_once(far: Far, tmp_path: Path) -> None:
         *({"outputs": [{**FIELDS["outputs"][0], "path": path}]} for path in ("/etc", "../x", "a/../b", 7)),
     ],
 )
-def test_what_is_no_card_of_the_run_is_none(far: Far, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_what_is_no_card_of_the_run_is_none(far: RemoteHost, tmp_path: Path, change: dict[str, Any]) -> None:
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
     assert read_card(far, bytes(tmp_path), RUN) is not None
@@ -124,17 +124,17 @@ def test_what_is_no_card_of_the_run_is_none(far: Far, tmp_path: Path, change: di
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"id":1,"id":2}', "null", "[" * 1000])
-def test_hostile_text_is_no_card(far: Far, tmp_path: Path, content: str) -> None:
+def test_hostile_text_is_no_card(far: RemoteHost, tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     assert read_card(far, bytes(tmp_path), RUN) is None
 
 
-def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(far: Far, tmp_path: Path) -> None:
+def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(far: RemoteHost, tmp_path: Path) -> None:
     """Whoever can make a folder there can say in it what a run is: which job is its own, where its outputs are."""
     site = replace(local_site(), work=str(tmp_path / "work"))
     folder = tmp_path / "work" / "runs" / RUN
     folder.mkdir(parents=True)
-    book = Book()
+    book = RunStore()
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (folder / "run.json").write_text(json.dumps(good))
     assert [stray.card["pipeline"] for stray in find_strays(far, site, book)] == ["p@1"]
@@ -146,7 +146,7 @@ def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(far: Far, tm
         shared.chmod(0o700)
 
 
-def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: Far, tmp_path: Path) -> None:
+def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: RemoteHost, tmp_path: Path) -> None:
     """Each field in turn holds what it never would."""
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
@@ -187,7 +187,7 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: Far, tm
             card = read_card(far, bytes(tmp_path), RUN)
             if card is None:
                 continue
-            book = Book()
+            book = RunStore()
             stray = Stray(RUN, "here", bytes(tmp_path), card, "17")
             assert line_of_json(stray.to_record())
             taken = adopt(book, stray)
@@ -202,6 +202,6 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: Far, tm
                 "/" in output.path and output.path.startswith(("/", "..")) for output in taken.outputs
             )
             spans = [Span(State.PREPARED, 0.0, 1.0), Span(taken.state, 1.0)]
-            assert render([Told(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())
+            assert render([ReportedRun(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())
             (book._folder / f"{RUN}.jsonl").unlink()
     assert known > 50

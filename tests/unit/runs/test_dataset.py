@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runs.dataset import Asked, Dataset, asked_before, asked_here, run_record
+from runs.dataset import Dataset, DatasetRequest, asked_before, asked_here, run_record
 from runs.model import Output, Pilot, Run, Sweep, Task
 from transfers.datasets.repository import Repository
 
 
-def record_of(root: Path, asked: Asked, pilot: Pilot | None = None) -> dict[str, object]:
+def record_of(root: Path, asked: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
     sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
     run = Run("r", "k", "p@1", "d", "s", "", "slurm", "bare", "now", sweep=sweep)

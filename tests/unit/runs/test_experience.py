@@ -14,7 +14,7 @@ from hibali.files import state_folder
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
 from runs.model import State
-from runs.store import Book, by_site, runs_of
+from runs.store import RunStore, by_site, runs_of
 from tests.support.catalogues import raw
 
 OTHER = "0" * 64
@@ -26,7 +26,7 @@ def run_id(number: int) -> str:
 
 
 def begin(number: int, digest: str, site: str, *states: State) -> None:
-    book = Book()
+    book = RunStore()
     fields = {**FIELDS, "pipeline": "tool@1.0", "pipeline_digest": digest, "site": site}
     book.begin(run_id(number), "k" * 64, fields)
     for state in states:

@@ -12,7 +12,7 @@ from hibali.locations import Location
 from runs import outputs as left
 from runs.inputs import identify_local
 from runs.model import Output, Run
-from runs.outputs import Standing, content_at, content_of_place, look_at, matched_paths
+from runs.outputs import RunOutputs, content_at, content_of_place, look_at, matched_paths
 from tests.support.waiting import wait_for
 from transfers.entry import Entry, Kind
 
@@ -91,7 +91,7 @@ def test_whatever_changes_after_the_end_is_seen(
 
 def test_a_pattern_stands_for_all_that_it_matches_in_order() -> None:
     names = [b"a.txt", b".h.txt", b"b.txt", b"c.nii", b"d.txt/x"]
-    standing = Standing(
+    standing = RunOutputs(
         {name: Entry(name, Kind.FILE) for name in names}, {b"d.txt": Entry(b"d.txt", Kind.FOLDER)}
     )
     assert matched_paths(Output("o", "*.txt", is_pattern=True), standing) == [b"a.txt", b"b.txt", b"d.txt"]

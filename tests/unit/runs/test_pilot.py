@@ -21,11 +21,11 @@ from runs.inputs import Identity
 from runs.model import Pilot, Run, State, read_pilot
 from runs.pilot import program, setup
 from runs.pilot.setup import allocation_script, check_wishes, find_python, task_script
-from runs.poll import Told, judge_in_allocation, read_journal, status_of
+from runs.poll import PilotProgress, judge_in_allocation, read_journal, status_of
 from runs.records import fold_records, sweep_of
-from runs.resources import Asked
+from runs.resources import DecidedResources
 from runs.schedulers.base import Phase, Resources, Status, load_scheduler
-from runs.status import ExitRecord, Seen
+from runs.status import ExitRecord, Observation
 from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -46,12 +46,12 @@ def test_a_journal_is_read_to_its_torn_end() -> None:
     ]
     text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     told = read_journal(text + b'{"kind":"tasks","ended":[2')
-    assert told == Told(frozenset([2]), frozenset([1]), frozenset([3]))
-    assert read_journal(b"[]\n\xff\n{}\n") == Told()
+    assert told == PilotProgress(frozenset([2]), frozenset([1]), frozenset([3]))
+    assert read_journal(b"[]\n\xff\n{}\n") == PilotProgress()
 
 
 def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
-    told = Told(frozenset([1, 2]), frozenset([1]), frozenset([4]))
+    told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
     assert [status_of(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
         Phase.ENDED,
         Phase.RUNNING,
@@ -62,31 +62,36 @@ def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
 
 
 def judged(
-    seen: Seen, status: Status, found: ExitRecord | None = None, *, cancelled: bool = False, more: bool = True
-) -> Seen:
+    seen: Observation,
+    status: Status,
+    found: ExitRecord | None = None,
+    *,
+    cancelled: bool = False,
+    more: bool = True,
+) -> Observation:
     return judge_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
 
 
 def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
-    killed = Seen(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
+    killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
     assert judged(killed, TIMEOUT).state is State.STAGED
     assert judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before it: TIMEOUT"
     assert judged(killed, TIMEOUT, more=False).state is State.FAILED
-    lost = Seen(State.LOST, "", "it left no record")
+    lost = Observation(State.LOST, "", "it left no record")
     assert judged(lost, Status(Phase.GONE, ""), more=False).state is State.FAILED
     assert judged(lost, Status(Phase.GONE, ""), cancelled=True).state is State.CANCELLED
-    cancelled = Seen(State.CANCELLED, "CANCELLED", "")
+    cancelled = Observation(State.CANCELLED, "CANCELLED", "")
     assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED")).state is State.STAGED  # by others
     assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED
-    well = Seen(State.SUCCEEDED, "", "", record())
+    well = Observation(State.SUCCEEDED, "", "", record())
     assert judged(well, TIMEOUT, record()) is well
-    ended = status_of(1, RUNNING, Told(ended=frozenset([1])))
+    ended = status_of(1, RUNNING, PilotProgress(ended=frozenset([1])))
     assert judged(lost, ended).state is State.RUNNING  # its record is on its way
-    broken = status_of(1, RUNNING, Told(broken=frozenset([1])))
+    broken = status_of(1, RUNNING, PilotProgress(broken=frozenset([1])))
     assert judged(lost, broken).state is State.FAILED
-    assert judged(Seen(State.LOST, "", ""), Status(Phase.WAITING, "PENDING"), record(143, "TERM")).state is (
-        State.WAITING
-    )
+    assert judged(
+        Observation(State.LOST, "", ""), Status(Phase.WAITING, "PENDING"), record(143, "TERM")
+    ).state is (State.WAITING)
 
 
 def sweep_with(*more: dict[str, Any]) -> Run:
@@ -149,12 +154,12 @@ def test_nobody_waits_for_the_job_of_a_pilot() -> None:
 
 
 def test_what_tasks_cannot_share_is_refused() -> None:
-    assert check_wishes(Asked(Resources(cores=8), suggested=Resources(cores=4))) == 4
-    assert check_wishes(Asked(Resources(cores=2), suggested=Resources(cores=4))) == 2
-    assert check_wishes(Asked()) == 1
+    assert check_wishes(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
+    assert check_wishes(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
+    assert check_wishes(DecidedResources()) == 1
     for wished in (Resources(nodes=2), Resources(tasks=2), Resources(gpus=1)):
         with pytest.raises(UsageError) as told:
-            check_wishes(Asked(wished))
+            check_wishes(DecidedResources(wished))
         assert told.value.code == "not-in-a-pilot"
 
 

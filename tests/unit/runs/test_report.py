@@ -12,7 +12,7 @@ import pytest
 from hibali.events import Failed
 from runs.model import Run, State
 from runs.outputs import Left
-from runs.reports.run_page import MOST_LINES, Told, lines_of, render
+from runs.reports.run_page import MOST_LINES, ReportedRun, lines_of, render
 from runs.status import Span
 
 NOW = 1_767_323_045.0
@@ -37,7 +37,7 @@ def run(number: int = 0, **more: Any) -> Run:
     return replace(made, **more)
 
 
-def told(each: Run, began: float = NOW - 100, **more: Any) -> Told:
+def told(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
     spans = [
         Span(State.PREPARED, began, began + 10),
         Span(State.SUBMITTED, began + 10, began + 30),
@@ -51,7 +51,7 @@ def told(each: Run, began: float = NOW - 100, **more: Any) -> Told:
         "left": None,
         **more,
     }
-    return Told(run=each, **fields)
+    return ReportedRun(run=each, **fields)
 
 
 class Page(HTMLParser):
@@ -143,7 +143,7 @@ def test_runs_far_apart_are_drawn_from_their_own_beginnings() -> None:
 
 
 def test_a_sweep_has_lines_or_squares_and_a_thousand_runs_are_not_all_drawn() -> None:
-    def sweep(count: int) -> Told:
+    def sweep(count: int) -> ReportedRun:
         each = run(count)
         times = {"started": "2026-01-02T03:03:20Z", "ended": "2026-01-02T03:04:00Z", "exit_code": 0}
         tasks = [{"state": "SUCCEEDED", **times}, *[{"state": "WAITING"}] * (count - 1)]

@@ -16,7 +16,7 @@ from hibali.errors import NotFoundError, TryLaterError
 from hibali.locks import take_claim
 from runs.model import State
 from runs.records import fold_records
-from runs.store import Book
+from runs.store import RunStore
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -30,17 +30,17 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def begin(book: Book, run_id: str = RUN, key: str = "k" * 64) -> None:
+def begin(book: RunStore, run_id: str = RUN, key: str = "k" * 64) -> None:
     book.begin(run_id, key, FIELDS)
 
 
-def seen(book: Book, state: State) -> None:
+def seen(book: RunStore, state: State) -> None:
     book.note(RUN, "seen", {"state": state, "native": "X", "reason": "r"})
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_known_end_is_never_taken_back_and_a_lost_run_may_turn_up() -> None:
-    book = Book()
+    book = RunStore()
     begin(book)
     book.note(RUN, "submitted", {"job": "7"})
     seen(book, State.LOST)
@@ -52,7 +52,7 @@ def test_a_known_end_is_never_taken_back_and_a_lost_run_may_turn_up() -> None:
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_line_continues_its_latest_run_until_the_end_was_told() -> None:
-    book = Book()
+    book = RunStore()
     key = "k" * 64
     assert book.find_unreported(key) is None
     begin(book)
@@ -71,7 +71,7 @@ def test_a_line_continues_its_latest_run_until_the_end_was_told() -> None:
 
 @pytest.mark.usefixtures("hibali_home")
 def test_runs_of_one_second_are_listed_in_the_order_they_began() -> None:
-    book = Book()
+    book = RunStore()
     begun = [f"20260102-030405-{name}" for name in ("ffffffff", "0a1b2c3d", "8a1b2c3d")]
     for run_id in begun:
         begin(book, run_id)
@@ -80,7 +80,7 @@ def test_runs_of_one_second_are_listed_in_the_order_they_began() -> None:
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_torn_ledger_line_costs_only_itself() -> None:
-    book = Book()
+    book = RunStore()
     begin(book)
     path = next((Path(os.environ["HIBALI_STATE"]) / "runs").glob("*.jsonl"))
     with path.open("ab") as stream:
@@ -93,7 +93,7 @@ def test_a_torn_ledger_line_costs_only_itself() -> None:
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", RUN + "/x", "20260102", RUN + "\n"])
 def test_a_run_that_is_none_is_not_found(name: str) -> None:
     with pytest.raises(NotFoundError):
-        Book().load(name)
+        RunStore().load(name)
     with pytest.raises(NotFoundError):
         fold_records(name, [])
 

@@ -17,8 +17,8 @@ from runs.containers.apptainer import Apptainer
 from runs.images import SiteImages, open_images
 from runs.stage import Synchroniser
 from tests.services.image import write_image
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 # As apptainer-build(1): the result, then where the image comes from; here the archive itself is the "SIF".
 APPTAINER = """#!/bin/sh
@@ -33,7 +33,7 @@ class Bench:
     """A site on this machine whose runtime is found through its prologue, and an archive."""
 
     folder: Path
-    far: Far
+    far: RemoteHost
     archive: Path
     record: ImageRecord
 
@@ -62,7 +62,7 @@ def bench(hibali_home: object, tmp_path: Path) -> Iterator[Bench]:
     del hibali_home
     archive = tmp_path / "image.tar"
     write_image(archive, "localhost/a:1", {"bin/tool": b"1"}, {})
-    far = open_far(Site(name="here", kind="local"))
+    far = open_host(Site(name="here", kind="local"))
     made = Bench(tmp_path, far, archive, read_archive(archive).record)
     made.program.parent.mkdir()
     made.program.write_text(APPTAINER)

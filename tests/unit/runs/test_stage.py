@@ -15,8 +15,8 @@ from hibali.locations import Location, parse_location
 from runs.inputs import identify_local
 from runs.stage import Cache
 from transfers.entry import Entry
-from transfers.remote.host import Far
-from transfers.stores.open_store import open_far
+from transfers.remote.host import RemoteHost
+from transfers.stores.open_store import open_host
 
 
 def old(path: Path, content: str) -> Path:
@@ -65,9 +65,9 @@ def test_what_is_missing_or_no_file_is_said(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[Far]:
+def far(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
-    opened = open_far(local_site())
+    opened = open_host(local_site())
     yield opened
     opened.close()
 
@@ -96,7 +96,9 @@ def place(path: Path) -> Location:
     return found
 
 
-def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(far: Far, tmp_path: Path) -> None:
+def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
+    far: RemoteHost, tmp_path: Path
+) -> None:
     source = old(tmp_path / "input", "content")
     identity = identify_local(source)
     carrier = Carrier()
@@ -114,7 +116,7 @@ def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(far: Far,
     assert path.read_text() == "content"
 
 
-def test_who_comes_second_waits_for_who_is_at_it(far: Far, tmp_path: Path) -> None:
+def test_who_comes_second_waits_for_who_is_at_it(far: RemoteHost, tmp_path: Path) -> None:
     """Several runs that are begun at once bring the same input."""
 
     class Held(Carrier):
@@ -133,7 +135,7 @@ def test_who_comes_second_waits_for_who_is_at_it(far: Far, tmp_path: Path) -> No
     assert [event.reason for event in heard if isinstance(event, Retried)] == ["the target is held by stage"]
 
 
-def test_an_input_that_changed_on_the_way_is_not_taken(far: Far, tmp_path: Path) -> None:
+def test_an_input_that_changed_on_the_way_is_not_taken(far: RemoteHost, tmp_path: Path) -> None:
     source = old(tmp_path / "input", "content")
     carrier = Carrier()
     carrier.damage = b"!"

@@ -14,16 +14,16 @@ from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
 from runs.submit import Submission, find_submission, submit_once, submitted_at
-from transfers.remote.host import Far, Finished
-from transfers.stores.open_store import open_far
+from transfers.remote.host import Finished, RemoteHost
+from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[Far]:
+def far(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
-    opened = open_far(local_site())
+    opened = open_host(local_site())
     yield opened
     opened.close()
 
@@ -31,7 +31,7 @@ def far(hibali_home: object) -> Iterator[Far]:
 class Place:
     """A run's folder with everything in it, and how often it was laid ready."""
 
-    def __init__(self, far: Far, tmp_path: Path) -> None:
+    def __init__(self, far: RemoteHost, tmp_path: Path) -> None:
         self.far = far
         self.folder = tmp_path / RUN
         self.puts = 0
@@ -59,7 +59,7 @@ class Place:
 
 
 @pytest.fixture
-def place(far: Far, tmp_path: Path) -> Place:
+def place(far: RemoteHost, tmp_path: Path) -> Place:
     return Place(far, tmp_path)
 
 

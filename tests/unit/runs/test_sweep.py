@@ -28,8 +28,8 @@ from runs.sweeps.collect import choose_tasks
 from runs.sweeps.launch import TellsArrayLimit, split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Far, Finished, SmallFile
-from transfers.stores.open_store import open_far
+from transfers.remote.host import Finished, RemoteHost, SmallFile
+from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -208,14 +208,14 @@ def test_in_another_folder_an_array_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[Far]:
+def far(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
-    opened = open_far(local_site())
+    opened = open_host(local_site())
     yield opened
     opened.close()
 
 
-def test_many_files_are_put_and_read_at_once(far: Far, tmp_path: Path) -> None:
+def test_many_files_are_put_and_read_at_once(far: RemoteHost, tmp_path: Path) -> None:
     root = bytes(tmp_path) + b"/\xff"
     folders = [root, *(root + b"/%d" % number for number in range(900))]
     files = [SmallFile(folder + b"/file", b"\0\xff%d" % n) for n, folder in enumerate(folders)]
@@ -232,7 +232,7 @@ def test_many_files_are_put_and_read_at_once(far: Far, tmp_path: Path) -> None:
     assert [path.name for path in (there / "5").iterdir()] == ["file"]
 
 
-def test_many_files_that_do_not_fit_leave_nothing(far: Far, tmp_path: Path) -> None:
+def test_many_files_that_do_not_fit_leave_nothing(far: RemoteHost, tmp_path: Path) -> None:
     files = [SmallFile(bytes(tmp_path) + b"/a", b"x"), SmallFile(bytes(tmp_path) + b"/none/b", b"x")]
     with pytest.raises(HibaliError):
         far.put_all(files)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runs.compare import Fate, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
+from runs.compare import OutputResult, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
 from runs.model import Run, State, Sweep, Task
 
 VALUES = some.lists(some.tuples(some.integers(0, 3), some.sampled_from(["x", "y"])), min_size=1, max_size=8)
@@ -67,14 +67,14 @@ def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
     mine = {b"1/out/a": "d", b"1/only": "e", b"2/a": "f"}
     found = compare_tasks(pairs, mine, {b"2/out/a": "d", b"1/a": "f"})
     assert [(each.output.path, each.output.fate, each.name_a, each.name_b) for each in found] == [
-        (b"only", Fate.MISSING, b"1/only", b"2/only"),
-        (b"out/a", Fate.EQUAL, b"1/out/a", b"2/out/a"),
-        (b"a", Fate.MISSING, b"2/a", None),
-        (b"a", Fate.EXTRA, None, b"1/a"),
+        (b"only", OutputResult.MISSING, b"1/only", b"2/only"),
+        (b"out/a", OutputResult.EQUAL, b"1/out/a", b"2/out/a"),
+        (b"a", OutputResult.MISSING, b"2/a", None),
+        (b"a", OutputResult.EXTRA, None, b"1/a"),
     ]
     single = compare_tasks([Pair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"})  # a path of a run that is no sweep
     assert [(each.output.fate, each.name_a, each.name_b) for each in single] == [
-        (Fate.EQUAL, b"3/a", b"3/3/a")
+        (OutputResult.EQUAL, b"3/a", b"3/3/a")
     ]
 
 

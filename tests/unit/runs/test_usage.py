@@ -10,7 +10,7 @@ from runs.model import Run
 from runs.monitor import note_usage
 from runs.records import sweep_fields, sweep_of
 from runs.schedulers.base import load_scheduler
-from runs.store import Book
+from runs.store import RunStore
 from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -41,7 +41,7 @@ class Accounting:
 
 def ended_sweep(container: str = "bare") -> Run:
     """Three tasks in two arrays that have ended; jobs themselves counted half a second each."""
-    book = Book()
+    book = RunStore()
     numbers = (3, 17, 20)
     sweep = sweep_fields({number: {} for number in numbers}, dict.fromkeys(numbers, ()))
     book.begin(RUN, "1" * 64, {**FIELDS, "container": container, "sweep": sweep})
@@ -55,7 +55,7 @@ def ended_sweep(container: str = "bare") -> Run:
 
 @pytest.mark.usefixtures("hibali_home")
 def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> None:
-    book = Book()
+    book = RunStore()
     run = ended_sweep()
     far: Any = Accounting(
         b"12_1|COMPLETED|0:0|00:02.500|\n12_1.batch|COMPLETED|0:0|00:02.500|2048K\n"
@@ -86,8 +86,8 @@ def test_what_is_run_by_a_daemon_is_not_counted_by_the_job() -> None:
 def test_without_accounting_what_jobs_counted_stays() -> None:
     run = ended_sweep()
     far: Any = Accounting(b"", 1)
-    note_usage(far, load_scheduler("slurm"), Book(), [run])
-    found = Book().load(RUN)
+    note_usage(far, load_scheduler("slurm"), RunStore(), [run])
+    found = RunStore().load(RUN)
     assert found.accounted
     assert {task.cpu_seconds for task in sweep_of(found).tasks.values()} == {0.5}
 
@@ -96,12 +96,12 @@ def test_without_accounting_what_jobs_counted_stays() -> None:
 def test_records_of_older_versions_are_read() -> None:
     run = ended_sweep()
     change = {"state": "SUCCEEDED", "native": "", "reason": "", "tasks": "3"}
-    again = Book().begin(
+    again = RunStore().begin(
         "20260102-030405-00000002",
         "2" * 64,
         {**FIELDS, "sweep": sweep_fields({3: {}}, {3: ()})},
     )
-    found = Book().note(again.id, "tasks", {"changes": [change], "ends": [[3, 0, "s", "e", "h"]]})
+    found = RunStore().note(again.id, "tasks", {"changes": [change], "ends": [[3, 0, "s", "e", "h"]]})
     task = sweep_of(found).tasks[3]
     assert (task.exit_code, task.started, task.cpu_seconds) == (0, "s", None)
     assert run.id != again.id

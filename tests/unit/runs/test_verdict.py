@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runs.model import State
 from runs.schedulers.base import Phase, Status
-from runs.status import ASKED, ExitRecord, judge, read_exit_record
+from runs.status import ASKED, ExitRecord, read_exit_record, resolve_status
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -27,21 +27,23 @@ def status(phase: Phase) -> Status:
 def test_without_an_exit_record_nothing_ever_succeeded(phase: Phase) -> None:
     for accounted in (None, *(status(each) for each in Phase)):
         for cancelled in (False, True):
-            seen = judge(status(phase), None, accounted, cancelled=cancelled)
+            seen = resolve_status(status(phase), None, accounted, cancelled=cancelled)
             assert seen.state is not State.SUCCEEDED
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_an_exit_record_of_zero_is_a_success_unless_the_scheduler_cancelled_the_job(phase: Phase) -> None:
     expected = State.CANCELLED if phase is Phase.CANCELLED else State.SUCCEEDED
-    assert judge(status(phase), record(0), None).state is expected
+    assert resolve_status(status(phase), record(0), None).state is expected
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
     """A tool whose child was killed first may go on without it, and end with 0."""
     for again in (False, True):
-        assert judge(status(phase), record(0, "TERM"), None, again=again).state is not State.SUCCEEDED
+        assert (
+            resolve_status(status(phase), record(0, "TERM"), None, again=again).state is not State.SUCCEEDED
+        )
 
 
 @pytest.mark.parametrize(
@@ -58,28 +60,31 @@ def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
     ],
 )
 def test_what_the_scheduler_says_counts_where_there_is_no_record(phase: Phase, expected: State) -> None:
-    assert judge(status(phase), None, None).state is expected
+    assert resolve_status(status(phase), None, None).state is expected
 
 
 def test_accounting_is_believed_where_the_queue_has_forgotten() -> None:
     gone = status(Phase.GONE)
-    assert judge(gone, None, status(Phase.KILLED)).state is State.FAILED
-    assert judge(gone, None, status(Phase.CANCELLED)).state is State.CANCELLED
-    assert judge(gone, None, status(Phase.RUNNING)).state is State.LOST
-    assert judge(status(Phase.WAITING), None, status(Phase.KILLED)).state is State.WAITING
+    assert resolve_status(gone, None, status(Phase.KILLED)).state is State.FAILED
+    assert resolve_status(gone, None, status(Phase.CANCELLED)).state is State.CANCELLED
+    assert resolve_status(gone, None, status(Phase.RUNNING)).state is State.LOST
+    assert resolve_status(status(Phase.WAITING), None, status(Phase.KILLED)).state is State.WAITING
 
 
 def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
-    assert judge(status(Phase.GONE), None, None, cancelled=True).state is State.CANCELLED
-    assert judge(status(Phase.ENDED), record(143, "TERM"), None, cancelled=True).state is State.CANCELLED
-    assert judge(status(Phase.ENDED), record(0), None, cancelled=True).state is State.SUCCEEDED
+    assert resolve_status(status(Phase.GONE), None, None, cancelled=True).state is State.CANCELLED
+    assert (
+        resolve_status(status(Phase.ENDED), record(143, "TERM"), None, cancelled=True).state
+        is State.CANCELLED
+    )
+    assert resolve_status(status(Phase.ENDED), record(0), None, cancelled=True).state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phase, code: int) -> None:
     """The job would have seen the wish at its end, so whatever the scheduler says came later."""
-    seen = judge(status(phase), record(code), None, cancelled=True, marked=True, told=True)
+    seen = resolve_status(status(phase), record(code), None, cancelled=True, marked=True, told=True)
     assert seen.state is (State.FAILED if code else State.SUCCEEDED)
 
 
@@ -102,16 +107,16 @@ def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
 ) -> None:
     """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
     by_itself = State.FAILED if code else State.SUCCEEDED
-    seen = judge(status(phase), record(code, ASKED), None, cancelled=True, marked=True, told=told)
+    seen = resolve_status(status(phase), record(code, ASKED), None, cancelled=True, marked=True, told=told)
     assert seen.state is (expected or by_itself)
 
 
 def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancelled() -> None:
     left = replace(record(0), missing=("out", "log"))
-    failed = judge(status(Phase.ENDED), left, None)
+    failed = resolve_status(status(Phase.ENDED), left, None)
     assert (failed.state, failed.reason) == (State.FAILED, "the required outputs out, log are missing")
     assert failed.to_fields()["missing"] == ["out", "log"]
-    assert judge(status(Phase.ENDED), left, None, cancelled=True).state is State.CANCELLED
+    assert resolve_status(status(Phase.ENDED), left, None, cancelled=True).state is State.CANCELLED
     content = b'{"run":"r","code":0,"missing":["out"],"signal":"","host":"","job":"","started":"","ended":""}'
     read = read_exit_record(content, "r")
     assert read is not None
@@ -120,10 +125,10 @@ def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancell
 
 
 def test_a_wish_that_never_arrived_explains_nothing() -> None:
-    assert judge(status(Phase.GONE), None, None, cancelled=True, told=False).state is State.LOST
-    assert judge(status(Phase.ENDED), None, None, cancelled=True, told=True).state is State.LOST
-    assert judge(status(Phase.KILLED), None, None, cancelled=True, told=True).state is State.FAILED
-    limit = judge(status(Phase.KILLED), record(143, "TERM"), None, cancelled=True, told=True)
+    assert resolve_status(status(Phase.GONE), None, None, cancelled=True, told=False).state is State.LOST
+    assert resolve_status(status(Phase.ENDED), None, None, cancelled=True, told=True).state is State.LOST
+    assert resolve_status(status(Phase.KILLED), None, None, cancelled=True, told=True).state is State.FAILED
+    limit = resolve_status(status(Phase.KILLED), record(143, "TERM"), None, cancelled=True, told=True)
     assert limit.state is State.FAILED
 
 
@@ -147,7 +152,7 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
     again: bool,
 ) -> None:
     marked, told = marked and cancelled, told and cancelled
-    found = judge(
+    found = resolve_status(
         status(phase),
         record(*made) if made else None,
         status(accounted) if accounted else None,
@@ -167,10 +172,10 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
 
 
 def test_a_job_that_was_stopped_and_put_back_is_lost() -> None:
-    assert judge(status(Phase.WAITING), record(143, "TERM"), None).state is State.LOST
-    assert judge(status(Phase.ENDED), record(143, "TERM"), None, again=True).state is State.LOST
-    assert judge(status(Phase.KILLED), record(143, "TERM"), None).state is State.FAILED
-    assert judge(status(Phase.ENDED), record(3), None, again=True).state is State.FAILED
+    assert resolve_status(status(Phase.WAITING), record(143, "TERM"), None).state is State.LOST
+    assert resolve_status(status(Phase.ENDED), record(143, "TERM"), None, again=True).state is State.LOST
+    assert resolve_status(status(Phase.KILLED), record(143, "TERM"), None).state is State.FAILED
+    assert resolve_status(status(Phase.ENDED), record(3), None, again=True).state is State.FAILED
 
 
 @pytest.mark.parametrize(

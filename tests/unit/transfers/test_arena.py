@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transfers.agent.protocol import BULK_BYTES, Buffers
-from transfers.pipeline.shared_memory import Arena
+from transfers.pipeline.shared_memory import SharedBuffers
 
 ROUND = 64 * 1024
 SIZE = 16 * ROUND
@@ -17,7 +17,7 @@ SIZE = 16 * ROUND
 @settings(max_examples=10)  # each collects all garbage there is
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6 * ROUND)), max_size=40), st.randoms())
 def test_rooms_lie_apart_and_come_back(steps: list[tuple[bool, int]], random: object) -> None:
-    arena = Arena(SIZE)
+    arena = SharedBuffers(SIZE)
     held: list[tuple[memoryview, int]] = []
     for number, (take, length) in enumerate(steps):
         if take or not held:
@@ -37,7 +37,7 @@ def test_rooms_lie_apart_and_come_back(steps: list[tuple[bool, int]], random: ob
 
 
 def test_a_part_of_a_room_keeps_all_of_it() -> None:
-    arena = Arena(SIZE)
+    arena = SharedBuffers(SIZE)
     room = arena.take(SIZE)
     assert room is not None
     part = room[3 * ROUND + 7 : 3 * ROUND + 9]
@@ -49,7 +49,7 @@ def test_a_part_of_a_room_keeps_all_of_it() -> None:
 
 
 def test_what_lies_elsewhere_is_brought_in_while_there_is_room() -> None:
-    arena = Arena(SIZE)
+    arena = SharedBuffers(SIZE)
     assert arena.place_of(b"elsewhere") is None
     assert arena.place_of(memoryview(bytearray(8))) is None
     held = arena.hold(b"elsewhere")
@@ -61,7 +61,7 @@ def test_what_lies_elsewhere_is_brought_in_while_there_is_room() -> None:
 
 
 def test_another_arenas_bytes_are_not_ours() -> None:
-    one, other = Arena(SIZE), Arena(SIZE)
+    one, other = SharedBuffers(SIZE), SharedBuffers(SIZE)
     room = other.take(8)
     assert room is not None
     assert one.place_of(room) is None

@@ -11,11 +11,11 @@ import pytest
 from hibali.config.model import GlobusSettings, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Kind
-from transfers.movers.globus_route import Place, Wanted, find_ends
+from transfers.movers.globus_route import CollectionRoot, RouteRequest, find_ends
 from transfers.stores.base import ListingIncompleteError
 from transfers.stores.globus.errors import error_of, fault_of
 from transfers.stores.globus.paths import (
-    Ends,
+    CollectionPair,
     Piece,
     below,
     can_be_told,
@@ -34,14 +34,14 @@ PLAIN = Site("plain", "ssh")
 
 def _ends(
     source: tuple[Site, bytes], target: tuple[Site, bytes], via: str = "auto", *against: str
-) -> Ends | None:
-    return find_ends(Wanted(via, against), Place(*source), Place(*target))
+) -> CollectionPair | None:
+    return find_ends(RouteRequest(via, against), CollectionRoot(*source), CollectionRoot(*target))
 
 
 def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:
     near, far = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
-    assert _ends(near, far) == Ends("uuid-near", "/a b", "uuid-far", "/scratch/x")
-    assert _ends(far, (VAULT, b"~/y")) == Ends("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
+    assert _ends(near, far) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
+    assert _ends(far, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
     assert _ends(near, far, "stream") is None
     for other in ((PLAIN, b"/x"), (FAR, b"/q"), (FAR, b"/p/scratch/\xff"), (replace(FAR, kind="s3"), b"/p")):
         assert _ends(near, other) is None
@@ -71,7 +71,7 @@ def test_names_that_globus_can_be_told() -> None:
 
 def test_submissions_ask_for_what_is_promised() -> None:
     body = transfer_body(
-        Ends("s", "/", "t", "/"),
+        CollectionPair("s", "/", "t", "/"),
         [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
         submission="id",
         label="l",

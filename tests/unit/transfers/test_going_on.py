@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.retry import try_again
 from transfers.pipeline.batches import Answered
-from transfers.reconnect import Patience, is_lost
+from transfers.reconnect import RetryPolicy, is_lost
 
 
-def pauses_of(patience: Patience, now: float, tries: float = 0.0) -> list[float]:
+def pauses_of(patience: RetryPolicy, now: float, tries: float = 0.0) -> list[float]:
     """All pauses from now on, each try taking so long."""
     found: list[float] = []
     while (pause := patience.next_pause(now)) is not None:
@@ -23,8 +23,8 @@ def pauses_of(patience: Patience, now: float, tries: float = 0.0) -> list[float]
     return found
 
 
-def lost_at(now: float, mark: object = None, *, seconds: float = 600.0) -> Patience:
-    patience = Patience(seconds, lambda: 1.0)
+def lost_at(now: float, mark: object = None, *, seconds: float = 600.0) -> RetryPolicy:
+    patience = RetryPolicy(seconds, lambda: 1.0)
     patience.lost(now, mark)
     return patience
 
@@ -43,7 +43,7 @@ def test_pauses_grow_threefold_to_a_longest_and_end_with_the_time() -> None:
 def test_there_are_ever_fewer_tries_and_never_one_after_the_time(
     seconds: float, tries: float, jitter: float
 ) -> None:
-    patience = Patience(seconds, lambda: jitter)
+    patience = RetryPolicy(seconds, lambda: jitter)
     patience.lost(0.0, None)
     pauses = pauses_of(patience, 0.0, tries)
     assert all(0 < pause <= 90.0 * 1.1 for pause in pauses)

@@ -11,7 +11,7 @@ from hibali.ledger import Journal, ledger_folder
 from hibali.text import path_fields
 from hibali_cli.interruption import OutOfTime, Terminated
 from transfers.history.index import read_operations
-from transfers.history.operations import Place, find_unproven
+from transfers.history.operations import OperationRoot, find_unproven
 from transfers.journal import Receipt, exit_after
 
 
@@ -30,11 +30,15 @@ def test_every_end_has_its_own_code() -> None:
 
 
 def test_places_know_what_is_below_them() -> None:
-    root, data, file = Place("s", None, b"/"), Place("s", None, b"/data"), Place("s", None, b"/data/a")
+    root, data, file = (
+        OperationRoot("s", None, b"/"),
+        OperationRoot("s", None, b"/data"),
+        OperationRoot("s", None, b"/data/a"),
+    )
     assert [data.way_to(each) for each in (root, data, file)] == [b"", b"", b"a"]
     assert root.way_to(file) == b"data/a"
-    assert data.way_to(Place("s", None, b"/database")) is None
-    assert data.way_to(Place("s", "bucket", b"/data")) is None
+    assert data.way_to(OperationRoot("s", None, b"/database")) is None
+    assert data.way_to(OperationRoot("s", "bucket", b"/data")) is None
     assert (data.holds(file), file.holds(data)) == (True, False)
 
 

@@ -12,7 +12,7 @@ from hibali.errors import RefusedError
 from transfers.agent.commands import Mount, Room, find_mount, questions, read_project, read_rooms
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Verb
-from transfers.planner import Survey, check_space
+from transfers.planner import TransferPlan, check_space
 from transfers.stores.base import Facts, Space, within_quotas
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "quota").glob("*.json"))
@@ -119,7 +119,7 @@ class _Full:
     ],
 )
 def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None:
-    found = Survey()
+    found = TransferPlan()
     check_space(found, _Full(Space(0, 0)), "there")  # type: ignore[arg-type]
     found.count(Action(Verb.COPY, Entry(b"a", Kind.FILE, 10), "new"))
     check_space(found, _Full(Space(10, 1)), "there")  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None
 
 
 def test_holes_need_no_room() -> None:
-    found = Survey()
+    found = TransferPlan()
     found.count(Action(Verb.COPY, Entry(b"image", Kind.FILE, 1 << 40, allocated=8192), "new"))
     check_space(found, _Full(Space(8192, 1)), "there")  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="8192 bytes are to move"):

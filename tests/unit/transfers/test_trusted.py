@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transfers.agent.protocol import RefusedError
-from transfers.agent.safe_path import Place, Roots
+from transfers.agent.safe_path import OpenedFolder, Roots
 
 NEIGHBOUR = 65533
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def opened(roots: Roots, path: Path, *, make: bool = False) -> tuple[Place, str]:
+def opened(roots: Roots, path: Path, *, make: bool = False) -> tuple[OpenedFolder, str]:
     """How it was reached, and what was opened."""
     place = roots.open(os.fsencode(path), make)
     try:

@@ -14,7 +14,7 @@ import pytest
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Proof
 from transfers.stores.webdav.files import Files, found_of, known_word, tag_of
-from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, Told, lock_info, set_property
+from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
 from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.requests import Login, Wire
 
@@ -33,8 +33,8 @@ def multistatus(*responses: str) -> bytes:
     return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{"".join(responses)}</D:multistatus>'.encode()
 
 
-def parsed(body: bytes, piece: int = 7) -> list[Told]:
-    told: list[Told] = []
+def parsed(body: bytes, piece: int = 7) -> list[ResponseEntry]:
+    told: list[ResponseEntry] = []
     parser = MultiStatus(told.append, "x")
     for start in range(0, len(body), piece):
         parser.feed(body[start : start + piece])
@@ -45,8 +45,8 @@ def parsed(body: bytes, piece: int = 7) -> list[Told]:
 def test_answers_are_read_piece_by_piece() -> None:
     body = multistatus(FOLDER.format(href="/d/"), FILE.format(href="/d/a%20%ff", size=3))
     assert parsed(body, 1) == [
-        Told("/d/", folder=True, properties={"DAV: resourcetype": ""}, status=""),
-        Told(
+        ResponseEntry("/d/", folder=True, properties={"DAV: resourcetype": ""}, status=""),
+        ResponseEntry(
             "/d/a%20%ff",
             folder=False,
             properties={"DAV: resourcetype": "", "DAV: getcontentlength": "3", "DAV: getetag": 'W/"e"'},
@@ -111,7 +111,7 @@ def test_what_was_kept_counts_for_that_very_content_alone() -> None:
 
     def found(size: str, etag: str, word: str) -> Any:
         properties = {"DAV: getcontentlength": size, "DAV: getetag": etag, KNOWN: word}
-        return found_of(Told("/a", folder=False, properties=properties, status=""))
+        return found_of(ResponseEntry("/a", folder=False, properties=properties, status=""))
 
     same = found("3", 'W/"odd "tag"', kept)
     assert (same.digest, same.mtime_ns, same.mode) == ("ab" * 32, entry.mtime_ns, 0o755)

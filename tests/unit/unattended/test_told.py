@@ -15,7 +15,7 @@ from runs.schedules import notices as telling
 from runs.schedules.environment import Credential, certificate_end
 from runs.schedules.notices import (
     Notice,
-    Told,
+    NoticeHistory,
     notice_of_end,
     notice_of_silence,
     notices_of_expiry,
@@ -43,7 +43,7 @@ def ended(code: int, **more: Any) -> Firing:
 
 
 def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
-    told, heard = Told(), []
+    told, heard = NoticeHistory(), []
     days = {1: [0, 5, 5, 5, 0, 0], 2: [5, 4, 5, 0], 3: [0]}
     for day, codes in days.items():
         for code in codes:
@@ -54,8 +54,8 @@ def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
     assert heard == [
         (1, "failed-5"), (1, "works-again"), (2, "failed-5"), (2, "failed-4"), (2, "works-again"),
     ]  # fmt: skip
-    assert notice_of_end(ended(10), Told(failing=True)) is not None
-    assert read_told("rubbish") == Told()
+    assert notice_of_end(ended(10), NoticeHistory(failing=True)) is not None
+    assert read_told("rubbish") == NoticeHistory()
 
 
 def test_silence_and_expiry() -> None:

@@ -17,7 +17,7 @@ from transfers.entry import Kind
 from transfers.movers.base import Source
 from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
 from transfers.movers.gridftp.receiving import Carriage
-from transfers.movers.stream import StreamMover, Told
+from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Item, Landed, Origin, Store
 
@@ -107,7 +107,7 @@ class GridftpMover(StreamMover):
             self._origin.where,
             self._name,
             far.round_trip,
-            Told(self._tell),
+            ProgressReport(self._tell),
             self._ready_proxy(),
         )
         landing = target.write_by_gridftp(carriage)

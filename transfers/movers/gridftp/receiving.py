@@ -16,7 +16,7 @@ from transfers.agent import protocol
 from transfers.agent.large_files import partial_path
 from transfers.entry import Proof
 from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
-from transfers.movers.stream import Told
+from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
 from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
@@ -80,7 +80,7 @@ class Carriage:
     read_at: bytes
     name: bytes | None
     round_trip: float
-    told: Told
+    told: ProgressReport
     proxy: Path | None = None
 
 

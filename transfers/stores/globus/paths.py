@@ -13,7 +13,7 @@ from transfers.overlap import identity_of_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TaskTimeouts:
     """With tasks: after how many seconds one that stands still is given up (None: when Globus does), and what an interruption does."""
 
     give_up_after: float | None = None
@@ -75,7 +75,7 @@ CHECKSUM = 3  # the sync level that moves only what has another checksum
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class CollectionPair:
     """Two collections by their ids, and the folders in them that all names are below.
 
     `deadline_seconds`: how long Globus may work at a task between them.
@@ -102,7 +102,7 @@ class Piece:
 
 
 def transfer_body(
-    ends: Ends,
+    ends: CollectionPair,
     pieces: Iterable[Piece],
     *,
     submission: str,

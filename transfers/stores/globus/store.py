@@ -136,7 +136,7 @@ _NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, 
 Listed = Callable[[bytes], dict[bytes, Entry]]
 
 
-class Removing:
+class CollectionRemover:
     """Deletions below one folder of one collection. Everything is looked at again right before it goes."""
 
     def __init__(
@@ -450,7 +450,7 @@ class GlobusStore:
         """See Store."""
         label = label_of("delete", self._collection)
         assert self.site.globus is not None
-        removing = Removing(
+        removing = CollectionRemover(
             self._globus,
             self._collection,
             self.root,

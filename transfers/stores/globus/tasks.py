@@ -18,9 +18,9 @@ from hibali.text import path_fields, path_from_fields
 from transfers.stores.globus.errors import fault_of, is_fault, with_details
 from transfers.stores.globus.paths import (
     CHECKSUM,
-    Ends,
-    Patience,
+    CollectionPair,
     Piece,
+    TaskTimeouts,
     below,
     deadline_after,
     label_of,
@@ -62,12 +62,12 @@ class BegunTask:
         self.path.unlink(missing_ok=True)
 
 
-def key_of(ends: Ends) -> str:
+def key_of(ends: CollectionPair) -> str:
     """What tasks from one folder to another are known by."""
     return hashlib.sha256(line_of_json({"ends": ends.words()}).encode("ascii")).hexdigest()[:32]
 
 
-def begin_task(ends: Ends, submission: str, label: str, files: Iterable[Sent]) -> BegunTask:
+def begin_task(ends: CollectionPair, submission: str, label: str, files: Iterable[Sent]) -> BegunTask:
     """On disk when this returns, before anything is submitted. Raises `RefusedError`, `IncompleteError`."""
     sent = list(files)
     path = _folder(ends) / f"{submission}.jsonl"
@@ -79,7 +79,7 @@ def begin_task(ends: Ends, submission: str, label: str, files: Iterable[Sent]) -
     return BegunTask(path, submission, label, sent)
 
 
-def begun_tasks(ends: Ends) -> Iterator[BegunTask]:
+def begun_tasks(ends: CollectionPair) -> Iterator[BegunTask]:
     """Those that earlier calls left, the oldest first; one that was not written in whole was never submitted."""
     found = [(path, _read(path)) for path in _folder(ends).glob("*.jsonl")]
     for path, task in sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns):
@@ -89,7 +89,7 @@ def begun_tasks(ends: Ends) -> Iterator[BegunTask]:
             yield task
 
 
-def _folder(ends: Ends) -> Path:
+def _folder(ends: CollectionPair) -> Path:
     return ledger_folder("globus-tasks", key_of(ends))
 
 
@@ -262,7 +262,7 @@ class Tasks:
     """Transfers from one folder of a collection to another."""
 
     def __init__(
-        self, globus: Globus, ends: Ends, operation: str, patience: Patience, tell: Listener
+        self, globus: Globus, ends: CollectionPair, operation: str, patience: TaskTimeouts, tell: Listener
     ) -> None:
         self._globus = globus
         self._ends = ends

@@ -13,8 +13,8 @@ from urllib.parse import quote_from_bytes
 from hibali.errors import HibaliError, IncompleteError
 from transfers.entry import Entry, Proof
 from transfers.stores.base import NOT_COPIED, Item, Landed, Problem
-from transfers.stores.s3.manifest import Known, Lines, line_of, to_metadata
-from transfers.stores.s3.multipart import MOST_PARTS, Begun, Upload, abort, begin, copied
+from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
+from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
 from transfers.stores.s3.requests import (
     CONNECTIONS,
     Answer,
@@ -24,7 +24,7 @@ from transfers.stores.s3.requests import (
     parse,
     problem_of,
 )
-from transfers.stores.s3.writing import Expected, Place, find_begun, is_exact, known_from
+from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
 
 _BATCH = 256
 MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
@@ -120,10 +120,10 @@ class From:
 class Copying:
     """One `copy`: used once; `landed` has what stands now. Requests to the `place` have to wait for long answers."""
 
-    place: Place
+    place: WriteTarget
     source: From
-    expected: Expected
-    landed: Lines = field(default_factory=Lines)
+    expected: ExpectedObjects
+    landed: ManifestLines = field(default_factory=ManifestLines)
 
     def run(self, items: Iterable[Item]) -> Generator[Landed, None, None]:
         """See Copier.copy. What is larger than one request may copy is copied in parts, one object after the other."""
@@ -225,7 +225,7 @@ class Copying:
         place.uploads.end(begun)
         return self._judged(entry, key, etag)
 
-    def _begin(self, item: Item, key: bytes, source: dict[str, object]) -> Begun:
+    def _begin(self, item: Item, key: bytes, source: dict[str, object]) -> BegunUpload:
         head = self.source.requests.ask("HEAD", self.source.key_of(item))
         if head.etag != item.entry.etag:
             raise IncompleteError(
@@ -238,7 +238,7 @@ class Copying:
         metadata |= to_metadata(known_from(item.entry, item.entry.digest))
         more = {name: head.headers[name] for name in _CONTENT_HEADERS if name in head.headers}
         place = self.place
-        begun = Begun(place.requests.bucket, key, begin(place.requests, key, metadata, more), source)
+        begun = BegunUpload(place.requests.bucket, key, begin(place.requests, key, metadata, more), source)
         place.uploads.begin(begun)
         return begun
 
@@ -254,7 +254,7 @@ class Copying:
             return int(first)
         return max(_PART_BYTES, -(-size // MOST_PARTS))
 
-    def _part(self, item: Item, upload: Upload, begun: Begun, size: int, number: int) -> None:
+    def _part(self, item: Item, upload: Upload, begun: BegunUpload, size: int, number: int) -> None:
         first = (number - 1) * size
         length = min(size, item.entry.size - first)
         self.place.holder.check()
@@ -263,7 +263,7 @@ class Copying:
         if part is not None:
             self.place.uploads.add(begun, number, part)
 
-    def _let_go(self, begun: Begun, error: BaseException) -> None:
+    def _let_go(self, begun: BegunUpload, error: BaseException) -> None:
         """Kept for whoever goes on with it where the call was stopped; else ended, as the bytes go another way."""
         if not isinstance(error, HibaliError) or error.code in _ENDS_ALL:
             self.place.uploads.leave(begun)
@@ -276,6 +276,6 @@ class Copying:
             self.place.uploads.end(begun)
 
 
-def patient(place: Place) -> Place:
+def patient(place: WriteTarget) -> WriteTarget:
     """The same place with requests that wait for long answers; close them."""
     return replace(place, requests=place.requests.patient(PATIENCE_SECONDS))

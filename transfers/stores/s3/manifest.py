@@ -18,7 +18,7 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.text import path_fields, path_from_fields
 from transfers.entry import MOST_NS
 from transfers.spool import Blocks
-from transfers.stores.s3.multipart import Begun, Upload, Uploads, abort, begin
+from transfers.stores.s3.multipart import BegunUpload, Upload, Uploads, abort, begin
 from transfers.stores.s3.requests import Answer, Requests
 
 NAME = b".hibali/manifest.jsonl"
@@ -156,7 +156,7 @@ class _Run(NamedTuple):
     blocks: Blocks
 
 
-class Lines:
+class ManifestLines:
     """Added in any order by any thread, read in the order of the keys; of one key the line that came last."""
 
     def __init__(self, in_memory: int = _RUN_BYTES) -> None:
@@ -238,7 +238,7 @@ def newest(*streams: Iterable[Keyed]) -> Iterator[Keyed]:
         yield held
 
 
-def differs(old: Lines, changes: Iterable[Keyed]) -> bool:
+def differs(old: ManifestLines, changes: Iterable[Keyed]) -> bool:
     """Whether any of the changes says something else than the old lines do."""
     there = Cursor(old)
     return any(there.line(key) != line for key, line in changes)
@@ -281,10 +281,10 @@ class _ChangedError(Exception):
     """It is not the object any more whose first pieces were read."""
 
 
-def read_manifest(requests: Requests, key: bytes) -> tuple[Lines, str | None]:
+def read_manifest(requests: Requests, key: bytes) -> tuple[ManifestLines, str | None]:
     """Its lines, which the caller closes, and its ETag; None where there is no such object, or none that stays the same."""
     for _ in range(_ROUNDS):
-        lines = Lines()
+        lines = ManifestLines()
         try:
             return lines, _read_into(lines, requests, key)
         except _ChangedError:
@@ -292,10 +292,10 @@ def read_manifest(requests: Requests, key: bytes) -> tuple[Lines, str | None]:
         except BaseException:
             lines.close()
             raise
-    return Lines(), None
+    return ManifestLines(), None
 
 
-def _read_into(lines: Lines, requests: Requests, key: bytes) -> str | None:
+def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | None:
     offset, held, etag = 0, b"", ""
     while True:
         answer = _piece(requests, key, offset, etag)
@@ -349,7 +349,7 @@ def write_manifest(
     return answer.status < 300
 
 
-def merged(old: Lines, changes: Iterable[Keyed]) -> Iterator[Keyed]:
+def merged(old: ManifestLines, changes: Iterable[Keyed]) -> Iterator[Keyed]:
     """The lines after the changes."""
     return (keyed for keyed in newest(old, changes) if keyed[1])
 
@@ -378,7 +378,7 @@ def _write_parts(
         if left.left:
             abort(requests, key, left.identifier)
             uploads.end(left)
-    begun = Begun(requests.bucket, key, begin(requests, key, {}), _SOURCE)
+    begun = BegunUpload(requests.bucket, key, begin(requests, key, {}), _SOURCE)
     uploads.begin(begun)
     try:
         upload = Upload(requests, key, begun.identifier, checksum=False, proves=True, standing={})

@@ -53,7 +53,7 @@ _Parts = dict[int, Part]
 
 
 @dataclass(slots=True)
-class Begun:
+class BegunUpload:
     """One upload: whole key, the server's id, what it is of, who works on it, and the parts that arrived.
 
     `source` is everything that must be the same for another call to go on with it.
@@ -95,29 +95,29 @@ class Uploads:
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
         words = b"\n".join((endpoint.encode(), bucket.encode(), root))
         self._path = _folder(site) / f"{hashlib.sha256(words).hexdigest()[:32]}{_SUFFIX}"
-        self._begun: dict[str, Begun] | None = None
+        self._begun: dict[str, BegunUpload] | None = None
         self._journal: Journal | None = None
         self._lock = threading.Lock()
         self._synced = time.monotonic()
 
-    def of_key(self, key: bytes) -> list[Begun]:
+    def of_key(self, key: bytes) -> list[BegunUpload]:
         """Those begun for that key, the youngest last."""
         with self._lock:
             return [begun for begun in self._load().values() if begun.key == key]
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, begun: BegunUpload) -> None:
         """Durable before its first part is sent, so that whatever is stored there is known here."""
         with self._lock:
             self._load()[begun.identifier] = begun
             self._append(begun.to_record(), durable=True)
 
-    def take(self, begun: Begun) -> None:
+    def take(self, begun: BegunUpload) -> None:
         """Go on with it in this process."""
         with self._lock:
             begun.owner = this_process()
             self._append({"taken": begun.identifier, "by": begun.owner}, durable=True)
 
-    def add(self, begun: Begun, number: int, part: Part) -> None:
+    def add(self, begun: BegunUpload, number: int, part: Part) -> None:
         """A part has arrived. Where this cannot be kept, the part would be sent again: no reason to stop."""
         with self._lock, contextlib.suppress(HibaliError):
             begun.parts[number] = part
@@ -127,13 +127,13 @@ class Uploads:
             self._synced = moment if durable else self._synced
             self._append({"part": number, "of": begun.identifier, **part._asdict()}, durable=durable)
 
-    def leave(self, begun: Begun) -> None:
+    def leave(self, begun: BegunUpload) -> None:
         """Nobody works on it any more; whoever comes next may."""
         with self._lock, contextlib.suppress(HibaliError):
             begun.owner = _NOBODY
             self._append({"taken": begun.identifier, "by": _NOBODY}, durable=True)
 
-    def end(self, begun: Begun) -> None:
+    def end(self, begun: BegunUpload) -> None:
         """It was completed or aborted."""
         with self._lock, contextlib.suppress(HibaliError):
             self._load().pop(begun.identifier, None)
@@ -151,7 +151,7 @@ class Uploads:
             self._journal = Journal(self._path)
         self._journal.append(record, durable=durable)
 
-    def _load(self) -> dict[str, Begun]:
+    def _load(self) -> dict[str, BegunUpload]:
         if self._begun is None:
             self._begun, count = _read(self._path)
             if count > sum(1 + len(begun.parts) for begun in self._begun.values()) + _SLACK:
@@ -159,7 +159,7 @@ class Uploads:
         return self._begun
 
 
-def begun_at(site: str) -> list[Begun]:
+def begun_at(site: str) -> list[BegunUpload]:
     """All that this machine began at a site and did not end, whatever the root."""
     return [begun for path in _files(site) for begun in _read(path)[0].values()]
 
@@ -182,8 +182,8 @@ def _folder(site: str) -> Path:
     return private_folder(private_folder(state_folder() / "sites") / site)
 
 
-def _read(path: Path) -> tuple[dict[str, Begun], int]:
-    found: dict[str, Begun] = {}
+def _read(path: Path) -> tuple[dict[str, BegunUpload], int]:
+    found: dict[str, BegunUpload] = {}
     count = 0
     with contextlib.suppress(OSError):
         for record in read_records(path):
@@ -193,7 +193,7 @@ def _read(path: Path) -> tuple[dict[str, Begun], int]:
     return found, count
 
 
-def _take_line(found: dict[str, Begun], record: dict[str, Any]) -> None:
+def _take_line(found: dict[str, BegunUpload], record: dict[str, Any]) -> None:
     if "ended" in record:
         found.pop(record["ended"], None)
     elif "taken" in record:
@@ -204,10 +204,10 @@ def _take_line(found: dict[str, Begun], record: dict[str, Any]) -> None:
     else:
         key = path_from_fields(record, "key")
         words = str(record["bucket"]), key, str(record["upload"]), dict(record["source"])
-        found[words[2]] = Begun(*words, at=str(record["at"]), owner=dict(record["by"]))
+        found[words[2]] = BegunUpload(*words, at=str(record["at"]), owner=dict(record["by"]))
 
 
-def _rewrite(path: Path, begun: dict[str, Begun]) -> None:
+def _rewrite(path: Path, begun: dict[str, BegunUpload]) -> None:
     lines = []
     for one in begun.values():
         lines.append(one.to_record())

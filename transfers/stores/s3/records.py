@@ -18,7 +18,7 @@ from transfers.stores.s3.manifest import (
     Cursor,
     Keyed,
     Known,
-    Lines,
+    ManifestLines,
     differs,
     from_metadata,
     line_of,
@@ -33,8 +33,8 @@ from transfers.stores.s3.requests import Requests
 _AT_ONCE = 512
 _ROUNDS = 5
 
-_Above = tuple[bytes, Lines]  # the root's path below the folder of a manifest, and its lines
-_Below = tuple[bytes, Lines, Cursor]  # a folder with a slash behind it, and what its manifest says
+_Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
+_Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a slash behind it, and what its manifest says
 
 
 class Records:
@@ -48,7 +48,7 @@ class Records:
         self._cache = cache
         self._uploads = uploads
         self._root = root
-        self._learned = Lines()
+        self._learned = ManifestLines()
         self._nested: frozenset[bytes] = frozenset()
         self._coming: Future[list[_Above]] | None = None
 
@@ -107,7 +107,7 @@ class Records:
                 found.append((path[len(folder) :].lstrip(b"/"), lines))
         return found
 
-    def _load(self, folder: bytes) -> Lines:
+    def _load(self, folder: bytes) -> ManifestLines:
         return read_manifest(self._requests, self._manifest_key(folder))[0]
 
     def _look(self, listed: Listed) -> Known:
@@ -125,7 +125,7 @@ class Records:
             self._learned.add(listed.path, line_of(listed.path, known))
         return known
 
-    def save(self, landed: Lines, gone: Lines, tell: Listener) -> None:
+    def save(self, landed: ManifestLines, gone: ManifestLines, tell: Listener) -> None:
         """Bring the root's manifest up to date, and take what changed out of those below it.
 
         What cannot be written is told, not raised: the objects themselves carry the same in their metadata.
@@ -170,7 +170,7 @@ class _Manifests:
     """What manifests say of a listing, which comes in order: no more of each is held than the place it has come to."""
 
     def __init__(
-        self, load: Callable[[bytes], Lines], nested: frozenset[bytes], above: Iterable[_Above]
+        self, load: Callable[[bytes], ManifestLines], nested: frozenset[bytes], above: Iterable[_Above]
     ) -> None:
         self._load = load
         self._nested = nested
@@ -214,7 +214,7 @@ def _let_go(loaded: Future[list[_Above]]) -> None:
             lines.close()
 
 
-def _inside(folder: bytes, *changes: Lines) -> Iterator[Keyed]:
+def _inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
     """What changed in a folder, as gone from its own manifest: the root's tells of it now."""
     start = folder + b"/"
     return ((path.removeprefix(start), b"") for path, _ in newest(*changes) if path.startswith(start))

@@ -12,11 +12,11 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.ledger import now as moment
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.base import Fate, Leftover, Problem, is_own_name
+from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name
 from transfers.stores.s3 import lock
 from transfers.stores.s3.listing import is_folder_marker, pages
-from transfers.stores.s3.manifest import Lines
-from transfers.stores.s3.multipart import Begun, Pending, abort, begun_at, forget, pending_uploads
+from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads
 from transfers.stores.s3.records import time_of
 from transfers.stores.s3.requests import (
     Requests,
@@ -36,7 +36,7 @@ _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
 _Answers = dict[bytes, Problem | None]
 
 
-class Removing:
+class ObjectRemover:
     """The removing half of a store."""
 
     def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
@@ -130,7 +130,7 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
             raise locked(holder, requests.about)
 
 
-def clear(requests: Requests, removing: Removing, prefix: bytes) -> Problem | None:
+def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
     """Remove what is left below a prefix once its data is gone, unless something else is there, too."""
     for some in _in_batches(_left(requests, prefix)):
         foreign = [key for key, own in some if not own]
@@ -159,11 +159,11 @@ def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[byt
         yield some
 
 
-def around(root: bytes, gone: Lines, forget: Callable[[bytes, Lines], None]) -> None:
+def around(root: bytes, gone: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
     """Call `forget` for each prefix around the root, with what is gone as it is called there."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
-        with closing(Lines()) as there:
+        with closing(ManifestLines()) as there:
             there.extend((before + b"/" + path, b"") for path, _ in gone)
             forget(folder, there)
 
@@ -194,10 +194,10 @@ def clean(
             mine = ours.get(upload.identifier)
             age = _age(upload.begun or (mine.at if mine else ""), clock)
             because = _stays(mine, age, older_than, everybody=everybody)
-            fate = Fate.KEPT if because else Fate.PLANNED
-            if fate is Fate.PLANNED and not dry:
+            fate = CleanupResult.KEPT if because else CleanupResult.PLANNED
+            if fate is CleanupResult.PLANNED and not dry:
                 because = _abort(requests, upload)
-                fate = Fate.FAILED if because else Fate.ENDED
+                fate = CleanupResult.FAILED if because else CleanupResult.ENDED
                 ended |= set() if because else {upload.identifier}
             yield Leftover(requests.bucket, upload.key, upload.begun, age, mine is not None, fate, because)
     finally:
@@ -205,7 +205,7 @@ def clean(
             forget(site, ended)
 
 
-def _stays(mine: Begun | None, age: float | None, older_than: float, *, everybody: bool) -> str:
+def _stays(mine: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool) -> str:
     if mine is not None and not mine.left and not mine.elsewhere:
         return "under way"
     if mine is None and not everybody:

@@ -37,14 +37,14 @@ from transfers.stores.s3.copying import Copying, From, Keeping, patient
 from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
-from transfers.stores.s3.manifest import Lines
+from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.s3.reading import Bulk, Reading
 from transfers.stores.s3.records import Records, time_of
-from transfers.stores.s3.removing import Removing
+from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Answer, Requests
-from transfers.stores.s3.writing import Expected, Place, Writing
+from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
 from transfers.stores.server_lease import NoLock
 
 _SETTLED_SECONDS = 2.0  # longer than anybody takes from looking at a key to having put it
@@ -187,7 +187,7 @@ class S3Store:
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
-        self._removing = Removing(requests, self._pool, self._key)
+        self._removing = ObjectRemover(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
         self._proof_read = Proof.RECORDED
         self._holder: S3Lock | NoLock = NoLock()
@@ -333,7 +333,7 @@ class S3Store:
         writing = Writing(place)
         self._streams.append(writing)
         try:
-            yield from writing.run(Expected(self._requests, self._pool, self._key).check(payloads))
+            yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
         finally:
             self._save(writing.landed)
 
@@ -347,7 +347,7 @@ class S3Store:
         assert isinstance(store, S3Store)
         source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
         place = patient(self._place())
-        copying = Copying(place, source, Expected(self._requests, self._pool, self._key))
+        copying = Copying(place, source, ExpectedObjects(self._requests, self._pool, self._key))
         try:
             yield from copying.run(items)
         finally:
@@ -362,9 +362,9 @@ class S3Store:
         self._shelving = True
         return self, folder
 
-    def _save(self, landed: Lines) -> None:
+    def _save(self, landed: ManifestLines) -> None:
         """Bring the manifest up to date; whoever writes again and again must not remember it all."""
-        gone = Lines()
+        gone = ManifestLines()
         for path in self._cleared:
             gone.add(path, b"")
         if not self._shelving:
@@ -372,7 +372,7 @@ class S3Store:
         landed.close()
         gone.close()
 
-    def _place(self) -> Place:
+    def _place(self) -> WriteTarget:
         """Where and how objects land, once the server was tried."""
         honours = self.probe()
         self._cleared = []
@@ -382,7 +382,7 @@ class S3Store:
             _refuse(unholdable(path, facts), path, self._requests.about)
             return self._prefix() + path
 
-        return Place(
+        return WriteTarget(
             requests=self._requests,
             bulk=self._bulk,
             pool=self._pool,
@@ -413,7 +413,7 @@ class S3Store:
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
-        gone = Lines()
+        gone = ManifestLines()
         try:
             self._holder.check(now=True)
             for entry, problem in self._removing.remove(entries, self._holder.check):
@@ -422,14 +422,14 @@ class S3Store:
                 yield entry, problem
         finally:
             if not self._shelving:
-                self._records.save(Lines(), gone, self._tell)
+                self._records.save(ManifestLines(), gone, self._tell)
                 removing.around(self.where, gone, self._forget)
             gone.close()
 
-    def _forget(self, folder: bytes, gone: Lines) -> None:
+    def _forget(self, folder: bytes, gone: ManifestLines) -> None:
         """Take the lines of these out of the manifest of a prefix around this one."""
         around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
-        around.save(Lines(), gone, self._tell)
+        around.save(ManifestLines(), gone, self._tell)
 
     def check_vacant(self, *, itself: bool) -> None:
         """See Vacating; a prefix cannot be another."""

@@ -14,9 +14,9 @@ from hibali.errors import HibaliError
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
-from transfers.stores.s3.manifest import Known, Lines, line_of, to_metadata
+from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import (
-    Begun,
+    BegunUpload,
     Part,
     Upload,
     Uploads,
@@ -32,7 +32,7 @@ from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, Requests, probl
 _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
 
 
-class Expected:
+class ExpectedObjects:
     """Looks at the keys of exact items just before they are written."""
 
     def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
@@ -88,7 +88,7 @@ class Holder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """Where and how objects land: what a store gives to each `write`."""
 
     requests: Requests
@@ -113,7 +113,7 @@ class Large:
     is left out only while these very bytes are what was sent then. `continued` tells whether one was.
     """
 
-    def __init__(self, place: Place, item: Item, segment: int) -> None:
+    def __init__(self, place: WriteTarget, item: Item, segment: int) -> None:
         self.item = item
         self.problem: Problem | None = None
         self.continued = False
@@ -124,7 +124,7 @@ class Large:
         self._held = bytearray()
         self._taken = 0
         self._count = 0
-        self._begun: Begun | None = None
+        self._begun: BegunUpload | None = None
         self._upload: Upload | None = None
 
     def take(self, payload: Payload) -> tuple[int, Bytes] | None:
@@ -164,7 +164,7 @@ class Large:
                 )
         return self.problem is None
 
-    def _find(self, key: bytes) -> tuple[Begun, dict[int, Part]]:
+    def _find(self, key: bytes) -> tuple[BegunUpload, dict[int, Part]]:
         """One that was left and is of this very source; what is left of others of that key is ended."""
         entry = self.item.entry
         source = {
@@ -179,7 +179,9 @@ class Large:
         if resumed is not None:
             return resumed
         metadata = to_metadata(known_from(entry, entry.digest))
-        made = Begun(self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source)
+        made = BegunUpload(
+            self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source
+        )
         self._place.uploads.begin(made)
         return made, {}
 
@@ -246,7 +248,9 @@ class Large:
             self.problem = problem_of(error)
 
 
-def find_begun(place: Place, key: bytes, source: dict[str, Any]) -> tuple[Begun, dict[int, Part]] | None:
+def find_begun(
+    place: WriteTarget, key: bytes, source: dict[str, Any]
+) -> tuple[BegunUpload, dict[int, Part]] | None:
     """An upload that was left, is of this very source, and the parts of it that stand; what is left of others is ended."""
     for begun in reversed(place.uploads.of_key(key)):
         if not (begun.left or place.holder.held):
@@ -291,13 +295,13 @@ class _Whole:
 class Writing:
     """One `write`: used once. `landed` has what stands now, `bytes` what was sent; `continued` whether parts of an earlier call count."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: WriteTarget) -> None:
         self._place = place
         self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}
-        self.landed = Lines()
+        self.landed = ManifestLines()
         self.bytes = 0
         self.continued = False
 

@@ -113,7 +113,7 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The path without symlinks, as far as it exists; `inside` and `foreign` as `transfers.agent.safe_path.Place` has them."""
+    """The path without symlinks, as far as it exists; `inside` and `foreign` as `transfers.agent.safe_path.OpenedFolder` has them."""
 
     path: bytes
     inside: bool

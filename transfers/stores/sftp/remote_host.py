@@ -40,8 +40,8 @@ _OUTPUT_MOST = 8 * _OUTPUT  # what comes after the first part is cut off, but no
 _REFUSED = 255  # ssh's own status
 
 
-class SftpFar:
-    """One login at one site (transfers.remote.host.Far)."""
+class SftpHost:
+    """One login at one site (transfers.remote.host.RemoteHost)."""
 
     def __init__(self, client: Client, login: Login, command: Sequence[str], guard: Guard) -> None:
         """`command` are the words before the host of a login, the user's own ssh; `guard` tells whose symlinks there are."""
@@ -53,11 +53,11 @@ class SftpFar:
         self._facts: dict[str, str] | None = None
 
     def expand(self, path: str) -> bytes:
-        """See Far; an SFTP server knows no variables."""
+        """See RemoteHost; an SFTP server knows no variables."""
         return expand(self._client, path.encode("utf-8", "surrogateescape"))
 
     def facts(self) -> dict[str, str]:
-        """See Far: no more than a server tells of a file."""
+        """See RemoteHost: no more than a server tells of a file."""
         if self._facts is None:
             home = self._client.real_path(b".")
             facts = {"host": self._login.host, "home": printable(home), "python": "", "boot": ""}
@@ -78,12 +78,12 @@ class SftpFar:
         return self._client.space(path)
 
     def stat(self, path: bytes) -> Entry | None:
-        """See Far."""
+        """See RemoteHost."""
         found = self._client.stat(path, follow=True)
         return None if found is None else entry_of(b"", found)
 
     def is_private(self, path: bytes) -> bool:
-        """See Far; what a server does not tell counts for private."""
+        """See RemoteHost; what a server does not tell counts for private."""
         self._guard.reach(path)
         found = self._client.stat(path, follow=True)
         if found is None or kind_of(found) is not Kind.FOLDER:
@@ -91,7 +91,7 @@ class SftpFar:
         return found.user in {None, 0, self._client.home_user()} and not (found.mode or 0) & 0o022
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
-        """See Far."""
+        """See RemoteHost."""
         self._guard.check_above([path])
         return self._make_folder(path, exclusive=exclusive)
 
@@ -109,7 +109,7 @@ class SftpFar:
         return True
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
-        """See Far; durable where the server offers fsync."""
+        """See RemoteHost; durable where the server offers fsync."""
         self._guard.check_above([path])
         client = self._client
         partial = path.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
@@ -141,7 +141,7 @@ class SftpFar:
         return self._client.error(problem, path)
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
-        """See Far."""
+        """See RemoteHost."""
         client = self._client
         above = path.rpartition(b"/")[0]
         if above not in self._read_in:
@@ -175,14 +175,14 @@ class SftpFar:
         return bytes(content)
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
-        """See Far: one after the other, for an SFTP server knows no more."""
+        """See RemoteHost: one after the other, for an SFTP server knows no more."""
         for path in folders:
             self.make_folder(path)
         for each in files:
             self.put(each.path, each.content, executable=each.executable)
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
-        """See Far."""
+        """See RemoteHost."""
         return [self._get_one(path, maximum) for path in paths]
 
     def _get_one(self, path: bytes, maximum: int) -> bytes | None:
@@ -192,12 +192,12 @@ class SftpFar:
             return None
 
     def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """See Far."""
+        """See RemoteHost."""
         for source, target in pairs:
             self.copy(source, target)
 
     def names(self, path: bytes) -> list[bytes]:
-        """See Far."""
+        """See RemoteHost."""
         try:
             return sorted(one.name for one in listed_names(self._client, path))
         except StatusError as problem:
@@ -206,7 +206,7 @@ class SftpFar:
             raise self._client.error(problem, path) from None
 
     def copy(self, source: bytes, target: bytes) -> None:
-        """See Far: copied there where the server can, else through here."""
+        """See RemoteHost: copied there where the server can, else through here."""
         self._guard.check_above([source, target])
         self._copy(source, target)
 
@@ -252,12 +252,12 @@ class SftpFar:
                     client.ask_close(handle)
 
     def move(self, source: bytes, target: bytes) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._guard.check_above([source, target])
         self._client.settle([self._client.ask_move(source, target)])
 
     def remove_tree(self, path: bytes) -> None:
-        """See Far; links are removed, not followed."""
+        """See RemoteHost; links are removed, not followed."""
         client = self._client
         if not path.strip(b"/"):
             raise RefusedError("unsafe-name", "refusing to remove /", about=client.where)
@@ -288,7 +288,7 @@ class SftpFar:
         folder: bytes | None = None,
         timeout: float = 60.0,
     ) -> Finished:
-        """See Far: one word with plain arguments. What it runs in is the account's home, `folder` cannot be had.
+        """See RemoteHost: one word with plain arguments. What it runs in is the account's home, `folder` cannot be had.
 
         A wrapper that refuses says so in words on standard output and exits 0: who reads an answer has to know one.
         """
@@ -301,7 +301,7 @@ class SftpFar:
         return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
-        """See Far. Nothing at the far end outlives us here to write the answer: where it was lost it is not known."""
+        """See RemoteHost. Nothing at the far end outlives us here to write the answer: where it was lost it is not known."""
         for word in argv:
             _plain(word, self._client.where)
         answer_file = marker + b"/answer.json"
@@ -327,7 +327,7 @@ class SftpFar:
         return float((now.seconds or 0) - (made.seconds or 0))
 
     def digest(self, path: bytes) -> str:
-        """See Far: all of it is read through here."""
+        """See RemoteHost: all of it is read through here."""
         files = Files(self._client, Beneath(self._client, b"/"))
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
@@ -336,7 +336,7 @@ class SftpFar:
         return digest
 
     def close(self) -> None:
-        """See Far."""
+        """See RemoteHost."""
         self._client.close()
 
 

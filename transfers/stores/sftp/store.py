@@ -37,7 +37,7 @@ from transfers.stores.sftp.client import (
 from transfers.stores.sftp.lock import OWN, Own, SftpLock, living_holder, locked
 from transfers.stores.sftp.paths import Beneath, Guard
 from transfers.stores.sftp.reading import Files, Listing, Reading
-from transfers.stores.sftp.writing import Landing, Place
+from transfers.stores.sftp.writing import Landing, SftpTarget
 
 
 def adjust_all(
@@ -85,7 +85,7 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
     return (mode & 0o7000 if folder else 0) | one.permissions
 
 
-class Vacating:
+class SftpTreeRemover:
     """One root whose lock is held."""
 
     def __init__(self, client: Client, beneath: Beneath, own: Own, lock: SftpLock) -> None:
@@ -415,7 +415,7 @@ class SftpStore:
             raise self._client.error(problem, self.where) from None
         self._tidy = self._tidy or not before
         landing = Landing(
-            Place(
+            SftpTarget(
                 self._client,
                 self._beneath,
                 seed,
@@ -484,7 +484,7 @@ class SftpStore:
         """See Vacating."""
         lock = self._held()
         itself_at = self.where if itself else None
-        Vacating(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
+        SftpTreeRemover(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
 
     def sweep(self) -> _Troubles:
         """See Vacating."""
@@ -492,12 +492,12 @@ class SftpStore:
         self._check_path()
         self._purge(self._orphans)
         self._orphans = []
-        return Vacating(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
+        return SftpTreeRemover(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
 
     def vacate(self) -> Problem | None:
         """See Vacating."""
         self._check_path()
-        vacating = Vacating(self._client, self._beneath, self._own, self._held())
+        vacating = SftpTreeRemover(self._client, self._beneath, self._own, self._held())
         vacating.remove_own()
         self._tidy = False
         self.unlock()

@@ -241,7 +241,7 @@ _PACKS = 4  # packs under way
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SftpTarget:
     """Where files land: the connection, the root, the secret of partial names, and the lock's own check."""
 
     client: Client
@@ -264,7 +264,7 @@ class _Large:
 class Landing:
     """One session; used once. One thread reads the source and sends, some wait for answers, the caller takes them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SftpTarget) -> None:
         self._place = place
         self._client = place.client
         self._beneath = place.beneath

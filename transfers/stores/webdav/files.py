@@ -30,7 +30,7 @@ from transfers.stores.webdav.multistatus import (
     LOCK_OWNER,
     LOCK_TOKEN,
     MultiStatus,
-    Told,
+    ResponseEntry,
     set_property,
 )
 from transfers.stores.webdav.requests import Wire, error_of
@@ -71,7 +71,7 @@ class Found(NamedTuple):
         return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
 
 
-def found_of(told: Told) -> Found:
+def found_of(told: ResponseEntry) -> Found:
     """What an answer to PROPFIND says of a name; what hibali kept counts only for the same tag and size."""
     if told.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
@@ -139,7 +139,7 @@ class Files:
 
     def look(self, path: bytes) -> Found | None:
         """What stands at a path; None where nothing does."""
-        told: list[Told] = []
+        told: list[ResponseEntry] = []
         answer = self._find(path, "0", told.append)
         if answer.status in _ABSENT:
             return None
@@ -175,7 +175,7 @@ class Files:
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         own: set[bytes] = set()  # Apache tells a lock that is just being taken twice
 
-        def take(one: Told) -> None:
+        def take(one: ResponseEntry) -> None:
             name = self.wire.name_in(one.href, folder)
             if name and not (inside_own and name in protocol.OWN):
                 spools[-1].append(_line_of(name, found_of(one), one.status))
@@ -206,7 +206,11 @@ class Files:
                 spooled.close()
 
     def _find(
-        self, path: bytes, depth: str, take: Callable[[Told], None], begin: Callable[[], None] = lambda: None
+        self,
+        path: bytes,
+        depth: str,
+        take: Callable[[ResponseEntry], None],
+        begin: Callable[[], None] = lambda: None,
     ) -> Answer:
         parsers: list[MultiStatus] = []
 
@@ -257,7 +261,7 @@ class Files:
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
     def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
-        told: list[Told] = []
+        told: list[ResponseEntry] = []
         answer = self.wire.ask(
             "PROPFIND",
             path,
@@ -428,7 +432,7 @@ class Files:
     def _failures(self, answer: Answer) -> list[int]:
         if answer.status != 207:
             return []
-        told: list[Told] = []
+        told: list[ResponseEntry] = []
         parser = MultiStatus(told.append, self.about)
         parser.feed(answer.body)
         parser.close()

@@ -32,7 +32,7 @@ FIND_LOCK = (
 LOCK_OWNER, LOCK_TOKEN = "owner", "token"  # as properties: of the lock that lockdiscovery tells
 
 
-class Told(NamedTuple):
+class ResponseEntry(NamedTuple):
     """What an answer says of one name: its href as it came, whether it is a collection, properties it has by `NAMESPACE NAME`."""
 
     href: str
@@ -61,7 +61,7 @@ def set_property(name: str, value: str) -> bytes:
 class MultiStatus:
     """A multi-status answer (RFC 4918, section 13), taken piece by piece; each name is told once all of it has come."""
 
-    def __init__(self, tell: Callable[[Told], None], about: str) -> None:
+    def __init__(self, tell: Callable[[ResponseEntry], None], about: str) -> None:
         self._tell = tell
         self._about = about
         self._path: list[str] = []
@@ -138,7 +138,7 @@ class MultiStatus:
         if depth == 2:
             if not self._href:
                 raise self._bad()
-            self._tell(Told(self._href, self._folder, self._found, self._status))
+            self._tell(ResponseEntry(self._href, self._folder, self._found, self._status))
         elif name == "DAV: href":
             self._href = self._written()
         elif name == "DAV: status":

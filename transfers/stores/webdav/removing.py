@@ -33,7 +33,7 @@ _CHANGED = Problem("target-changed", "it changed after it was listed and was lef
 _NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed, so it stays")
 
 
-class Removing:
+class FileRemover:
     """Removes files many at once, and folders one by one once nothing is in them."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Removing:
         return None if gone else _CHANGED
 
 
-class Vacating:
+class TreeRemover:
     """One root below the site's URL, and the places below it that have a `.hibali` of their own."""
 
     def __init__(self, files: Files, root: bytes, places: Iterable[bytes]) -> None:

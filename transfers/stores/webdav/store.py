@@ -34,9 +34,9 @@ from transfers.stores.server_lease import KeptLease, NoLock
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.removing import Removing, Vacating
+from transfers.stores.webdav.removing import FileRemover, TreeRemover
 from transfers.stores.webdav.requests import CONNECTIONS, Wire
-from transfers.stores.webdav.writing import Place, Writing
+from transfers.stores.webdav.writing import WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
@@ -293,13 +293,13 @@ class DavStore:
                     self._own.remove_folder()
             self._tidy = False
 
-    def _place(self) -> Place:
+    def _place(self) -> WebdavTarget:
         """Where and how files land, once the server was tried and the lock is ours."""
         honours = self._writable()
         self._check_held(honours)
         earlier = self._own.seeds()
         self._tidy = self._tidy or not earlier
-        return Place(
+        return WebdavTarget(
             files=self._files,
             removing=self._removing(),
             honours=honours,
@@ -327,8 +327,8 @@ class DavStore:
                 "lock-lost", "the target is not locked", about=self._wire.about, transient=False
             )
 
-    def _removing(self) -> Removing:
-        return Removing(self._files, self._pool, self.probe(), self._path)
+    def _removing(self) -> FileRemover:
+        return FileRemover(self._files, self._pool, self.probe(), self._path)
 
     def _purge(self) -> None:
         """Remove what an interrupted operation left under partial names."""
@@ -357,8 +357,8 @@ class DavStore:
         self._holder.check(now=True)
         return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
 
-    def _vacating(self) -> Vacating:
-        return Vacating(self._files, self.where, self._places)
+    def _vacating(self) -> TreeRemover:
+        return TreeRemover(self._files, self.where, self._places)
 
     def adjust(self, adjustments: object) -> NoReturn:
         """See Store: never asked (`Facts.adjusts`)."""

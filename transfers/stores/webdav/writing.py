@@ -21,7 +21,7 @@ from transfers.stores.webdav.files import Files, Found, date_of, header_seconds,
 from transfers.stores.webdav.lock import below
 from transfers.stores.webdav.multistatus import KNOWN
 from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, Honours
-from transfers.stores.webdav.removing import Removing
+from transfers.stores.webdav.removing import FileRemover
 
 CORRUPT = Problem("corrupt", "what is read back differs from what was sent", again=True)
 _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
@@ -38,11 +38,11 @@ class Refused(Exception):  # noqa: N818  # one item's problem on its way up
 
 
 @dataclass(slots=True)
-class Place:
+class WebdavTarget:
     """Where files land, for one `write`. `aside` are folders that made room, to be purged at the end."""
 
     files: Files
-    removing: Removing
+    removing: FileRemover
     honours: Honours
     holder: KeptLease | NoLock
     root: bytes
@@ -242,7 +242,7 @@ class _Large:
 class Writing:
     """One `write`: used once. `bytes` is what was sent and read back."""
 
-    def __init__(self, place: Place, pool: Executor) -> None:
+    def __init__(self, place: WebdavTarget, pool: Executor) -> None:
         self._place = place
         self._jobs: Jobs[Landed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
