@@ -47,9 +47,10 @@ def test_a_chatty_login_shell_talks_before_the_command(
     assert told[-2:] == [str(chatty_server.home)] * 2
 
 
-def _submit(slurm: Slurm, name: str, script: str) -> str:
+def _submit(slurm: Slurm, name: str, script: str, output: Path) -> str:
+    """Submit a job whose output is not in the home that all tests share."""
     answer = subprocess.run(
-        [*slurm.command, slurm.host, f"sbatch --parsable --job-name={name} --output={name}.out"],
+        [*slurm.command, slurm.host, f"sbatch --parsable --job-name={name} --output={output}"],
         input=f"#!/bin/sh\n{script}\n",
         capture_output=True,
         text=True,
@@ -65,10 +66,11 @@ def _wait_for_end(slurm: Slurm, name: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_batch_job_runs_and_is_logged(slurm: Slurm) -> None:
-    number = _submit(slurm, "first", "echo done in $SLURM_JOB_ID; pwd; exit 3")
+def test_a_batch_job_runs_and_is_logged(slurm: Slurm, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    number = _submit(slurm, "first", "echo done in $SLURM_JOB_ID; pwd; exit 3", output)
     _wait_for_end(slurm, "first")
-    assert (slurm.home / "first.out").read_text().splitlines() == [f"done in {number}", str(slurm.home)]
+    assert output.read_text().splitlines() == [f"done in {number}", str(slurm.home)]
     asked = subprocess.run(
         ["scontrol", "show", "job", number],
         env={"PATH": SYSTEM_PATH, **slurm.env},
@@ -80,8 +82,8 @@ def test_a_batch_job_runs_and_is_logged(slurm: Slurm) -> None:
 
 
 @pytest.mark.heavy
-def test_accounting_remembers_a_job(slurm_with_accounting: Slurm) -> None:
-    number = _submit(slurm_with_accounting, "counted", "exit 3")
+def test_accounting_remembers_a_job(slurm_with_accounting: Slurm, tmp_path: Path) -> None:
+    number = _submit(slurm_with_accounting, "counted", "exit 3", tmp_path / "output")
     _wait_for_end(slurm_with_accounting, "counted")
     deadline = time.monotonic() + 30
     told = b""
@@ -109,12 +111,12 @@ def test_podman_runs_the_tiny_image(podman: Podman) -> None:
     assert podman.digest.startswith("sha256:")
 
 
-def test_podman_works_over_ssh_and_inside_a_job(podman: Podman, slurm: Slurm) -> None:
+def test_podman_works_over_ssh_and_inside_a_job(podman: Podman, slurm: Slurm, tmp_path: Path) -> None:
     line = f"podman run --rm --network=none {podman.image} echo hi"
     assert slurm.run(line).stdout == b"hi\n"
-    _submit(slurm, "contained", line)
+    _submit(slurm, "contained", line, tmp_path / "output")
     _wait_for_end(slurm, "contained")
-    assert (slurm.home / "contained.out").read_text() == "hi\n"
+    assert (tmp_path / "output").read_text() == "hi\n"
 
 
 def test_the_image_is_the_same_each_time(tmp_path: Path) -> None:
