@@ -25,7 +25,7 @@ from hibali.system_errors import reason_of
 _PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
 _STDERR_KEPT = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
-_TETHER = str(Path(__file__).with_name("parent_guard.py"))
+_PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _LOOK_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
@@ -136,16 +136,16 @@ class Process:
         leave: Sequence[int] = (),
         *,
         hear: Callable[[bytes], None] | None = None,
-        tethered: bool = False,
+        guarded: bool = False,
     ) -> None:
         """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too.
 
-        `hear` gets all that it says on standard error, in another thread. One that is `tethered` ends when the thread that
+        `hear` gets all that it says on standard error, in another thread. One that is `guarded` ends when the thread that
         started it does, however that ends.
         """
         self._hear = hear
         self._process = _start(
-            [sys.executable, "-I", "-S", _TETHER, str(os.getpid()), *argv] if tethered else argv,
+            [sys.executable, "-I", "-S", _PARENT_GUARD, str(os.getpid()), *argv] if guarded else argv,
             subprocess.PIPE,
             subprocess.PIPE,
             subprocess.PIPE,

@@ -53,7 +53,7 @@ class HibaliCommand(_WithExamples):
 
 
 class CommandGroup(click.Group):
-    """A group of commands, added to it by `add_command`."""
+    """A group of commands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,11 +69,6 @@ class CommandGroup(click.Group):
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {near!r}?", ctx) from None
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, sorted."""
-        del ctx
-        return sorted(self.commands)
-
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with exit codes."""
         del ctx
@@ -87,12 +82,10 @@ class FolderGroup(CommandGroup):
     is imported before it is named on the command line.
     """
 
-    def __init__(
-        self, *arguments: Any, package: str, modules: Mapping[str, str] | None = None, **named: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, package: str, modules: Mapping[str, str], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._package = package
-        self._modules = modules or {}
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the folder's commands and of those added by hand, sorted."""
@@ -166,9 +159,10 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
             )
 
 
-def command_group(name: str, *, help_text: str) -> CommandGroup:
-    """A group without commands yet."""
-    return add_help_option(CommandGroup(name, help=help_text, no_args_is_help=True, add_help_option=False))
+def command_group(name: str, *, commands: Sequence[click.Command], help_text: str) -> CommandGroup:
+    """A group of these commands."""
+    group = CommandGroup(name, commands=commands, help=help_text, no_args_is_help=True, add_help_option=False)
+    return add_help_option(group)
 
 
 def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_text: str) -> FolderGroup:
@@ -180,7 +174,7 @@ def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_te
 
 
 def listing_group(
-    name: str, *, examples: Sequence[tuple[str, str]] = ()
+    name: str, *, commands: Sequence[click.Command], examples: Sequence[tuple[str, str]] = ()
 ) -> Callable[[Callable[..., int | None]], ListingGroup]:
     """Make a function what a group does where no word follows; it is called as `command` says.
 
@@ -199,7 +193,7 @@ def listing_group(
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        named = {"examples": examples, "invoke_without_command": True}
+        named = {"commands": commands, "examples": examples, "invoke_without_command": True}
         made = click.command(name, cls=ListingGroup, add_help_option=False, **named)(add_common_options(run))
         assert isinstance(made, ListingGroup)
         return made

@@ -194,11 +194,11 @@ def find_withdrawn(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, s
     return _decide(pipeline, values)[1]
 
 
-def default_is_active(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
+def is_answered(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
     """Whether it is answered; for a flag: set. A group is active when one of its members is."""
     group = pipeline.find_group(identifier)
     if group is not None and pipeline.find_input(identifier) is None:
-        return any(default_is_active(pipeline, member, answers) for member in group.members)
+        return any(is_answered(pipeline, member, answers) for member in group.members)
     found = pipeline.find_input(identifier)
     if found is not None and found.kind == "Flag":
         return answers.get(identifier) is True
@@ -385,7 +385,7 @@ def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Pr
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
     """What the answers ask for beside themselves, in the order of inputs and groups; required inputs not among them."""
     answers = add_defaults(pipeline, values)
-    active = [each for each in pipeline.inputs if default_is_active(pipeline, each.id, answers)]
+    active = [each for each in pipeline.inputs if is_answered(pipeline, each.id, answers)]
     return [
         *(need for each in active for need in _find_needs_of(pipeline, each, answers)),
         *(need for group in pipeline.groups for need in _find_group_needs(pipeline, group, answers)),
@@ -437,30 +437,30 @@ def find_lasting_problems(
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
     """Answered, by a default too; for a flag: set. A group is active when one of its members is."""
-    return default_is_active(pipeline, identifier, add_defaults(pipeline, values))
+    return is_answered(pipeline, identifier, add_defaults(pipeline, values))
 
 
 def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
     for each in pipeline.inputs:
-        if not default_is_active(pipeline, each.id, answers):
+        if not is_answered(pipeline, each.id, answers):
             continue
         yield from (need.to_problem() for need in _find_needs_of(pipeline, each, answers))
         for other in each.disables:
-            if default_is_active(pipeline, other, answers):
+            if is_answered(pipeline, other, answers):
                 yield Problem(each.id, f"cannot be given together with {other}")
         for value in _values(answers[each.id]):
             for other in each.value_disables.get(str(value), ()):
-                if default_is_active(pipeline, other, answers):
+                if is_answered(pipeline, other, answers):
                     yield Problem(each.id, f"the value {value} cannot be given together with {other}")
 
 
 def _find_needs_of(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Need]:
     for other in each.requires:
-        if not default_is_active(pipeline, other, answers):
+        if not is_answered(pipeline, other, answers):
             yield Need(each.id, (other,), f"requires {other}, which is not given")
     for value in _values(answers[each.id]):
         for other in each.value_requires.get(str(value), ()):
-            if not default_is_active(pipeline, other, answers):
+            if not is_answered(pipeline, other, answers):
                 yield Need(each.id, (other,), f"the value {value} requires {other}, which is not given")
 
 
@@ -469,7 +469,7 @@ def _values(answer: Any) -> list[Any]:
 
 
 def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Need]:
-    active = [member for member in group.members if default_is_active(pipeline, member, answers)]
+    active = [member for member in group.members if is_answered(pipeline, member, answers)]
     if group.one_is_required and not active:
         yield Need(group.id, group.members, f"one of these is required: {', '.join(group.members)}")
     if group.all_or_none and active and len(active) < len(group.members):
@@ -479,7 +479,7 @@ def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, An
 
 
 def _find_group_problems(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Problem]:
-    active = [member for member in group.members if default_is_active(pipeline, member, answers)]
+    active = [member for member in group.members if is_answered(pipeline, member, answers)]
     if group.mutually_exclusive and len(active) > 1:
         yield Problem(group.id, f"only one of these can be given, not {', '.join(active)}")
     yield from (need.to_problem() for need in _find_group_needs(pipeline, group, answers))

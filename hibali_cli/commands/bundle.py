@@ -9,11 +9,6 @@ import click
 from hibali_cli.command import command, command_group
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
-bundle_command = command_group(
-    "bundle",
-    help_text="Put a run into one file, and repeat it elsewhere from there, comparing what it leaves.",
-)
-
 
 @command(
     "create",
@@ -128,5 +123,12 @@ def show_command(common: Common, *, file: str) -> int | None:
     return None
 
 
-for _each in (create_command, run_command, show_command):
-    bundle_command.add_command(_each)
+bundle_command = command_group(
+    "bundle",
+    commands=(
+        create_command,
+        run_command,
+        show_command,
+    ),
+    help_text="Put a run into one file, and repeat it elsewhere from there, comparing what it leaves.",
+)

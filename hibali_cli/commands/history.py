@@ -13,55 +13,6 @@ from hibali_cli.transfer_options import take_time
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
 
 
-@listing_group(
-    "history",
-    examples=[
-        ("hibali history", "See what was done, the latest last."),
-        ("hibali history --site juwels --since 7d", "Only this site, and only the last week."),
-        ("hibali history --result failed --result incomplete", "Only what went wrong."),
-        (
-            "hibali history --path juwels:@scratch/data/sub-01.nii",
-            "When this file last moved, and with what proof.",
-        ),
-        ("hibali history show 20260102-030405-0a1b2c3d", "All that is known of one operation."),
-    ],
-)
-@click.option("--site", "site_name", metavar="SITE", help="Only operations from or to SITE.")
-@click.option("--schedule", metavar="NAME", help="Only operations of this schedule.")
-@click.option(
-    "--path", metavar="LOCATION", help="When this file or folder moved, or was verified, and with what proof."
-)
-@click.option(
-    "--result",
-    "results",
-    type=click.Choice(_RESULTS),
-    multiple=True,
-    help="Only those that ended so; may be repeated.",
-)
-@click.option(
-    "--since",
-    callback=take_time,
-    metavar="DURATION|TIME",
-    help="Only those begun within DURATION (7d), or since TIME.",
-)
-@click.option(
-    "--until",
-    callback=take_time,
-    metavar="DURATION|TIME",
-    help="Only those begun before DURATION ago, or before TIME.",
-)
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
-def history_command(common: Common, **options: Any) -> int | None:
-    """List what was done, oldest first: transfers, removals, verifications, and how each ended.
-
-    All of it is read from the ledger on this machine: no site is asked. An operation without an end is under way, or was
-    killed; after a day without a sign of life it is called unfinished.
-    """
-    from hibali_cli.handlers.history import list_history
-
-    return list_history(common, options)
-
-
 @command(
     "show",
     examples=[
@@ -136,5 +87,54 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
     return show_report(common, output, days)
 
 
-for _each in (show_command, compact_command):
-    history_command.add_command(_each)
+@listing_group(
+    "history",
+    commands=(
+        show_command,
+        compact_command,
+    ),
+    examples=[
+        ("hibali history", "See what was done, the latest last."),
+        ("hibali history --site juwels --since 7d", "Only this site, and only the last week."),
+        ("hibali history --result failed --result incomplete", "Only what went wrong."),
+        (
+            "hibali history --path juwels:@scratch/data/sub-01.nii",
+            "When this file last moved, and with what proof.",
+        ),
+        ("hibali history show 20260102-030405-0a1b2c3d", "All that is known of one operation."),
+    ],
+)
+@click.option("--site", "site_name", metavar="SITE", help="Only operations from or to SITE.")
+@click.option("--schedule", metavar="NAME", help="Only operations of this schedule.")
+@click.option(
+    "--path", metavar="LOCATION", help="When this file or folder moved, or was verified, and with what proof."
+)
+@click.option(
+    "--result",
+    "results",
+    type=click.Choice(_RESULTS),
+    multiple=True,
+    help="Only those that ended so; may be repeated.",
+)
+@click.option(
+    "--since",
+    callback=take_time,
+    metavar="DURATION|TIME",
+    help="Only those begun within DURATION (7d), or since TIME.",
+)
+@click.option(
+    "--until",
+    callback=take_time,
+    metavar="DURATION|TIME",
+    help="Only those begun before DURATION ago, or before TIME.",
+)
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
+def history_command(common: Common, **options: Any) -> int | None:
+    """List what was done, oldest first: transfers, removals, verifications, and how each ended.
+
+    All of it is read from the ledger on this machine: no site is asked. An operation without an end is under way, or was
+    killed; after a day without a sign of life it is called unfinished.
+    """
+    from hibali_cli.handlers.history import list_history
+
+    return list_history(common, options)

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from runs.images import Pinned, Staged
 
 
-pipelines_command = command_group(
-    "pipelines",
-    help_text="Keep Boutiques pipelines in the local catalogue, look at them and check invocations.",
-)
-
-
 @command(
     "add",
     examples=[
@@ -642,23 +636,26 @@ def _read(common: Common, word: str) -> tuple[bytes, str]:
     return pipeline.raw, pipeline.reference
 
 
-for _each in (
-    add_command,
-    deprecate_command,
-    diff_command,
-    example_command,
-    fetch_command,
-    list_command,
-    publish_command,
-    remove_command,
-    search_command,
-    show_command,
-    sign_command,
-    stage_command,
-    trust_command,
-    upgrade_command,
-    validate_command,
-    image_command,
-    remotes_command,
-):
-    pipelines_command.add_command(_each)
+pipelines_command = command_group(
+    "pipelines",
+    commands=(
+        add_command,
+        deprecate_command,
+        diff_command,
+        example_command,
+        fetch_command,
+        list_command,
+        publish_command,
+        remove_command,
+        search_command,
+        show_command,
+        sign_command,
+        stage_command,
+        trust_command,
+        upgrade_command,
+        validate_command,
+        image_command,
+        remotes_command,
+    ),
+    help_text="Keep Boutiques pipelines in the local catalogue, look at them and check invocations.",
+)

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from registry.images.record import ImageRecord
 
 
-image_command = command_group(
-    "image",
-    help_text="Keep the container images of pipelines, pinned by digest, and get them from remotes when wanted.",
-)
-
-
 @command(
     "add",
     resumes=True,
@@ -156,5 +150,13 @@ def image_show_command(common: Common, pipeline: str) -> int | None:
     return None
 
 
-for _each in (image_add_command, image_drop_command, image_get_command, image_show_command):
-    image_command.add_command(_each)
+image_command = command_group(
+    "image",
+    commands=(
+        image_add_command,
+        image_drop_command,
+        image_get_command,
+        image_show_command,
+    ),
+    help_text="Keep the container images of pipelines, pinned by digest, and get them from remotes when wanted.",
+)

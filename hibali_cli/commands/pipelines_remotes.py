@@ -7,11 +7,6 @@ import click
 from hibali_cli.command import command, command_group
 from hibali_cli.options import OUTPUT_PLACE, Common
 
-remotes_command = command_group(
-    "remotes",
-    help_text="Name the places where sites leave pipelines for each other.",
-)
-
 
 @command(
     "add",
@@ -98,5 +93,12 @@ def remotes_remove_command(common: Common, name: str) -> int | None:
     return None
 
 
-for _each in (remotes_add_command, remotes_list_command, remotes_remove_command):
-    remotes_command.add_command(_each)
+remotes_command = command_group(
+    "remotes",
+    commands=(
+        remotes_add_command,
+        remotes_list_command,
+        remotes_remove_command,
+    ),
+    help_text="Name the places where sites leave pipelines for each other.",
+)

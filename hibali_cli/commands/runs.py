@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from runs.store import RunStore
 
 
-runs_command = command_group(
-    "runs", help_text="Look at runs, wait for them, cancel them and collect their outputs."
-)
-
-
 @command(
     "adopt",
     examples=[
@@ -670,20 +665,23 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
     return None
 
 
-for _each in (
-    adopt_command,
-    cancel_command,
-    clean_command,
-    collect_command,
-    compare_command,
-    export_command,
-    list_command,
-    logs_command,
-    release_command,
-    report_command,
-    rerun_command,
-    show_command,
-    wait_command,
-    watch_command,
-):
-    runs_command.add_command(_each)
+runs_command = command_group(
+    "runs",
+    commands=(
+        adopt_command,
+        cancel_command,
+        clean_command,
+        collect_command,
+        compare_command,
+        export_command,
+        list_command,
+        logs_command,
+        release_command,
+        report_command,
+        rerun_command,
+        show_command,
+        wait_command,
+        watch_command,
+    ),
+    help_text="Look at runs, wait for them, cancel them and collect their outputs.",
+)

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from runs.schedules.schedule import Installer, Missed, Schedule
 
 
-schedule_command = command_group(
-    "schedule",
-    help_text="Let commands run by themselves at set times, and see how that goes.",
-)
-
-
 _ADD_EXAMPLES = [
     (
         'hibali schedule add nightly --cron "0 3 * * *" --jitter 20m --max-time 4h -- push /data bucket:data',
@@ -559,17 +553,20 @@ def show_command(common: Common, name: str) -> int | None:
     return None
 
 
-for _each in (
-    add_command,
-    check_command,
-    list_command,
-    log_command,
-    metrics_command,
-    notify_command,
-    pause_command,
-    remove_command,
-    resume_command,
-    run_command,
-    show_command,
-):
-    schedule_command.add_command(_each)
+schedule_command = command_group(
+    "schedule",
+    commands=(
+        add_command,
+        check_command,
+        list_command,
+        log_command,
+        metrics_command,
+        notify_command,
+        pause_command,
+        remove_command,
+        resume_command,
+        run_command,
+        show_command,
+    ),
+    help_text="Let commands run by themselves at set times, and see how that goes.",
+)

@@ -11,12 +11,6 @@ from hibali_cli.command import command, command_group
 from hibali_cli.handlers.sites import how_reached, site_pairs, site_record, site_table
 from hibali_cli.options import Common, duration_of
 
-sites_command = command_group(
-    "sites",
-    help_text="Name the places data and pipelines go to, and check that they answer.",
-)
-
-
 _ADD_EXAMPLES = [
     (
         "hibali sites add juwels --ssh juwels --root scratch=/p/scratch/me --scheduler slurm --account brain",
@@ -356,12 +350,6 @@ def usage_command(common: Common, name: str | None) -> int | None:
     return show_usage(common, name)
 
 
-cache_command = command_group(
-    "cache",
-    help_text="See what inputs and images a site keeps for later runs, and take out what nobody needs.",
-)
-
-
 @command(
     "evict",
     resumes=True,
@@ -403,21 +391,30 @@ def cache_list_command(common: Common, name: str) -> int | None:
     return list_cache(common, name)
 
 
-for _each in (
-    add_command,
-    check_command,
-    clean_command,
-    gate_command,
-    import_command,
-    list_command,
-    login_command,
-    logout_command,
-    remove_command,
-    show_command,
-    usage_command,
-    cache_command,
-):
-    sites_command.add_command(_each)
+cache_command = command_group(
+    "cache",
+    commands=(
+        cache_evict_command,
+        cache_list_command,
+    ),
+    help_text="See what inputs and images a site keeps for later runs, and take out what nobody needs.",
+)
 
-for _each in (cache_evict_command, cache_list_command):
-    cache_command.add_command(_each)
+sites_command = command_group(
+    "sites",
+    commands=(
+        add_command,
+        check_command,
+        clean_command,
+        gate_command,
+        import_command,
+        list_command,
+        login_command,
+        logout_command,
+        remove_command,
+        show_command,
+        usage_command,
+        cache_command,
+    ),
+    help_text="Name the places data and pipelines go to, and check that they answer.",
+)

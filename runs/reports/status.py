@@ -38,7 +38,7 @@ class Mark(StrEnum):
 
 
 _MARKS = {"done": Mark.DONE, "broken": Mark.BROKEN, "skipped": Mark.SKIPPED, "running": Mark.RUNNING}
-_BAD_RESULTS = frozenset({Mark.INCOMPLETE, Mark.LATER, Mark.FAILED, Mark.BROKEN})
+_BAD_MARKS = frozenset({Mark.INCOMPLETE, Mark.LATER, Mark.FAILED, Mark.BROKEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _failing(plan: Plan, firings: Sequence[Firing]) -> Trouble | None:
     row: list[Firing] = []
     for firing in reversed(firings):
         mark = mark_of(firing)
-        if mark in _BAD_RESULTS:
+        if mark in _BAD_MARKS:
             row.append(firing)
         elif mark not in _UNTOLD:
             break
@@ -167,7 +167,7 @@ _UNTOLD = frozenset({Mark.SKIPPED, Mark.RUNNING})
 DAYS = 60
 _RECENT = 7 * 86400.0  # seconds: what somebody typed and what failed is not told for longer
 _MOST_BY_HAND = 10
-_BAD = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
+_BAD_RESULTS = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
 
 
 @dataclass(slots=True)
@@ -276,7 +276,7 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
         on = found.get(each.began[:10])
         if on is not None and not each.was_mistyped:
             on.operations += 1
-            on.bad += each.result(now) in _BAD
+            on.bad += each.result(now) in _BAD_RESULTS
             on.bytes += each.number("bytes_moved")
             on.files += each.number("files_moved")
             on.seconds += each.seconds if each.number("bytes_moved") else 0.0
@@ -299,7 +299,7 @@ def by_hand(operations: Sequence[Operation], now: float) -> list[Trouble]:
         ):
             continue
         seen.add(line)
-        if each.result(now) in _BAD:
+        if each.result(now) in _BAD_RESULTS:
             found.append(_trouble(each, now))
     return found
 

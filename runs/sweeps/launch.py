@@ -92,7 +92,9 @@ def put_tasks(
     while some := list(islice(prepared, _AT_ONCE)):
         # those for fast storage differ: one job array asks for what any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
-        _put_some(far, [each for _, each in some], final, partial, pristine if pilot else _no_files, content)
+        _put_some(
+            far, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
+        )
     if pilot is None:
         _put_chunks(far, run, tuple(directives))
     else:
@@ -102,7 +104,7 @@ def put_tasks(
         raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
 
 
-def _no_files(prepared: Prepared) -> None:
+def _put_nothing(prepared: Prepared) -> None:
     """A task of a job array is run once, and its folder is never made anew."""
     del prepared
 

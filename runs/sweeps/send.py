@@ -77,7 +77,7 @@ def _send_chunk(
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
     words = scheduler.submit_words(job)
-    put = partial(_put_allocation, far, run, chunk, pilot) if pilot else _nothing
+    put = partial(_put_allocation, far, run, chunk, pilot) if pilot else _put_nothing
     submission = Submission(name, folder, words, run.created[:10], put, begun=begun)
     with courteous(run.site):
         answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
@@ -87,7 +87,7 @@ def _send_chunk(
     return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
 
 
-def _nothing() -> None:
+def _put_nothing() -> None:
     """It was laid ready with the tasks."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from hibali.config.model import local_site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
@@ -52,14 +52,13 @@ class KeptPlace:
         self._there: Store | None = None
         self._here: Store | None = None
         self._lent: list[Store] = []
-        self._whole: StoresWhole | Literal[False] | None = False  # False: not looked at yet
+        self._whole: StoresWhole | None = None
         self._checked = False
 
     def close(self) -> None:
         """Let go of all connections; safe to call twice."""
         self._give_back()
         kept, self._there, self._here = [self._there, self._here], None, None
-        self._whole = False
         for store in kept:
             if store is not None:
                 with suppress(HibaliError):
@@ -87,13 +86,12 @@ class KeptPlace:
         """The place's store."""
         if self._there is None:
             self._there = open_store(self.location, tell=self.tell)
+            self._whole = self._there if isinstance(self._there, StoresWhole) else None
         return self._there
 
     def whole(self) -> StoresWhole | None:
         """The same, where it handles single small files without a lock; found out once, as every request needs it."""
-        if self._whole is False:
-            store = self.store()
-            self._whole = store if isinstance(store, StoresWhole) else None
+        self.store()
         return self._whole
 
     def writable(self) -> Store:
