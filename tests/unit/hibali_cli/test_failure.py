@@ -51,7 +51,7 @@ def test_secrets_are_not_in_it(hibali_home: Any, monkeypatch: pytest.MonkeyPatch
     assert where is not None
     report = Path(where).read_text()
     assert "where it went wrong" in report
-    assert "test_bug_report.py" in report
+    assert "test_failure.py" in report
     for name, secret in SECRETS.items():
         bare = secret.removeprefix("Bearer ").removeprefix("password='").removesuffix("'")
         assert bare not in report, name

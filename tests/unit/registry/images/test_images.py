@@ -280,7 +280,7 @@ def test_killed_at_any_change_the_same_line_again_ends_it(
         there = tmp_path / f"state-{step}"
         pipeline = Catalogue(there, history=True).add(described())
         line = [sys.executable, "-c", ADDING, str(there), str(step), str(archive), way]
-        ended = subprocess.run(line, check=False, cwd=Path(__file__).parents[3]).returncode
+        ended = subprocess.run(line, check=False, cwd=Path(__file__).parents[4]).returncode
         after = Catalogue(there, history=True)
         known = after.image(pipeline)
         if known is not None:  # content first, record last

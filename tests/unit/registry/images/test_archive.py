@@ -26,7 +26,7 @@ from registry.pipeline import Container
 from tests.services.image import write_image
 
 NAME = "localhost/lab/tool:1"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 Members = dict[str, bytes]
 
 
