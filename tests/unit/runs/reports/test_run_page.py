@@ -12,7 +12,7 @@ import pytest
 from hibali.events import Failed
 from runs.model import Run, State
 from runs.outputs import Left
-from runs.reports.run_page import MOST_LINES, ReportedRun, lines_of, render
+from runs.reports.run_page import MAX_ROWS, ReportedRun, render, timeline_rows
 from runs.status import Span
 
 NOW = 1_767_323_045.0
@@ -37,7 +37,7 @@ def run(number: int = 0, **more: Any) -> Run:
     return replace(made, **more)
 
 
-def told(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
+def reported(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
     spans = [
         Span(State.PREPARED, began, began + 10),
         Span(State.SUBMITTED, began + 10, began + 30),
@@ -80,7 +80,7 @@ def test_it_has_a_timeline_an_overview_and_each_run() -> None:
         1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, hibali="1", image="sha256:" + "e" * 64
     )
     two = run(2, state=State.FAILED, exit_code=3, reason="ended by the scheduler: TIMEOUT")
-    page = Page(render([told(one), told(two)], NOW))
+    page = Page(render([reported(one), reported(two)], NOW))
     assert page.tags.count("section") == 2
     assert ("section", "id", one.id) in page.attributes
     assert ("a", "href", f"#{one.id}") in page.attributes
@@ -100,7 +100,7 @@ def test_it_has_a_timeline_an_overview_and_each_run() -> None:
 
 
 def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:
-    page = render([told(run())], NOW)
+    page = render([reported(run())], NOW)
     text = page.decode("ascii")
     assert "default-src 'none'" in text
     assert not re.search(
@@ -126,7 +126,7 @@ def test_hostile_text_is_text(state: State) -> None:
         inputs=({"id": HOSTILE, "name": HOSTILE, "location": HOSTILE, "identity": HOSTILE},),
     )
     left = Left({HOSTILE.encode(): ("e" * 64, 1)}, [Failed(b"x", "y", HOSTILE)])
-    page = render([told(each, left=left)], NOW)
+    page = render([reported(each, left=left)], NOW)
     seen = Page(page)
     assert not {"script", "img"} & set(seen.tags)
     assert not [name for _, name, _ in seen.attributes if name.startswith("on")]
@@ -137,9 +137,9 @@ def test_hostile_text_is_text(state: State) -> None:
 
 
 def test_runs_far_apart_are_drawn_from_their_own_beginnings() -> None:
-    near, far = told(run(1)), told(run(2), began=NOW - 10_000_000)
-    assert "from its own beginning" in Page(render([far, near], NOW)).text
-    assert "from its own beginning" not in Page(render([near, told(run(3), began=NOW - 160)], NOW)).text
+    near, far = reported(run(1)), reported(run(2), began=NOW - 10_000_000)
+    assert "from its own start" in Page(render([far, near], NOW)).text
+    assert "from its own start" not in Page(render([near, reported(run(3), began=NOW - 160)], NOW)).text
 
 
 def test_a_sweep_has_lines_or_squares_and_a_thousand_runs_are_not_all_drawn() -> None:
@@ -147,17 +147,17 @@ def test_a_sweep_has_lines_or_squares_and_a_thousand_runs_are_not_all_drawn() ->
         each = run(count)
         times = {"started": "2026-01-02T03:03:20Z", "ended": "2026-01-02T03:04:00Z", "exit_code": 0}
         tasks = [{"state": "SUCCEEDED", **times}, *[{"state": "WAITING"}] * (count - 1)]
-        return told(each, record={**each.to_whole_record(), "tasks": tasks})
+        return reported(each, record={**each.to_whole_record(), "tasks": tasks})
 
-    assert [line.label for line in lines_of([sweep(5)], NOW)] == [sweep(5).run.id, "task 1"]
+    assert [line.label for line in timeline_rows([sweep(5)], NOW)] == [sweep(5).run.id, "task 1"]
     page = Page(render([sweep(1000)], NOW))
     assert page.tags.count("rect") > 1000
     assert "1000 tasks" in page.text
-    many = [told(run(number)) for number in range(MOST_LINES + 100)]
-    assert len(lines_of(many, NOW)) == MOST_LINES
-    assert f"The latest {MOST_LINES} of {MOST_LINES + 100} runs" in Page(render(many, NOW)).text
+    many = [reported(run(number)) for number in range(MAX_ROWS + 100)]
+    assert len(timeline_rows(many, NOW)) == MAX_ROWS
+    assert f"The latest {MAX_ROWS} of {MAX_ROWS + 100} runs" in Page(render(many, NOW)).text
 
 
 def test_no_runs_are_a_page_too() -> None:
     assert "There are no runs." in Page(render([], NOW)).text
-    assert render([told(run(), spans=[])], NOW)
+    assert render([reported(run(), spans=[])], NOW)
