@@ -26,7 +26,7 @@ def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
         "TMPDIR": str(tmp_path),
     }
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    typed = list(sessions(clone / "docs/tutorial.md"))
+    typed = list(sessions(clone / "docs/quickstart.md"))
     assert len(typed) > 20
     with subprocess.Popen(
         ["sh"],
