@@ -58,7 +58,11 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
-    "verification": ("push data juwels:@scratch/data", "push data juwels:study/data", "push data juwels:@archive"),
+    "verification": (
+        "push data juwels:@scratch/data",
+        "push data juwels:study/data",
+        "push data juwels:@archive",
+    ),
     "transfers": (
         "push data juwels:@scratch/run7",
         "push data juwels:@scratch/run",

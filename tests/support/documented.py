@@ -68,7 +68,8 @@ def _pattern(shown: str) -> re.Pattern[str]:
 
 def pages() -> list[Path]:
     """The README and the pages that people read to do something; decisions are about the past."""
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    docs = REPOSITORY / "docs"
+    return [REPOSITORY / "README.md", *sorted(docs.glob("*.md")), *sorted(docs.glob("troubleshooting/*.md"))]
 
 
 def calls_of_hibali(page: Path) -> Iterator[list[str]]:
