@@ -62,6 +62,20 @@ def test_the_index_of_error_codes_leads_to_the_page_of_each() -> None:
     ] == []
 
 
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text()
+    files = re.findall(r"`((?:hibali|hibali_cli|transfers|registry|runs|tests)/[a-z0-9_/]*(?:\.py)?)`", page)
+    assert len(files) > 80
+    assert [file for file in files if not (REPOSITORY / file).exists()] == []
+
+
+@pytest.mark.parametrize("way", ["push", "run"])
+def test_the_way_of_a_command_is_twenty_files_at_most(way: str) -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text()
+    section = page.split(f"## The way of a {way}\n")[1].split("\n## ")[0]
+    assert 10 < len(re.findall(r"^\| \d+ \| `", section, re.MULTILINE)) <= 20
+
+
 class _Page(HTMLParser):
     """The links of a page, and what a link can point at."""
 
