@@ -160,7 +160,7 @@ def test_a_profile_is_taken_with_what_is_left_to_whoever_takes_it() -> None:
 
 
 def test_the_profile_in_the_documentation_is_one() -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs/first-contact.md").read_text()
+    page = (Path(__file__).resolve().parents[4] / "docs/site-setup.md").read_text()
     [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     [site] = importers.read_profile(text.encode(), "docs")
     assert importers.with_account(site, "me", None).table["ssh"]["data_host"] == "me@judac.fz-juelich.de"
