@@ -213,7 +213,7 @@ def check_alone(order: Order) -> None:
     """Raise `UsageError` for what only a single run can be asked for."""
     if order.after or order.hold:
         raise UsageError(
-            "usage", "a sweep starts when it is submitted", about="--after" if order.after else "--hold"
+            "usage", "a sweep starts when it is submitted", subject="--after" if order.after else "--hold"
         )
 
 
@@ -223,7 +223,7 @@ def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool
         raise UsageError(
             "usage",
             "a dataset keeps a run with the line that began it, and another line began one that is reused",
-            about="--dataset",
+            subject="--dataset",
             hint="Add --fresh.",
         )
     return bool(reuse) and not new
@@ -265,8 +265,8 @@ def settle(
     ]
     waited = [run for run in first if not all(part.state.final for part in needed(run))]
     if waited and not order.heard:
-        with listening(common, "waiting for runs that come first") as tell:
-            (wait_for_runs if order.wait else update_runs)(common, book, waited, tell)
+        with listening(common, "waiting for runs that come first") as on_event:
+            (wait_for_runs if order.wait else update_runs)(common, book, waited, on_event)
     for run in first:
         for part in needed(book.load(run.id)):
             require_success(part)
@@ -332,5 +332,5 @@ class _Notices:
             try:
                 give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
             except HibaliError as problem:
-                about = f"{problem.about}: " if problem.about else ""
-                self._common.output.warn(f"not notified of the end of {run.id}: {about}{problem.message}")
+                subject = f"{problem.subject}: " if problem.subject else ""
+                self._common.output.warn(f"not notified of the end of {run.id}: {subject}{problem.message}")

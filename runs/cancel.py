@@ -35,7 +35,7 @@ def release_run(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run)
     finished = far.run(scheduler.release_words(run.job))
     if finished.exit_code != 0 and update(far, scheduler, book, [run])[0].state in _IN_QUEUE:
         said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", about=run.id)
+        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", subject=run.id)
     return update(far, scheduler, book, [book.note(run.id, "released")])[0]
 
 
@@ -45,16 +45,16 @@ def check_releasable(run: Run) -> None:
         raise UsageError(
             "not-on-hold",
             "this run was not begun on hold",
-            about=run.id,
+            subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
     if run.state.final:
-        raise RefusedError("run-ended", f"the run has ended: it is {run.state}", about=run.id)
+        raise RefusedError("run-ended", f"the run has ended: it is {run.state}", subject=run.id)
     if not run.job:
         raise TryLaterError(
             "not-submitted",
             "this run was never submitted, so there is nothing to let go",
-            about=run.id,
+            subject=run.id,
             hint="Type its `hibali run` line again; it goes on from there.",
             transient=False,
         )
@@ -71,7 +71,7 @@ def give_up_unsent(far: RemoteHost, book: RunStore, run: Run) -> Run:
         raise TryLaterError(
             "submission-unclear",
             "a job of this sweep was begun to be submitted, and nobody has noted whether it was",
-            about=run.id,
+            subject=run.id,
             hint="Type its `hibali run` line again, which finds out; then cancel it.",
             transient=False,
         )
@@ -91,7 +91,7 @@ def end_jobs(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
             if finished.exit_code != 0:
                 said = printable(finished.stderr.strip()[-500:])
                 raise TryLaterError(
-                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", about=run.id
+                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", subject=run.id
                 )
 
 
@@ -100,7 +100,7 @@ def cancel_run(
     scheduler: Scheduler,
     book: RunStore,
     run: Run,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """The run after the scheduler was told, and asked once; one that is over, and each task that is, keeps its end.
 
@@ -111,7 +111,7 @@ def cancel_run(
         return run
     run = book.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsent()):
-        with book.claim(run.key, tell=tell):
+        with book.claim(run.key, on_event=on_event):
             run = _give_up(open_far, scheduler, book, book.load(run.id))
     if run.state.final:
         return run
@@ -148,7 +148,7 @@ def _end_job(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     finished = far.run(scheduler.cancel_words(run.job))
     if finished.exit_code != 0:
         said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", about=run.id)
+        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", subject=run.id)
 
 
 def _mark(far: RemoteHost, run: Run) -> bool:

@@ -111,7 +111,7 @@ def _remove(far: RemoteHost, site: Site, run: Run) -> None:
         raise RefusedError(
             "not-its-folder",
             f"the site keeps runs elsewhere now: {printable(runs)}",
-            about=f"{site.name}:{printable(run.folder)}",
+            subject=f"{site.name}:{printable(run.folder)}",
         )
     aside = runs + b"/.removed-" + name
     if far.stat(aside) is not None:
@@ -121,11 +121,11 @@ def _remove(far: RemoteHost, site: Site, run: Run) -> None:
             raise RefusedError(
                 "not-its-folder",
                 "what stands there does not say that it is of this run",
-                about=f"{site.name}:{printable(run.folder)}",
+                subject=f"{site.name}:{printable(run.folder)}",
             )
         far.move(run.folder, aside)
         if far.stat(run.folder) is not None:
-            raise IncompleteError("not-removed", "it could not be taken out of the way", about=run.id)
+            raise IncompleteError("not-removed", "it could not be taken out of the way", subject=run.id)
         _remove_tree(far, site, aside)
 
 
@@ -147,7 +147,9 @@ def _remove_tree(far: RemoteHost, site: Site, path: bytes) -> None:
     except HibaliError as problem:
         if int(problem.exit) in {4, 5}:
             raise
-        raise IncompleteError(problem.code, problem.message, about=f"{site.name}:{printable(path)}") from None
+        raise IncompleteError(
+            problem.code, problem.message, subject=f"{site.name}:{printable(path)}"
+        ) from None
 
 
 def make_work_folder(far: RemoteHost, site: Site, *below: bytes) -> bytes:
@@ -174,6 +176,6 @@ def check_private(far: RemoteHost, site: Site, path: bytes) -> None:
         raise RefusedError(
             "not-private",
             "this folder of the site belongs to another account, or others can write to it",
-            about=f"{site.name}:{printable(path)}",
+            subject=f"{site.name}:{printable(path)}",
             hint=f"If it is yours: chmod go-w {printable(path)}",
         )

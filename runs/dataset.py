@@ -85,7 +85,7 @@ def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRe
     """What the ledger has of it; raises `UsageError` for a run that an older version began."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
-        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
+        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
     options = tuple(str(word) for word in fields.get("options", ()))
     return DatasetRequest(
         fields["folder"],
@@ -114,7 +114,7 @@ def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
         raise UsageError(
             "no-dataset",
             "this lies in no DataLad dataset of this machine",
-            about=printable(folder),
+            subject=printable(folder),
             hint=f"datalad create --force {printable(folder)}",
         )
     typed = (
@@ -129,7 +129,7 @@ def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
             raise UsageError(
                 "outside-dataset",
                 f"{what} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
-                about=printable(path),
+                subject=printable(path),
                 hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
             )
     return Dataset(place.repository, os.fsdecode(place.path), asked)
@@ -250,7 +250,7 @@ def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any])
     path = root / folder / name
     if not path.resolve().is_relative_to(root):
         raise UsageError(
-            "bad-dataset", "datalad.run.record-directory leads out of the dataset", about=str(root)
+            "bad-dataset", "datalad.run.record-directory leads out of the dataset", subject=str(root)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -56,21 +56,21 @@ def require_success(run: Run) -> None:
         raise RunFailedError(
             "needed-run-failed",
             f"{failed_words(run)}, and this one needs it",
-            about=run.id,
+            subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
             f"nobody knows how the run ended that this one needs: {run.reason}",
-            about=run.id,
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(
             "not-ended",
             f"the run that this one needs is {run.state}, and has to have ended before",
-            about=run.id,
+            subject=run.id,
             hint=f"Add --wait, or type the same line again after: hibali runs wait {run.id}",
             transient=False,
         )
@@ -130,7 +130,7 @@ def require_submitted(run: Run) -> None:
         raise TryLaterError(
             "not-submitted",
             "the run that this one needs was not submitted yet",
-            about=run.id,
+            subject=run.id,
             hint="Type the `hibali run` line of that one again; it goes on from there.",
             transient=False,
         )
@@ -154,7 +154,7 @@ def check_needs(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Se
             raise NotFoundError(
                 "no-such-output",
                 f"the run did not leave it: {printable(path)}",
-                about=need.word,
+                subject=need.word,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )
 

@@ -102,7 +102,7 @@ def check_fast(container: Container) -> None:
         raise UsageError(
             "no-fast-storage",
             f"{container.name} cannot show a tool what lies on fast storage",
-            about=container.name,
+            subject=container.name,
             hint="Leave --fast and --fast-work away, or --no-fast where the site's configuration asks for it.",
         )
 
@@ -138,7 +138,7 @@ def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], mark
             raise UsageError(
                 "no-such-input",
                 "no file of the answers belongs to an input of this name",
-                about=f"--fast {mark}",
+                subject=f"--fast {mark}",
                 hint=f"Inputs with files: {known}.",
             )
         found |= dict.fromkeys(numbers, _tier(site, name, f"--fast {mark}"))
@@ -151,7 +151,7 @@ def marks_of_task(marks: Marks, inputs: Sequence[Input]) -> Marks:
     return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
 
 
-def _tier(site: Site, name: str, about: str) -> str:
+def _tier(site: Site, name: str, subject: str) -> str:
     """The tier of that name, or the one that goes without saying."""
     only = next(iter(site.tiers)) if len(site.tiers) == 1 else ""
     chosen = name or site.fast or only
@@ -161,7 +161,7 @@ def _tier(site: Site, name: str, about: str) -> str:
             f"{site.name} has no fast storage of that name"
             if chosen
             else "it has to be said which fast storage",
-            about=about,
+            subject=subject,
             hint=f"Tiers of {site.name}: {', '.join(sorted(site.tiers)) or 'none'}; see [sites.{site.name}.tiers].",
         )
     return chosen

@@ -63,7 +63,7 @@ class SiteImages:
         container: Container,
         work: bytes,
         cache: Cache,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
     ) -> None:
         """`work` is the site's work folder, absolute, and ours alone."""
         self._far = far
@@ -72,7 +72,7 @@ class SiteImages:
         self._container = container
         self._folder = b"%b/images/%b" % (work, container.name.encode("ascii"))
         self._cache = cache
-        self._tell = tell
+        self._on_event = on_event
 
     @property
     def site(self) -> str:
@@ -117,14 +117,14 @@ class SiteImages:
             raise UsageError(
                 "wrong-image-kind",
                 f"{self._container.name} cannot take an image as {record.format}",
-                about=record.digest,
+                subject=record.digest,
                 hint="Run it at a site whose [container] can.",
             )
         found = self.find(record)
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with Turn(self._far, self._cache.location(folder), self._tell) as turn:
+        with Turn(self._far, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
             return found or self._make(record, folder, self._bring(record, archive()), turn)
 
@@ -139,10 +139,10 @@ class SiteImages:
             raise RefusedError(
                 "image-differs",
                 f"the archive here is sha256:{identity.digest}, its record says {record.digest}",
-                about=str(archive),
+                subject=str(archive),
             )
         place = Location(local_site(), text, text, typed_local=True)
-        return self._cache.bring_patiently(identity, place, self._tell)
+        return self._cache.bring_patiently(identity, place, self._on_event)
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
         for left in self._far.names(folder):
@@ -157,7 +157,7 @@ class SiteImages:
             found = self.find(record)
             if found is None:
                 raise RefusedError(
-                    "image-differs", "what was loaded is not the image of the archive", about=record.id
+                    "image-differs", "what was loaded is not the image of the archive", subject=record.id
                 )
             return replace(found, fresh=True)
         finally:
@@ -176,7 +176,7 @@ class SiteImages:
         """The result with its record beside it, in a folder that appears by one rename."""
         form = self._container.form.encode("ascii")
         source, facts, digest = archive, {}, ""
-        self._tell(
+        self._on_event(
             Noted(f"{self._site.name}: converting the image for {self._container.name}, once for all runs")
         )
         if self._container.flattens:
@@ -251,12 +251,12 @@ class SiteImages:
 
 
 def open_images(
-    far: RemoteHost, site: Site, container: Container, carrier: Carrier, tell: Listener = ignore
+    far: RemoteHost, site: Site, container: Container, carrier: Carrier, on_event: Listener = ignore
 ) -> SiteImages:
     """The images of a site's runtime, in its work folder, which is made where it is not there."""
     work = make_work_folder(far, site, b"cache", b"images")
-    cache = open_cache(far, site, work, carrier, tell)
-    return SiteImages(far, site, container, work, cache, tell)
+    cache = open_cache(far, site, work, carrier, on_event)
+    return SiteImages(far, site, container, work, cache, on_event)
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
@@ -293,7 +293,7 @@ def find_image(
     """
     if not container.isolates:
         if given:
-            raise UsageError("no-image", f"{container.name} runs without images", about=printable(given))
+            raise UsageError("no-image", f"{container.name} runs without images", subject=printable(given))
         return Staged("", Started(""))
     name = container.image_name(pipeline.container)
     wanted = read_image_id(given)
@@ -325,7 +325,7 @@ def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
             raise RefusedError(
                 "image-differs",
                 f"{each} is {there.id} at the site, and the catalogue pins {pinned.record.id}",
-                about=images.site,
+                subject=images.site,
                 hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
             )
     return images.stage(pinned.record, pinned.file)
@@ -343,7 +343,7 @@ def _require(found: Staged | None, name: str) -> Staged:
         raise NotFoundError(
             "no-image",
             "the image is not at the site",
-            about=name,
+            subject=name,
             hint="Add it to the catalogue (pipelines image add), or bring it along: --image ARCHIVE (of `docker save`).",
         )
     return found
@@ -357,7 +357,7 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
             raise RefusedError(
                 "image-differs",
                 f"the image is {known[0]}, the descriptor wants {wanted}",
-                about=name,
+                subject=name,
                 hint="Bring the right one along with --image ARCHIVE.",
             )
 
@@ -390,7 +390,7 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
         raise RefusedError(
             "image-changed",
             f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{image}",
-            about=site,
+            subject=site,
             hint=f"If that is meant: --image sha256:{image}",
         )
     with contextlib.closing(Journal(_pins_file())) as journal:

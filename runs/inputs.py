@@ -63,7 +63,7 @@ class LocalContent:
             raise unreadable(path, problem) from None
         if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
             raise IncompleteError(
-                "input-changed", "the input changed while it was read", about=printable(path)
+                "input-changed", "the input changed while it was read", subject=printable(path)
             )
         if time.time_ns() - found.st_ctime_ns > _FRESH_NS:
             self._known[mark] = digest
@@ -95,7 +95,7 @@ class LocalContent:
                 what = b"f " + files[path].encode("ascii")
             else:
                 raise UsageError(
-                    "bad-input", "a device, FIFO or socket cannot be staged", about=printable(path)
+                    "bad-input", "a device, FIFO or socket cannot be staged", subject=printable(path)
                 )
             whole.update(b"%d:%b%b\n" % (len(path), path, what))
         return whole.hexdigest(), files, size
@@ -122,7 +122,7 @@ def _book() -> Path:
 def unreadable(path: bytes, problem: OSError) -> UsageError:
     """The error for an input that cannot be read."""
     return UsageError(
-        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", about=printable(path)
+        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", subject=printable(path)
     )
 
 
@@ -156,7 +156,7 @@ def identify_local(path: Path) -> Identity:
         raise NotFoundError(
             "no-such-input",
             "there is no such input file",
-            about=printable(os.fsencode(path)),
+            subject=printable(os.fsencode(path)),
             hint="Relative paths in an invocation are taken from the current folder.",
         ) from None
     except OSError as problem:
@@ -168,13 +168,13 @@ def identify_local(path: Path) -> Identity:
     if stat.S_ISDIR(found.st_mode):
         digest, files, size = content.of_tree(os.fsencode(path))
         return Identity(f"tree:{digest}", digest, files, size)
-    raise UsageError("bad-input", "an input is a file or a folder", about=printable(os.fsencode(path)))
+    raise UsageError("bad-input", "an input is a file or a folder", subject=printable(os.fsencode(path)))
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
     """An input at another site, by what its store says of it; raises `NotFoundError`."""
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at that site", about=location.text)
+        raise NotFoundError("no-such-input", "there is no such input at that site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -186,7 +186,7 @@ def identify_at_site(far: RemoteHost, location: Location) -> tuple[Identity, byt
     path = far.expand(location.path)
     found = far.stat(path)
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at the site", about=location.text)
+        raise NotFoundError("no-such-input", "there is no such input at the site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.inode))
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
 
@@ -220,7 +220,7 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
         return False
 
 
-def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ignore) -> Receipt:
+def bring_kept(kept: Kept, target: Location, saving: Saving, on_event: Listener = ignore) -> Receipt:
     """The outputs from there into another folder, verified; nothing moves where that is the same one."""
     source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
     if target.typed_local and _same_folder(kept.folder, target):
@@ -229,7 +229,7 @@ def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ig
         return Receipt(
             name, "collect", source.text, target.text, files=count, bytes=kept.size, files_kept=count
         )
-    return pull_files("collect", source, target, kept.files, saving, tell)
+    return pull_files("collect", source, target, kept.files, saving, on_event)
 
 
 def _same_folder(folder: Path, target: Location) -> bool:
@@ -296,7 +296,7 @@ def take_output(
         raise UsageError(
             "several-files",
             f"the output is {len(found)} files, and this input takes one",
-            about=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
+            subject=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
             hint=f"Name one task of the sweep: {one}" if run.sweep is not None and not reference.task else "",
         )
     return found
@@ -497,7 +497,7 @@ def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
     first = missing[0]
     if len(missing) == 1:
         return first
-    lines = [f"{problem.about}: {problem.message}" for problem in missing[:_MOST_NAMED]]
+    lines = [f"{problem.subject}: {problem.message}" for problem in missing[:_MOST_NAMED]]
     if len(missing) > len(lines):
         lines.append(f"and {len(missing) - len(lines)} more")
     return NotFoundError(

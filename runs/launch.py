@@ -37,13 +37,13 @@ from transfers.remote.host import RemoteHost
 Fields = list[dict[str, Any]]  # Asked.to_fields()
 
 
-def take_wishes(book: RunStore, run: Run, now: Fields, tell: Listener) -> None:
+def take_wishes(book: RunStore, run: Run, now: Fields, on_event: Listener) -> None:
     """What a job asks for is no part of a run's key, so that a run is continued whatever is asked for now."""
     before = recorded_wishes(book, run.id)
     if before is None or _values(before) == _values(now):
         return
     if run.job or run.state.ended:
-        tell(
+        on_event(
             Noted(
                 f"run {run.id} was submitted with {_shown(before)}, and goes on so; --new starts one with {_shown(now)}"
             )
@@ -104,7 +104,7 @@ def _put_copies(far: RemoteHost, prepared: Prepared, folder: bytes) -> None:
         far.copy(as_bytes(each.source), target)
     far.move(partial, final)
     if far.stat(final) is None:
-        raise IncompleteError("not-copied", "the inputs could not be put in place", about=printable(final))
+        raise IncompleteError("not-copied", "the inputs could not be put in place", subject=printable(final))
 
 
 def launch(
@@ -115,7 +115,7 @@ def launch(
     *,
     reuse: Reuse | None = None,
     began: Callable[[Run], None] = ignore_run,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
@@ -128,9 +128,9 @@ def launch(
     key = _key(request, texts)
     with ExitStack() as turns:
         if request.line:
-            turns.enter_context(_claimed(book, request.line, tell))
+            turns.enter_context(_claimed(book, request.line, on_event))
             _check_line(request, book)
-        turns.enter_context(_claimed(book, key, tell))
+        turns.enter_context(_claimed(book, key, on_event))
         run = None if request.new else book.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
@@ -141,16 +141,16 @@ def launch(
             run = _begin(request, placed, identities, contents, book, key)
         began(run)
         if not run.reused:
-            take_wishes(book, run, wishes, tell)
+            take_wishes(book, run, wishes, on_event)
         if run.sweep is not None:
             from runs.pilot.setup import settle_pilot
 
-            run = settle_pilot(book, run, pilot, tell, wanted=bool(request.allocations))
+            run = settle_pilot(book, run, pilot, on_event, wanted=bool(request.allocations))
         if _is_sent(run) or run.state.ended:
             return run
         if run.cancelled and run.sweep is None:
             return end_begun(far, request.scheduler, book, run) if run.submitting else end_unbegun(book, run)
-        return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
+        return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, on_event)
 
 
 def _ask_for_pilot(request: Request, far: RemoteHost, run: Run | None) -> Pilot | None:
@@ -181,10 +181,10 @@ def request_key(request: Request, far: RemoteHost) -> str:
     return _key(request, [identity.text for identity in _locate(request, far)[1]])
 
 
-def _claimed(book: RunStore, key: str, tell: Listener) -> Claim:
+def _claimed(book: RunStore, key: str, on_event: Listener) -> Claim:
     """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
     try:
-        return book.claim(key, tell=tell)
+        return book.claim(key, on_event=on_event)
     except OSError as problem:
         raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
@@ -196,7 +196,7 @@ def _check_line(request: Request, book: RunStore) -> None:
         raise TryLaterError(
             "chosen-elsewhere",
             f"the same line was started at {run.site} at this moment",
-            about=run.id,
+            subject=run.id,
             hint="Type it again: it goes on there.",
             transient=False,
         )
@@ -292,7 +292,7 @@ def _send(
     far: RemoteHost,
     book: RunStore,
     carrier: Carrier,
-    tell: Listener,
+    on_event: Listener,
 ) -> Run:
     work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
@@ -302,9 +302,9 @@ def _send(
     )  # as it was begun, however the line that goes on with it was typed
     if run.state is State.PREPARED:
         put_card(far, folder, book, run)
-    cache = open_cache(far, request.site, work, carrier, tell)
-    staged = _bring_inputs(request, identities, cache, run.id, tell)
-    images = SiteImages(far, request.site, request.container, work, cache, tell)
+    cache = open_cache(far, request.site, work, carrier, on_event)
+    staged = _bring_inputs(request, identities, cache, run.id, on_event)
+    images = SiteImages(far, request.site, request.container, work, cache, on_event)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
     if request.tasks:
         from runs.sweeps.launch import stage_tasks
@@ -312,7 +312,7 @@ def _send(
 
         request = replace(request, inputs=tuple(staged))
         run = stage_tasks(request, run, far, book, as_text(folder), image, cache)
-        return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
+        return send_chunks(far, request.scheduler, book, run, request.site.limits, on_event=on_event)
     jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
     if isinstance(jobs, Run):
         return jobs
@@ -330,18 +330,18 @@ def _send(
         words=prepared.submit,
         put=lambda: put_files(far, prepared, job_proxy(request)),
         limits=request.site.limits,
-        tell=tell,
+        on_event=on_event,
     )
 
 
 def _bring_inputs(
-    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, tell: Listener
+    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, on_event: Listener
 ) -> list[Input]:
     """The inputs with their absolute paths at the site, where they lie when this returns, held there by the run."""
     cache.hold(run_id, identities)
     staged = []
     for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
-        source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, tell))
+        source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, on_event))
         staged.append(replace(each, source=source))
     if request.site.purge is not None:
         wait = expected_wait(runs_of(request.pipeline.digest), request.site.name)

@@ -54,14 +54,14 @@ def follow_logs(
     *,
     limits: Limits,
     task: int | None = None,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """Show what is written as it comes, until the run has ended and all of it was shown; the run as it is then.
 
     Of a sweep, `run` is its `task` as a run by itself, and the end is that of this task. The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
     `wait_for_end` does, and `NotFoundError` where nothing was ever written.
     """
-    tail = _Tail(run.folder, streams, show, tell)
+    tail = _Tail(run.folder, streams, show, on_event)
 
     def follow(far: RemoteHost, seconds: float) -> None:
         if task is not None and choose_task(book.load(run.id), task).state.ended:
@@ -70,7 +70,7 @@ def follow_logs(
         tail.follow(far, seconds)
 
     with contextlib.suppress(_TaskIsOverError):
-        wait_for_end(open_far, scheduler, book, [run.id], limits=limits, tell=tell, meanwhile=follow)
+        wait_for_end(open_far, scheduler, book, [run.id], limits=limits, on_event=on_event, meanwhile=follow)
     if not tail.found:
         raise _no_log(run, streams[0])
     return choose_task(book.load(run.id), task)
@@ -94,11 +94,11 @@ class _File:
 class _Tail:
     """The files of a run's folder, looked at again and again; only what is new is asked for."""
 
-    def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, tell: Listener) -> None:
+    def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, on_event: Listener) -> None:
         self._files = [_File(stream, folder + b"/" + stream.encode("ascii")) for stream in streams]
         self._record = folder + b"/exit.json"
         self._show = show
-        self._tell = tell
+        self._on_event = on_event
         self._intervals = growing_intervals(_SHORTEST_SECONDS, _LONGEST_SECONDS)
         self._job_is_over = False
 
@@ -156,12 +156,12 @@ class _Tail:
         """A file that was cut, or stands in another one's place, is shown from its beginning."""
         is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
         if each.shown and (is_another or entry.size < each.shown):
-            self._tell(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
+            self._on_event(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
             each.shown = 0
         each.inode = entry.inode
 
 
 def _no_log(run: Run, stream: Stream) -> NotFoundError:
     return NotFoundError(
-        "no-log", f"the run has no {stream} yet", about=run.id, hint=f"hibali runs show {run.id}"
+        "no-log", f"the run has no {stream} yet", subject=run.id, hint=f"hibali runs show {run.id}"
     )

@@ -110,7 +110,7 @@ def wait_for_end(
     limits: Limits,
     grace: float = GRACE_SECONDS,
     patience: float = PATIENCE_SECONDS,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
     meanwhile: Callable[[RemoteHost, float], None] = only_pause,
 ) -> list[Run]:
@@ -120,7 +120,7 @@ def wait_for_end(
     for `patience` seconds; then its error is raised. Between two questions `meanwhile` passes so many seconds, or fewer, with
     the site at hand; with 0 it is called when all have ended.
     """
-    watch = _Watch(scheduler, book, grace, changed, limits, tell)
+    watch = _Watch(scheduler, book, grace, changed, limits, on_event)
     intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
     far: RemoteHost | None = None
     silent = 0.0
@@ -143,7 +143,7 @@ def wait_for_end(
                     far = None
                 waiting = intervals.next_pause()
                 silent += waiting
-                tell(Retried(problem.about, 1, waiting, problem.message))
+                on_event(Retried(problem.subject, 1, waiting, problem.message))
                 pause(waiting)
     finally:
         if far is not None:
@@ -170,14 +170,14 @@ class _Watch:
         grace: float,
         changed: Callable[[Run], None],
         limits: Limits,
-        tell: Listener,
+        on_event: Listener,
     ) -> None:
         self._scheduler = scheduler
         self._book = book
         self._grace = grace
         self._changed = changed
         self._limits = limits
-        self._tell = tell
+        self._on_event = on_event
         self._waited: dict[str, float] = {}
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
@@ -266,11 +266,13 @@ class _Watch:
     def _send(self, far: RemoteHost, run: Run) -> bool:
         """Submit what waits for room, if there is some by now; whether a single run was."""
         if run.waits:
-            after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+            after = send_waiting(
+                far, self._scheduler, self._book, run, self._limits, self._on_event, look=False
+            )
             if after.state is not run.state:
                 self._changed(after)
             return after.state is not run.state
-        go_on(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+        go_on(far, self._scheduler, self._book, run, self._limits, self._on_event, look=False)
         return False
 
     def _take_run(self, far: RemoteHost, run: Run, found: Observation, step: float) -> bool:
@@ -336,7 +338,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
         f"it is not known yet whether the scheduler took the job: {found.reason}",
-        about=run.id,
+        subject=run.id,
         hint="Its `hibali run` line, typed again, finds out.",
     )
 
@@ -345,7 +347,7 @@ def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
         _NOT_SUBMITTED,
         "this run was never submitted: what launched it ended before",
-        about=run.id,
+        subject=run.id,
         hint="Type its `hibali run` line again; it goes on from there.",
         transient=False,
     )

@@ -27,11 +27,11 @@ from transfers.remote.host import Finished, Once, RemoteHost
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
-def reach(site: Site, tell: Listener = ignore) -> RemoteHost:
+def reach(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site, with each command there counted; close it."""
     from transfers.stores.open_store import open_host
 
-    return counted(open_host(site, tell=tell), site.name)
+    return counted(open_host(site, on_event=on_event), site.name)
 
 
 def counted(far: RemoteHost, site: str) -> RemoteHost:
@@ -55,7 +55,7 @@ def courteous(site: str) -> Iterator[None]:
 
 def scheduler_refusals(site: str) -> Refusals:
     """What is remembered of a site's scheduler."""
-    return Refusals("sites", site, about=f"the scheduler of {site}")
+    return Refusals("sites", site, subject=f"the scheduler of {site}")
 
 
 def start_afresh(site: Site) -> None:

@@ -154,7 +154,7 @@ def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _no_such_run(text: str) -> NotFoundError:
     return NotFoundError(
-        "no-such-run", "there is no run of this id", about=printable(text), hint="hibali runs list"
+        "no-such-run", "there is no run of this id", subject=printable(text), hint="hibali runs list"
     )
 
 
@@ -171,7 +171,7 @@ def chunk_folder(run: Run, chunk: Chunk) -> bytes:
 def sweep_of(run: Run) -> Sweep:
     """The tasks of a run of many; raises `UsageError` for one that is no sweep."""
     if run.sweep is None:
-        raise UsageError("no-sweep", "this run has no tasks: it is no sweep", about=run.id)
+        raise UsageError("no-sweep", "this run has no tasks: it is no sweep", subject=run.id)
     return run.sweep
 
 
@@ -195,7 +195,7 @@ def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
     if missing is not None:
         known = write_ranges(sweep.tasks)
         raise NotFoundError(
-            "no-such-task", f"there is no task {missing}", about=run.id, hint=f"There are: {known}"
+            "no-such-task", f"there is no task {missing}", subject=run.id, hint=f"There are: {known}"
         )
     places, outputs = sweep.places(), sweep.outputs()
     return [
@@ -239,7 +239,7 @@ def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Ru
         raise UsageError(
             "usage",
             "this is a sweep: which task?",
-            about=run.id,
+            subject=run.id,
             hint=f"Add --task N, of {write_ranges(sweep_of(run).tasks)}.",
         )
     return one_task(run, number, log_of_job=log_of_job)

@@ -37,10 +37,10 @@ def known_content(identity: Identity) -> str:
 class Reuse:
     """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
 
-    def __init__(self, settings: Settings, book: RunStore, tell: Listener = ignore) -> None:
+    def __init__(self, settings: Settings, book: RunStore, on_event: Listener = ignore) -> None:
         self._settings = settings
         self._book = book
-        self._tell = tell
+        self._on_event = on_event
         self._contents: dict[str, str] = {}
 
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
@@ -141,13 +141,13 @@ class Reuse:
         )
         return standing is not None and not standing.problems and not standing.changed
 
-    def _try(self, about: str, ask: Callable[[], _Answer]) -> _Answer | None:
+    def _try(self, subject: str, ask: Callable[[], _Answer]) -> _Answer | None:
         try:
             return ask()
         except NotFoundError:
             return None
         except HibaliError as problem:
-            self._tell(Noted(f"not reused, {printable(about)}: {problem.message}"))
+            self._on_event(Noted(f"not reused, {printable(subject)}: {problem.message}"))
             return None
 
 

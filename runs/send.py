@@ -89,7 +89,7 @@ def send(
     words: Sequence[str],
     put: Callable[[], None],
     limits: Limits,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
     """The run with its job; or still waiting where there is no room (`Run.waits`), or CANCELLED where that was wished.
@@ -108,7 +108,7 @@ def send(
         return _wait(book, run, words, limits.queued_jobs)
     submission = Submission(run.id, run.folder, tuple(words), run.created[:10], put, begun=run.submitting)
     with courteous(run.site):
-        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
+        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
             Queued(run.site).release(run.id)
             raise answer.error
@@ -128,12 +128,12 @@ def send_waiting(
     book: RunStore,
     run: Run,
     limits: Limits,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     look: bool = True,
 ) -> Run:
     """The same for a run that waited for room: everything lies ready at the site."""
-    with book.claim(run.key, tell=tell):
+    with book.claim(run.key, on_event=on_event):
         run = book.load(run.id)
         if not run.waits:
             return run
@@ -145,7 +145,7 @@ def send_waiting(
             words=run.words,
             put=_nothing,
             limits=limits,
-            tell=tell,
+            on_event=on_event,
             look=look,
         )
 
@@ -159,6 +159,6 @@ def no_room(run: Run) -> TryLaterError:
     return TryLaterError(
         "no-room",
         run.reason,
-        about=run.id,
+        subject=run.id,
         hint=f"The same line again, or `hibali runs wait {run.id}`, sends it when there is room.",
     )

@@ -155,7 +155,7 @@ def look_at(
     open_far: Callable[[], RemoteHost],
     sizes: Sizes,
     book: RunStore,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Looked:
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
     site = request.site
@@ -168,7 +168,7 @@ def look_at(
         run = None if request.new else book.find_unreported(request_key(request, far))
         if run is not None:
             return Looked(Candidate(site.name), run)
-        moving = _bytes_to_move(request, far, sizes, tell)
+        moving = _bytes_to_move(request, far, sizes, on_event)
         return Looked(Candidate(site.name, moving, _waiting(request, far)))
     except HibaliError as problem:
         return Looked(_unable(site, problem))
@@ -182,15 +182,15 @@ def _shown(request: Request) -> Prepared:
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:
-    words = f"{problem.message} ({problem.about})" if problem.about else problem.message
+    words = f"{problem.message} ({problem.subject})" if problem.subject else problem.message
     later = isinstance(problem, TryLaterError)
     return Candidate(site.name, why_not=" ".join(words.split()), later=later)
 
 
-def _bytes_to_move(request: Request, far: RemoteHost, sizes: Sizes, tell: Listener) -> int:
+def _bytes_to_move(request: Request, far: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
     """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
     work = far.expand(work_path(request.site))
-    cache = open_cache(far, request.site, work, Synchroniser(), tell)
+    cache = open_cache(far, request.site, work, Synchroniser(), on_event)
     total = 0
     for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
         if each.in_place:
@@ -200,15 +200,15 @@ def _bytes_to_move(request: Request, far: RemoteHost, sizes: Sizes, tell: Listen
         else:
             size = sizes.of(place, identity)
             total += max(0, size - cache.size_there(replace(identity, size=size)))
-    return total + _image_bytes(request, far, work, cache, tell)
+    return total + _image_bytes(request, far, work, cache, on_event)
 
 
-def _image_bytes(request: Request, far: RemoteHost, work: bytes, cache: Cache, tell: Listener) -> int:
+def _image_bytes(request: Request, far: RemoteHost, work: bytes, cache: Cache, on_event: Listener) -> int:
     """Of the image that the catalogue pins, where the site has not got it."""
     if request.pinned is None:
         return 0
     record = request.pinned.record
-    images = SiteImages(far, request.site, request.container, work, cache, tell)
+    images = SiteImages(far, request.site, request.container, work, cache, on_event)
     if images.find(record) is not None:
         return 0
     archive = Identity(record.digest, record.hex, {b"": record.hex}, record.size)

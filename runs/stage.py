@@ -26,7 +26,7 @@ _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to loo
 class Carrier(Protocol):
     """How files get from one location to another; `runs.stage.Synchroniser`, unless a test counts."""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Bring a file or folder there, verified, or raise; with `checksum` what stands there is hashed."""
 
     def entries(self, location: Location) -> Iterable[Entry]:
@@ -82,17 +82,20 @@ class Cache:
             self._hold.take(name)
         return self._work + b"/" + name.path
 
-    def bring_patiently(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
+    def bring_patiently(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
         """The same, where somebody else may be at it: whoever comes second waits until the lease of a dead one would be over."""
 
         def bring() -> bytes:
             return with_retries(
-                lambda: self.bring(identity, source, tell), about=source.text, attempts=6, tell=tell
+                lambda: self.bring(identity, source, on_event),
+                subject=source.text,
+                attempts=6,
+                on_event=on_event,
             )
 
-        return when_free(bring, about=source.text, patience=_PATIENCE_SECONDS, tell=tell)
+        return when_free(bring, subject=source.text, patience=_PATIENCE_SECONDS, on_event=on_event)
 
-    def bring(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
+    def bring(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
         """The absolute path at the site of a verified copy of `source`; nothing moves where there is one.
 
         Raises `IncompleteError` when the input is no longer what was identified.
@@ -109,7 +112,7 @@ class Cache:
             self._far.remove_tree(path)
             there = False
         self._far.make_folder(path.rpartition(b"/")[0])
-        moved = _MovedDigests(tell)
+        moved = _MovedDigests(on_event)
         self._carrier.copy(source, self._target(path), moved, checksum=there)
         if self._times is not None and moved.digests:
             below = [path + b"/" + each for each in moved.digests]
@@ -221,7 +224,7 @@ class Cache:
             self._far.remove_tree(final)
             self._far.move(path, final)
         if not self._is_file(final):
-            raise IncompleteError("not-staged", "the input could not be put in place", about=identity.text)
+            raise IncompleteError("not-staged", "the input could not be put in place", subject=identity.text)
         self._book.note_content(identity.digest, digest)
         return final
 
@@ -241,14 +244,14 @@ class Cache:
 class _MovedDigests:
     """A listener that keeps the digests of what moved, and passes everything on."""
 
-    def __init__(self, tell: Listener) -> None:
+    def __init__(self, on_event: Listener) -> None:
         self.digests: dict[bytes, str] = {}
-        self._tell = tell
+        self._on_event = on_event
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Moved) and event.digest is not None:
             self.digests[event.path] = event.digest
-        self._tell(event)
+        self._on_event(event)
 
 
 def _mark(entry: Entry) -> str:
@@ -259,16 +262,18 @@ def _mark(entry: Entry) -> str:
     return ":".join(str(part) for part in parts)
 
 
-def open_cache(far: RemoteHost, site: Site, work: bytes, carrier: Carrier, tell: Listener = ignore) -> Cache:
+def open_cache(
+    far: RemoteHost, site: Site, work: bytes, carrier: Carrier, on_event: Listener = ignore
+) -> Cache:
     """The cache in a site's work folder, which is there and ours alone."""
-    return Cache(far, site.name, work, at_site(site), carrier, times_at(far, site, tell))
+    return Cache(far, site.name, work, at_site(site), carrier, times_at(far, site, on_event))
 
 
 def _changed(source: Location) -> IncompleteError:
     return IncompleteError(
         "input-changed",
         "the input changed while it was staged",
-        about=source.text,
+        subject=source.text,
         hint="Nothing was submitted. Let it come to rest and type the same line again.",
     )
 
@@ -276,15 +281,15 @@ def _changed(source: Location) -> IncompleteError:
 class Synchroniser:
     """A `runs.stage.Carrier` over stores."""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Raises `IncompleteError` where anything of it did not arrive."""
         # a cache that lies in somebody's dataset is not part of it
         request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
-        receipt = synchronise(request, tell)
+        receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(
-                "not-staged", f"the input could not be staged whole: {said}", about=source.text
+                "not-staged", f"the input could not be staged whole: {said}", subject=source.text
             )
 
     def entries(self, location: Location) -> Iterator[Entry]:

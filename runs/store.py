@@ -154,7 +154,7 @@ class RunStore:
                     raise IncompleteError(
                         "ledger-unwritable",
                         f"the ledger cannot be written: {reason_of(problem)}",
-                        about=str(self._path(run_id)),
+                        subject=str(self._path(run_id)),
                     ) from None
         return self.load(run_id)
 
@@ -199,10 +199,10 @@ class RunStore:
                 return None if run.reported else run
         return None
 
-    def claim(self, key: str, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        return wait_for_claim(folder, tell=tell, longest_wait=longest_wait)
+        return wait_for_claim(folder, on_event=on_event, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"
@@ -269,12 +269,12 @@ def read_reference(text: str, sites: Container[str]) -> Reference | None:
             "bad-reference",
             "the output of a run is written run:ID/OUTPUT-ID, or run:ID/OUTPUT-ID/PATH for what is below a folder;"
             " of one task of a sweep run:ID.TASK/OUTPUT-ID",
-            about=printable(text),
+            subject=printable(text),
             hint="`hibali runs show ID --json` lists its outputs. A local file of that name: ./run:...",
         )
     below = (found[4] or "").removesuffix("/")
     if (below and not {"", ".", ".."}.isdisjoint(below.split("/"))) or "\0" in below:
-        raise UsageError("bad-reference", "a path below an output cannot climb", about=printable(text))
+        raise UsageError("bad-reference", "a path below an output cannot climb", subject=printable(text))
     return Reference(found[1], found[3], below, int(found[2] or 0))
 
 
@@ -300,7 +300,7 @@ def find_output(run: Run, reference: Reference) -> Output:
         raise NotFoundError(
             "no-such-output",
             "the run has no output of this id",
-            about=printable(reference.text),
+            subject=printable(reference.text),
             hint=f"Is it {near}?" if near else f"It has: {', '.join(known) or 'none'}",
         )
     if not reference.below:
@@ -309,7 +309,7 @@ def find_output(run: Run, reference: Reference) -> Output:
         raise UsageError(
             "bad-reference",
             "this output is a pattern, and all that it matches is taken together",
-            about=printable(reference.text),
+            subject=printable(reference.text),
             hint=f"Write {replace(reference, below='').text} as an item of a list.",
         )
     path = reference.below if found.path == "." else f"{found.path}/{reference.below}"

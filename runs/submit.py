@@ -55,7 +55,7 @@ def submit_once(
     submission: Submission,
     *,
     settling: float = SETTLING_SECONDS,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Submitted | NotSubmitted:
     """The one job of this run, or why the scheduler refuses it.
 
@@ -77,7 +77,7 @@ def submit_once(
         once = far.run_once(marker, submission.words, folder=folder)
         answer: Answer | None = _read(scheduler, once)
         if isinstance(answer, Unclear):
-            answer = _look_up(far, scheduler, submission, marker, answer, settling, tell)
+            answer = _look_up(far, scheduler, submission, marker, answer, settling, on_event)
         if isinstance(answer, Submitted):
             return answer
         if isinstance(answer, NotSubmitted):
@@ -105,7 +105,9 @@ def find_submission(far: RemoteHost, scheduler: Scheduler, run: str, folder: byt
         return Submitted(job)
     if numbers or has_started(far, folder):
         return answer or Unclear("it was begun, and no job of it is to be seen")
-    return NotSubmitted(TryLaterError("not-submitted", "it was never submitted", about=run, transient=False))
+    return NotSubmitted(
+        TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +164,14 @@ def _look_up(
     marker: bytes,
     unclear: Unclear,
     settling: float,
-    tell: Listener,
+    on_event: Listener,
 ) -> Answer | None:
     """Where the job is, or that it was refused after all; None when it certainly left no trace.
 
     Raises `TryLaterError` where a job has begun that does not come to say which it is: then no other one is of any use.
     """
     patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
-    tell(
+    on_event(
         Noted(
             f"the answer to the submission is unclear ({unclear.reason}); "
             f"looking for the job, {patience:.0f} s from its submission at most"
@@ -200,7 +202,7 @@ def _unclear(submission: Submission) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
         "it cannot be found out whether the scheduler took the job",
-        about=submission.run,
+        subject=submission.run,
         hint="The same line again goes on from here.",
     )
 
@@ -296,7 +298,7 @@ def end_begun(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run) -
     while (job := find_job(far, run.folder)) is None:
         if waited >= _PATIENCE_SECONDS:
             raise TryLaterError(
-                "submission-unclear", "a job of this run began, and does not say which it is", about=run.id
+                "submission-unclear", "a job of this run began, and does not say which it is", subject=run.id
             )
         seconds = intervals.next_pause()
         pause(seconds)

@@ -62,17 +62,17 @@ from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 class Call:
     """Both ends of it, once they are found, and what became of it so far."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
         self._request = request
-        self._tell_others = tell
+        self._on_event = on_event
         self._stack = stack
         self._began = time.monotonic()
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else open_journal(self.receipt, stack)
         self._stores: list[Store] = []
         self._answered = Answered()
-        self._going_on = Reconnection(self._stores, self._done, self.tell)
-        self._stream = _stream_of(request, tell)
+        self._going_on = Reconnection(self._stores, self._done, self.record_event)
+        self._stream = _stream_of(request, on_event)
         self._way: Way | None = None
         self._globus: GlobusMover | None = None
         self._source: Source
@@ -83,16 +83,16 @@ class Call:
         """Be as before anything was opened; what is in the receipt stays."""
         self._stores.clear()  # others hold this very list
         self._answered.clear()
-        self._stream = _stream_of(self._request, self._tell_others)
+        self._stream = _stream_of(self._request, self._on_event)
         self._way = self._globus = None
 
-    def tell(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Fold, record and pass on one event."""
         self.receipt.take(event)
         line = journal_line(event)
         if self._journal is not None and line is not None:
             self._journal.append(line)
-        self._tell_others(event)
+        self._on_event(event)
 
     def _done(self) -> object:
         """Differs whenever the call got on."""
@@ -107,7 +107,7 @@ class Call:
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""
-        self._tell_others(Ended())
+        self._on_event(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         self._count_stores()
@@ -146,11 +146,11 @@ class Call:
         return self._request.rules.require_proof or best
 
 
-def _stream_of(request: Request, tell: Listener) -> StreamMover | PackMover:
+def _stream_of(request: Request, on_event: Listener) -> StreamMover | PackMover:
     """Bytes through us; into packs where so asked."""
     if request.pack_bytes:
-        return PackMover(request.pack_bytes, request.lowest_rate, tell)
-    return StreamMover(request.lowest_rate, tell)
+        return PackMover(request.pack_bytes, request.lowest_rate, on_event)
+    return StreamMover(request.lowest_rate, on_event)
 
 
 def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
@@ -169,8 +169,8 @@ _TYPED = frozenset({"push", "pull", "sync", "apply"})
 class Ends(Call):
     """A call that knows its source and its target."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
-        super().__init__(request, tell, stack, dry=dry)
+    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+        super().__init__(request, on_event, stack, dry=dry)
         self._seeing = Seeing(self._open_plain)
         self._dataset: DatasetStore | None = None  # the target, where it is in one
         self._plain: Store | None = None  # what was opened last, without what looks through it
@@ -188,10 +188,10 @@ class Ends(Call):
         """As it is, but for what git-annex makes of a file."""
 
         def opened(at: Location) -> Store:
-            return open_store(self._request.paced(at), tell=self._tell_others)
+            return open_store(self._request.paced(at), on_event=self._on_event)
 
         self._plain = opened(location)
-        return see_dataset(self._plain, location, opened, self._tell_others)
+        return see_dataset(self._plain, location, opened, self._on_event)
 
     def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
@@ -235,7 +235,7 @@ class Ends(Call):
             raise UsageError(
                 "no-dataset",
                 "--push-to is for a target in a dataset of this machine, and this is none",
-                about=request.target.text,
+                subject=request.target.text,
             )
 
     def _bring(self, found: TransferPlan) -> None:
@@ -261,13 +261,13 @@ class Ends(Call):
         except UsageError as problem:
             if self._request.saved is None:
                 raise
-            raise drift(problem.message, problem.about) from None
+            raise drift(problem.message, problem.subject) from None
         where = self._target.where
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
         self._check_facts()
         self._check_apart()
-        check_guarded(self._request.target, where, self._tell_others)
+        check_guarded(self._request.target, where, self._on_event)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
         if self._request.rules.xattrs:
@@ -293,9 +293,9 @@ class Ends(Call):
     def _hear(self, event: Event) -> None:
         """What comes from beside the events of the mover: told, and what is to be kept noted."""
         if isinstance(event, Noted):
-            self.tell(event)
+            self.record_event(event)
         else:
-            self._tell_others(event)
+            self._on_event(event)
 
     def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
         """Why Globus does not carry this, whatever its ends are."""
@@ -315,13 +315,13 @@ class Ends(Call):
             self._direct_ends()
         if not self._target.facts.writable:
             raise RefusedError(
-                "read-only-site", "this site can only be read", about=self._request.target.text
+                "read-only-site", "this site can only be read", subject=self._request.target.text
             )
         if self._request.rules.delete and not self._source.facts.complete:
             raise RefusedError(
                 "listing-unproven",
                 "nothing says that what the source lists is all it has, so nothing is deleted by it",
-                about=self._request.source.text,
+                subject=self._request.source.text,
                 hint="Leave out --delete.",
             )
 
@@ -363,15 +363,15 @@ class Ends(Call):
     def _find_way(self) -> None:
         """Before anything is changed: there may be none."""
         source, target = self._direct_ends()
-        self._way = open_way(self._request.source, self._request.target, source, target, self._tell_others)
+        self._way = open_way(self._request.source, self._request.target, source, target, self._on_event)
         self._stack.callback(self._way.close)
-        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._tell_others)
+        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._on_event)
 
     def note_unknown(self) -> None:
         """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
         if not self._target.facts.known:
             site = self._request.target.site.name
-            self.tell(
+            self.record_event(
                 Noted(
                     f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
                     f" and a dry run does not try. To find out: hibali sites check {site}"
@@ -400,7 +400,7 @@ class Ends(Call):
         if found is None:
             raise missing_source(source.text)
         if found.kind is Kind.FILE and source.slash:
-            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
+            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=source.text)
         if found.kind is Kind.FOLDER:
             # Not where something else is going to be asked of the source before.
             plain = self._request.saved is None and not self._request.rules.xattrs
@@ -410,14 +410,14 @@ class Ends(Call):
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
-                    "not-a-folder", "the source is a folder and the target is a file", about=target.text
+                    "not-a-folder", "the source is a folder and the target is a file", subject=target.text
                 )
             return store, there
         return self._open_file_ends(source, target)
 
     def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
         if self._request.pack_bytes:
-            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
         there = self._open_target(folder)
@@ -426,7 +426,7 @@ class Ends(Call):
             raise RefusedError(
                 "unsafe-name",
                 f"the target cannot hold the name {printable(name)}: {reason}",
-                about=target.text,
+                subject=target.text,
                 hint="Give it another name. Nothing was moved.",
             )
         standing = there.stat(name)
@@ -434,12 +434,12 @@ class Ends(Call):
             raise UsageError(
                 "is-a-folder",
                 "a folder of that name stands there",
-                about=target.text,
+                subject=target.text,
                 hint=f"To put the file into it: {target.text}/",
             )
         if self._request.rules.delete:
             raise UsageError(
-                "delete-one-file", "--delete has no meaning for a single file", about=source.text
+                "delete-one-file", "--delete has no meaning for a single file", subject=source.text
             )
         return SingleSource(
             self._take(self._seeing.parent(self._stores[0], source)), source.name, name
@@ -447,30 +447,30 @@ class Ends(Call):
 
     def look(self) -> TransferPlan:
         """List and plan."""
-        self.tell(Listing())
+        self.record_event(Listing())
         exists = self._target.stat() is not None
         if not exists and isinstance(self._target, ChecksAbove) and self._target.file_above():
             raise RefusedError(
                 "not-a-folder",
                 f"the target cannot be made: {words_of('not-a-folder')}",
-                about=self._request.target.text,
+                subject=self._request.target.text,
                 hint=hint_of("not-a-folder"),
             )
         target: Side = self._target
         if isinstance(self._source, SingleSource):
             target = SingleTarget(self._target, self._source.entry().path)
-        rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
+        rules, saved, subject = self._request.rules, self._request.saved, self._request.target.text
         if saved is None:
             found = self._survey(target, target_exists=exists)
         else:
-            check_same_ends(saved.header, self.header(), about)
-            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
+            check_same_ends(saved.header, self.header(), subject)
+            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, subject=subject)
         self._stack.callback(found.close)
-        self.tell(found.planned())
+        self.record_event(found.planned())
         for failure in found.failures():
-            self.tell(failure)
+            self.record_event(failure)
         if found.annex_links and rules.links != "skip":
-            self.tell(
+            self.record_event(
                 Noted(
                     f"{self._request.source.text}: {found.annex_links} symlinks lead to content that git-annex keeps; only in datasets"
                     " of this machine are they looked through, so they are kept as symlinks"
@@ -498,7 +498,7 @@ class Ends(Call):
                 missing_records=missing,
             )
         if missing is not None and missing.message():
-            self.tell(Noted(missing.message(), kept=True))
+            self.record_event(Noted(missing.message(), kept=True))
         # a further name of a file is kept with that, whatever became of it
         if request.rules.checksum and not request.rules.hard_links:
             self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
@@ -514,7 +514,7 @@ class Ends(Call):
             return None
         known = recorded_digests(request.target, where)
         proof = Proof.RECORDED if request.recorded else Proof.DIGEST
-        return MissingRecords(known, cut_off, self.tell, proof=proof)
+        return MissingRecords(known, cut_off, self.record_event, proof=proof)
 
     def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
         remembering = RememberingSide(side, location, store.where)

@@ -433,7 +433,7 @@ def settle(
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
 
-def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
+def check_plan(found: TransferPlan, rules: Rules, subject: str) -> None:
     """Raise `RefusedError` (8) for a plan that must not begin: unsafe names, an empty source, too many deletions."""
     refused = [conflict for conflict in found.conflicts if conflict.refuse]
     if refused:
@@ -442,7 +442,7 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "unsafe-name",
             f"the target cannot hold {len(refused)} of the names: {names}{more}",
-            about=about,
+            subject=subject,
             hint="Rename them, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
@@ -451,7 +451,7 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "empty-source",
             "the source is empty, and --delete would empty the target",
-            about=about,
+            subject=subject,
             hint="Is the source mounted? If it is meant: --allow-empty-source.",
         )
     if not rules.delete_limit.allows(found.files_to_delete, found.target_files):
@@ -459,12 +459,12 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "delete-limit",
             f"{found.files_to_delete} of {found.target_files} files would be deleted, and the limit is {limit}",
-            about=about,
+            subject=subject,
             hint=f"Look with --dry-run; if it is meant: --max-delete {found.files_to_delete}",
         )
 
 
-def check_space(found: TransferPlan, target: Store, about: str) -> None:
+def check_space(found: TransferPlan, target: Store, subject: str) -> None:
     """Raise `RefusedError` (8) when the target has no room for what is to move."""
     if not found.moves.count:
         return
@@ -481,24 +481,27 @@ def check_space(found: TransferPlan, target: Store, about: str) -> None:
             raise RefusedError(
                 "no-quota",
                 f"{needed} {words} and the quota of {whose} leaves {free} {name}",
-                about=about,
+                subject=subject,
                 hint="Make room there, or ask the site for more. Nothing was moved.",
             )
         raise RefusedError(
             code,
             f"{needed} {words} and {free} {name} are free",
-            about=about,
+            subject=subject,
             hint="Make room there. Nothing was moved.",
         )
 
 
-def missing_source(about: str) -> NotFoundError:
+def missing_source(subject: str) -> NotFoundError:
     """The source is not there."""
     return NotFoundError(
-        "no-such-source", "there is nothing at the source", about=about, hint="Look with: hibali ls SITE:PATH"
+        "no-such-source",
+        "there is nothing at the source",
+        subject=subject,
+        hint="Look with: hibali ls SITE:PATH",
     )
 
 
-def incomplete(about: str, failures: int) -> IncompleteError:
+def incomplete(subject: str, failures: int) -> IncompleteError:
     """Not everything was done."""
-    return IncompleteError("incomplete", f"{failures} were not done; they are named above", about=about)
+    return IncompleteError("incomplete", f"{failures} were not done; they are named above", subject=subject)

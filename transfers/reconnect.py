@@ -86,11 +86,11 @@ class RetryPolicy:
 class Reconnection:
     """Brings the stores of one call back after a lost line, all of them: whoever was not lost waits in the middle of something."""
 
-    def __init__(self, stores: Sequence[object], mark: Callable[[], object], tell: Listener) -> None:
+    def __init__(self, stores: Sequence[object], mark: Callable[[], object], on_event: Listener) -> None:
         """`stores` may still grow; `mark` changes when something was done."""
         self._stores = stores
         self._mark = mark
-        self._tell = tell
+        self._on_event = on_event
         self._patience: RetryPolicy | None = None
         self._restarts = 0
 
@@ -129,9 +129,9 @@ class Reconnection:
             lambda: _come_back(stores, anew=anew),
             problem,
             next_pause=lambda: patience.next_pause(time.monotonic()),
-            tell=self._tell_pause,
+            on_pause=self._tell_pause,
         )
-        self._tell(Noted(f"{problem.about}: the line is back"))
+        self._on_event(Noted(f"{problem.subject}: the line is back"))
 
     def _lost(self, seconds: float) -> RetryPolicy:
         """Note that a line is lost; `seconds` is how long it may take to come back without getting on."""
@@ -153,8 +153,8 @@ class Reconnection:
 
     def _tell_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
         words = f"the line is lost, trying again in {seconds:.0f} s"
-        self._tell(Retried(problem.about, attempt, seconds, f"the line is lost: {problem.message}"))
-        self._tell(Noted(f"{problem.about}: {words} ({problem.message})"))
+        self._on_event(Retried(problem.subject, attempt, seconds, f"the line is lost: {problem.message}"))
+        self._on_event(Noted(f"{problem.subject}: {words} ({problem.message})"))
 
 
 def _come_back(stores: Iterable[Reconnectable], *, anew: bool) -> None:

@@ -228,14 +228,16 @@ def run_command(
             notify=notify,
         )
     if table is not None:
-        raise UsageError("usage", "it is for --each and --param", about="--table")
+        raise UsageError("usage", "it is for --each and --param", subject="--table")
     if pilot or allocations is not None:
-        raise UsageError("usage", "it is for the tasks of --each and --param", about="--pilot, --allocations")
+        raise UsageError(
+            "usage", "it is for the tasks of --each and --param", subject="--pilot, --allocations"
+        )
     if answers is None:
         raise UsageError(
             "usage",
             "a run needs answers",
-            about="INVOCATION.json",
+            subject="INVOCATION.json",
             hint=f"`hibali pipelines example {found.reference}` starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
@@ -264,22 +266,22 @@ def _allocations(most: int | None, *, pilot: bool) -> int:
     from runs.model import MOST_ALLOCATIONS
 
     if most is not None and not pilot:
-        raise UsageError("usage", "it is for --pilot", about="--allocations")
+        raise UsageError("usage", "it is for --pilot", subject="--allocations")
     return (MOST_ALLOCATIONS if most is None else most) if pilot else 0
 
 
 def _check_words(name: str, notify: str | None, *, wait: bool) -> None:
     if notify is not None and not wait:
         raise UsageError(
-            "usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait."
+            "usage", "somebody has to wait for the end that it tells", subject="--notify", hint="Add --wait."
         )
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
-        raise UsageError("bad-name", "a run's name is one short line", about="--name")
+        raise UsageError("bad-name", "a run's name is one short line", subject="--name")
 
 
 def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> Marks:
     from runs.fast_storage import Marks
 
     if no_fast and (inputs or work):
-        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", subject="--no-fast")
     return Marks(inputs, work, no_fast)

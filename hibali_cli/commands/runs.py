@@ -57,9 +57,9 @@ def cancel_command(common: Common, run_id: str) -> int | None:
     book = RunStore()
     run = book.load(run_id)
     if not run.state.final:
-        with listening(common, f"cancel {run.id}") as tell:
-            open_far = opener(run_site(common, run.site), tell)
-            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run, tell)
+        with listening(common, f"cancel {run.id}") as on_event:
+            open_far = opener(run_site(common, run.site), on_event)
+            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run, on_event)
     if common.json:
         show_run(common, run)
     else:
@@ -164,7 +164,7 @@ def collect_command(
     from transfers.request import Saving
 
     if dataset is not None and (folder is not None or no_save):
-        raise UsageError("usage", "it says where outputs go, and that they are saved", about="--dataset")
+        raise UsageError("usage", "it says where outputs go, and that they are saved", subject="--dataset")
     book = RunStore()
     run = book.load(run_id)
     if run.sweep is not None:
@@ -172,13 +172,13 @@ def collect_command(
 
         return collect_sweep(common, book, run, Into(folder, dataset, no_save), table)
     if table is not None:
-        raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
-    with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
+    with listening(common, f"collect {run.id}") as on_event:
+        [run] = update_runs(common, book, [run], on_event)
         saving = Saving(save=not no_save)
         if dataset is not None and run.state is State.SUCCEEDED:
             saving = saving_in(book, run, dataset)
-        receipt = collect_outputs(common, book, run, dataset or folder or f"./{run.id}", tell, saving)
+        receipt = collect_outputs(common, book, run, dataset or folder or f"./{run.id}", on_event, saving)
     tell_collected(common, receipt)
     if not run.reported:
         book.note(run.id, "reported")
@@ -223,9 +223,9 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     words = read_command(by, folder)
     book = RunStore()
     runs = [book.load(a), book.load(b)]
-    with listening(common, f"compare {a} {b}") as tell:
-        runs = update_runs(common, book, runs, tell)
-        found = compare_runs(common, book, runs, words, folder, tell)
+    with listening(common, f"compare {a} {b}") as on_event:
+        runs = update_runs(common, book, runs, on_event)
+        found = compare_runs(common, book, runs, words, folder, on_event)
     return tell_comparison(common, found, asked=bool(words))
 
 
@@ -266,8 +266,8 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
 
     book, catalogue = RunStore(), Catalogue()
     target = Path(crate)
-    with listening(common, "export") as tell:
-        runs = update_runs(common, book, [book.load(run_id) for run_id in dict.fromkeys(run_ids)], tell)
+    with listening(common, "export") as on_event:
+        runs = update_runs(common, book, [book.load(run_id) for run_id in dict.fromkeys(run_ids)], on_event)
         found = []
         for run in runs:
             left = left_by(run, book, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
@@ -335,8 +335,8 @@ def list_command(
     book = RunStore()
     runs = [run for run in book.all() if site_name in {None, run.site}]
     if update:
-        with listening(common, "runs") as tell:
-            runs = update_runs(common, book, runs, tell)
+        with listening(common, "runs") as on_event:
+            runs = update_runs(common, book, runs, on_event)
     runs = [run for run in runs if not states or run.state in states]
     if common.json:
         for run in runs:
@@ -407,8 +407,8 @@ def _print(common: Common, run: Run, stream: Stream, lines: LogLines) -> None:
     from hibali_cli.progress import listening
     from runs.logs import read_log
 
-    with listening(common, f"logs {run.id}") as tell:
-        far = opener(run_site(common, run.site), tell)()
+    with listening(common, f"logs {run.id}") as on_event:
+        far = opener(run_site(common, run.site), on_event)()
         try:
             for piece in read_log(far, run, stream):
                 lines.show(stream, piece)
@@ -426,9 +426,9 @@ def _follow(
     from runs.schedulers.base import load_scheduler
 
     site = run_site(common, run.site)
-    with listening(common, f"logs {run.id}") as tell:
+    with listening(common, f"logs {run.id}") as on_event:
         return follow_logs(
-            opener(site, tell),
+            opener(site, on_event),
             load_scheduler(run.scheduler),
             book,
             run,
@@ -436,7 +436,7 @@ def _follow(
             lines.show,
             limits=site.limits,
             task=task,
-            tell=tell,
+            on_event=on_event,
         )
 
 
@@ -460,8 +460,8 @@ def release_command(common: Common, run_id: str) -> int | None:
     book = RunStore()
     run = book.load(run_id)
     check_releasable(run)
-    with listening(common, f"release {run.id}") as tell:
-        far = opener(run_site(common, run.site), tell)()
+    with listening(common, f"release {run.id}") as on_event:
+        far = opener(run_site(common, run.site), on_event)()
         try:
             run = release_run(far, load_scheduler(run.scheduler), book, run)
         finally:
@@ -510,8 +510,8 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     book = RunStore()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else book.all()
     if update:
-        with listening(common, "report") as tell:
-            runs = update_runs(common, book, runs, tell)
+        with listening(common, "report") as on_event:
+            runs = update_runs(common, book, runs, on_event)
     page = render([report_run(run, book) for run in sorted(runs, key=lambda run: run.id)], time.time())
     with WholeFile(Path(output)) as file:
         file.write(page)
@@ -590,8 +590,8 @@ def show_command(common: Common, run_id: str) -> int | None:
 
     book = RunStore()
     run = book.load(run_id)
-    with listening(common, f"run {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell, going_on=True)
+    with listening(common, f"run {run.id}") as on_event:
+        [run] = update_runs(common, book, [run], on_event, going_on=True)
     show_run(common, run)
     return None
 
@@ -618,8 +618,8 @@ def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None
 
     book = RunStore()
     runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
-    with listening(common, "waiting") as tell, notifying(common, notify) as changed:
-        runs = wait_for_runs(common, book, runs, tell, changed=changed)
+    with listening(common, "waiting") as on_event, notifying(common, notify) as changed:
+        runs = wait_for_runs(common, book, runs, on_event, changed=changed)
     report_ends(common, book, runs)
     return None
 

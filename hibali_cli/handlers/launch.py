@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def collect_outputs(
-    common: Common, book: RunStore, run: Run, folder: str, tell: Listener, saving: Saving
+    common: Common, book: RunStore, run: Run, folder: str, on_event: Listener, saving: Saving
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
     from hibali.locations import read_target
@@ -40,8 +40,8 @@ def collect_outputs(
     from runs.collect import collect
 
     target = read_target(folder, common.settings())
-    ask_usage(common, book, run, tell)
-    return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
+    ask_usage(common, book, run, on_event)
+    return collect(run, run_site(common, run.site), target, book, on_event, saving=saving)
 
 
 def saving_in(book: RunStore, run: Run, dataset: str) -> Saving:
@@ -77,18 +77,18 @@ def check_collecting(into: Into, *, wait: bool) -> None:
     folder, dataset, no_save = into
     if folder is not None and dataset is not None:
         raise UsageError(
-            "usage", "outputs go to one place: it says where, as --collect does", about="--dataset"
+            "usage", "outputs go to one place: it says where, as --collect does", subject="--dataset"
         )
     if (folder is not None or dataset is not None) and not wait:
         option = "--collect" if dataset is None else "--dataset"
         later = "DIR" if dataset is None else "--dataset DIR"
         hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
-        raise UsageError("usage", "outputs are there when the run has ended", about=option, hint=hint)
+        raise UsageError("usage", "outputs are there when the run has ended", subject=option, hint=hint)
     if no_save and folder is None:
-        raise UsageError("usage", "it is for --collect", about="--no-save")
+        raise UsageError("usage", "it is for --collect", subject="--no-save")
 
 
-def collect_into(common: Common, book: RunStore, run: Run, into: Into, tell: Listener) -> Receipt | None:
+def collect_into(common: Common, book: RunStore, run: Run, into: Into, on_event: Listener) -> Receipt | None:
     """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
     from runs.model import State
     from transfers.request import Saving
@@ -98,14 +98,14 @@ def collect_into(common: Common, book: RunStore, run: Run, into: Into, tell: Lis
         return None
     saving = Saving(save=not into.no_save)
     if run.kept:
-        return _collect_kept(common, book, run, folder, saving, tell)
+        return _collect_kept(common, book, run, folder, saving, on_event)
     if into.dataset is not None:
         saving = saving_in(book, run, into.dataset)
-    return collect_outputs(common, book, run, folder, tell, saving)
+    return collect_outputs(common, book, run, folder, on_event, saving)
 
 
 def _collect_kept(
-    common: Common, book: RunStore, run: Run, folder: str, saving: Saving, tell: Listener
+    common: Common, book: RunStore, run: Run, folder: str, saving: Saving, on_event: Listener
 ) -> Receipt:
     """From where they were collected before."""
     from hibali.errors import NotFoundError
@@ -114,8 +114,8 @@ def _collect_kept(
 
     kept = find_kept(run, book)
     if kept is None:
-        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", about=run.id)
-    return bring_kept(kept, read_target(folder, common.settings()), saving, tell)
+        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", subject=run.id)
+    return bring_kept(kept, read_target(folder, common.settings()), saving, on_event)
 
 
 def read_request(
@@ -222,7 +222,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     raise RefusedError(
         "not-trusted",
         f"this pipeline {'; it '.join(reasons)}. Nobody has consented to that",
-        about=pipeline.reference,
+        subject=pipeline.reference,
         hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )
 
@@ -250,23 +250,23 @@ def run_one(
     request = with_job_proxy(request)
     book = RunStore()
     title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as changed, listening(common, title) as tell:
-        far = opener(request.site, tell)()
+    with notifying(common, notify) as changed, listening(common, title) as on_event:
+        far = opener(request.site, on_event)()
         try:
             run = launch(
                 request,
                 far,
                 book,
                 Synchroniser(),
-                reuse=Reuse(common.settings(), book, tell) if reuses else None,
+                reuse=Reuse(common.settings(), book, on_event) if reuses else None,
                 began=lambda run: announce(common, run),
-                tell=tell,
+                on_event=on_event,
             )
         finally:
             far.close()
         if wait and not run.reused:
-            [run] = wait_for_runs(common, book, [run], tell, changed=changed)
-        receipt = collect_into(common, book, run, into, tell)
+            [run] = wait_for_runs(common, book, [run], on_event, changed=changed)
+        receipt = collect_into(common, book, run, into, on_event)
     if receipt is not None:
         tell_collected(common, receipt)
     if wait or run.state.ended:

@@ -25,17 +25,17 @@ def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) ->
     sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
     book = RunStore()
     known = [word for word in ids if book.knows(word)]
-    with listening(common, "adopt") as tell:
+    with listening(common, "adopt") as on_event:
         strays = []
         for site in sites:
-            with contextlib.closing(opener(site, tell)()) as far:
+            with contextlib.closing(opener(site, on_event)()) as far:
                 strays += [
                     _take(book, each, wanted=everything or each.id in ids)
                     for each in find_strays(far, site, book)
                     if not ids or each.id in ids
                 ]
         taken = [book.load(each.id) for each in strays if each.fate is Adoption.ADOPTED]
-        update_runs(common, book, taken, tell)
+        update_runs(common, book, taken, on_event)
     _show(common, strays)
     _check(strays, ids, known)
     return 0
@@ -95,6 +95,6 @@ def _check(strays: Sequence[Stray], ids: Sequence[str], known: Sequence[str]) ->
     found = {each.id: each for each in strays}
     for word in ids:
         if word not in found and word not in known:
-            raise NotFoundError("no-such-run", "no run of this id was found", about=word)
+            raise NotFoundError("no-such-run", "no run of this id was found", subject=word)
         if word in found and found[word].fate is Adoption.LEFT:
-            raise RefusedError("not-adopted", found[word].because, about=word)
+            raise RefusedError("not-adopted", found[word].because, subject=word)

@@ -45,11 +45,11 @@ def clean_and_tell(common: Common, asked: CleanOptions) -> int:
     ]
     for each in planned:
         if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.cleaned:
-            raise RefusedError("not-removed", each.because, about=each.run.id)
+            raise RefusedError("not-removed", each.because, subject=each.run.id)
     if not asked.dry:
         _ask(common, asked, planned)
-        with listening(common, "clean") as tell:
-            planned = _clean(common, book, planned, wanted, tell)
+        with listening(common, "clean") as on_event:
+            planned = _clean(common, book, planned, wanted, on_event)
     return _show(common, planned, dry=asked.dry)
 
 
@@ -68,14 +68,14 @@ def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> Non
 
 
 def _clean(
-    common: Common, book: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, tell: Listener
+    common: Common, book: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, on_event: Listener
 ) -> list[Cleaned]:
     """Each site is opened once."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
     going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         site = run_site(common, name)
-        with contextlib.closing(opener(site, tell)()) as far:
+        with contextlib.closing(opener(site, on_event)()) as far:
             for run in [run for run in going if run.site == name]:
                 found[run.id] = clean_run(far, site, book, run, wanted)
     return list(found.values())

@@ -51,31 +51,31 @@ def run_site(common: Common, name: str) -> Site:
     return site
 
 
-def opener(site: Site, tell: Listener) -> Callable[[], RemoteHost]:
+def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """How to reach the machine at a site, as often as needed."""
-    return lambda: reach(site, tell)
+    return lambda: reach(site, on_event)
 
 
 def wait_for_runs(
     common: Common,
     book: RunStore,
     runs: list[Run],
-    tell: Listener,
+    on_event: Listener,
     *,
     changed: Callable[[Run], None] = ignore_run,
 ) -> list[Run]:
     """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
     parts = by_site(common, runs)
-    with following(common, book, runs, tell) as shown:
+    with following(common, book, runs, on_event) as shown:
 
         def take(run: Run) -> None:
             shown.changed(run)
             changed(run)
 
         if len(parts) == 1:
-            _follow(common, book, parts[0], opener(parts[0].site, shown.tell), shown.tell, take)
+            _follow(common, book, parts[0], opener(parts[0].site, shown.on_event), shown.on_event, take)
         elif parts:
-            watching = follow_all(common, book, runs, parts, shown.tell, take)
+            watching = follow_all(common, book, runs, parts, shown.on_event, take)
             while not watching.is_over:
                 pause(LOOK_SECONDS)
             for problem in watching.problems:
@@ -113,13 +113,13 @@ def follow_all(
     book: RunStore,
     runs: list[Run],
     parts: list[AtSite],
-    tell: Listener,
+    on_event: Listener,
     changed: Callable[[Run], None] = ignore_run,
 ) -> Watching:
     """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
-    openers = [_opened_first(opener(part.site, tell)) for part in parts]
+    openers = [_opened_first(opener(part.site, on_event)) for part in parts]
     follow = [
-        partial(_follow, common, book, part, open_far, tell, changed)
+        partial(_follow, common, book, part, open_far, on_event, changed)
         for part, open_far in zip(parts, openers, strict=True)
     ]
     return Watching(book, [run.id for run in runs], follow)
@@ -130,7 +130,7 @@ def _follow(
     book: RunStore,
     part: AtSite,
     open_far: Callable[[], RemoteHost],
-    tell: Listener,
+    on_event: Listener,
     changed: Callable[[Run], None],
 ) -> None:
     def take(run: Run) -> None:
@@ -143,7 +143,7 @@ def _follow(
         book,
         part.run_ids,
         limits=part.site.limits,
-        tell=tell,
+        on_event=on_event,
         changed=take,
     )
 
@@ -156,7 +156,7 @@ def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHos
     return lambda: first.pop() if first else open_site()
 
 
-def ask_usage(common: Common, book: RunStore, run: Run, tell: Listener) -> Run:
+def ask_usage(common: Common, book: RunStore, run: Run, on_event: Listener) -> Run:
     """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
     scheduler = load_scheduler(run.scheduler)
     if (
@@ -166,7 +166,7 @@ def ask_usage(common: Common, book: RunStore, run: Run, tell: Listener) -> Run:
     ):
         return run
     with contextlib.suppress(HibaliError):
-        far = opener(run_site(common, run.site), tell)()
+        far = opener(run_site(common, run.site), on_event)()
         try:
             note_usage(far, scheduler, book, [run])
         finally:
@@ -175,7 +175,7 @@ def ask_usage(common: Common, book: RunStore, run: Run, tell: Listener) -> Run:
 
 
 def update_runs(
-    common: Common, book: RunStore, runs: list[Run], tell: Listener, *, going_on: bool = False
+    common: Common, book: RunStore, runs: list[Run], on_event: Listener, *, going_on: bool = False
 ) -> list[Run]:
     """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
 
@@ -186,13 +186,13 @@ def update_runs(
     for name, scheduler in sorted({(run.site, run.scheduler) for run in asked}):
         some = [run for run in asked if (run.site, run.scheduler) == (name, scheduler)]
         try:
-            far = opener(run_site(common, name), tell)()
+            far = opener(run_site(common, name), on_event)()
             try:
                 fresh |= {run.id: run for run in update(far, load_scheduler(scheduler), book, some)}
                 limits = run_site(common, name).limits
                 for run in [fresh[each.id] for each in some if going_on]:
                     if run.sweep is not None and run.sweep.pilot is not None and goes_on(run):
-                        fresh[run.id] = go_on(far, load_scheduler(scheduler), book, run, limits, tell)
+                        fresh[run.id] = go_on(far, load_scheduler(scheduler), book, run, limits, on_event)
             finally:
                 far.close()
         except HibaliError as problem:
@@ -208,12 +208,12 @@ _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pa
 class Following(NamedTuple):
     """Where events go while runs are followed, and what hears of each change of a run."""
 
-    tell: Listener
+    on_event: Listener
     changed: Callable[[Run], None]
 
 
 @contextmanager
-def following(common: Common, book: RunStore, runs: Sequence[Run], tell: Listener) -> Iterator[Following]:
+def following(common: Common, book: RunStore, runs: Sequence[Run], on_event: Listener) -> Iterator[Following]:
     """Draw the runs on stderr while they are followed, where that is a terminal.
 
     An interruption says that they continue, and how to follow them.
@@ -227,14 +227,14 @@ def following(common: Common, book: RunStore, runs: Sequence[Run], tell: Listene
     )
     with hint_if_interrupted(lambda: continues(book, ids)):
         if not drawn:
-            yield Following(tell, ignore_run)
+            yield Following(on_event, ignore_run)
             return
-        shown = _Shown(book, tell)
+        shown = _Shown(book, on_event)
         with output.after(shown.put_away):
             try:
                 for run_id in ids:
                     shown.take(book.load(run_id))
-                yield Following(shown.tell, shown.take)
+                yield Following(shown.on_event, shown.take)
             finally:
                 shown.put_away()
 
@@ -258,9 +258,9 @@ def continues(book: RunStore, run_ids: Sequence[str]) -> str:
 class _Shown:
     """One line for a run, a table for several; safe to call from any thread."""
 
-    def __init__(self, book: RunStore, tell: Listener) -> None:
+    def __init__(self, book: RunStore, on_event: Listener) -> None:
         self._book = book
-        self._tell = tell
+        self._on_event = on_event
         self._rows: dict[str, Row] = {}
         self._guard = threading.Lock()
         self._trouble = ""
@@ -274,14 +274,14 @@ class _Shown:
             self._rows[run.id] = row_of(run, spans[-1].since if spans else time.time())
         self._drawing.put_up()
 
-    def tell(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Pass an event on, whose line comes above the picture."""
         if isinstance(event, Retried):
             with self._guard:
-                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
         self._drawing.put_away()
-        self._tell(event)
+        self._on_event(event)
         self._drawing.put_up()
 
     def put_away(self) -> None:
@@ -304,8 +304,8 @@ def run_line(row: Row, now: float) -> str:
     """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
     run = row.run
     lasting = "" if run.state.ended else f" for {time_words(max(0.0, now - row.since))}"
-    about = f" ({printable(row.about)})" if row.about else ""
-    return f"{run.state} at {run.site}{lasting}{about}  {run.id}"
+    subject = f" ({printable(row.subject)})" if row.subject else ""
+    return f"{run.state} at {run.site}{lasting}{subject}  {run.id}"
 
 
 _LONGEST_LETTER = 4  # bytes of UTF-8

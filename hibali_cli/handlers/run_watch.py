@@ -35,7 +35,7 @@ _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pa
 class Shown(Protocol):
     """How changes are told."""
 
-    tell: Listener
+    on_event: Listener
 
     def take(self, row: Row) -> None:
         """A run is as this row says."""
@@ -55,7 +55,7 @@ def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callabl
     rows: dict[str, Row] = {}
     ids = [run.id for run in runs]
     with hint_if_interrupted(lambda: continues(book, ids)), _shown(common) as shown:
-        watching = follow_all(common, book, runs, by_site(common, runs), shown.tell)
+        watching = follow_all(common, book, runs, by_site(common, runs), shown.on_event)
         while True:
             is_over = watching.is_over  # before the last look
             for run in watching.changed():
@@ -88,8 +88,8 @@ def _shown(common: Common) -> Iterator[Shown]:
         and output.is_terminal(sys.stdout)
     )
     if not drawn:
-        with listening(common, "watch") as tell:
-            yield _Changes(common, tell)
+        with listening(common, "watch") as on_event:
+            yield _Changes(common, on_event)
         return
     table = _Table(common)
     with output.after(table.put_away):
@@ -102,9 +102,9 @@ def _shown(common: Common) -> Iterator[Shown]:
 class _Changes:
     """A line for each change, on stdout."""
 
-    def __init__(self, common: Common, tell: Listener) -> None:
+    def __init__(self, common: Common, on_event: Listener) -> None:
         self._common = common
-        self.tell = tell
+        self.on_event = on_event
 
     def take(self, row: Row) -> None:
         """See Shown."""
@@ -112,7 +112,7 @@ class _Changes:
         if self._common.json:
             self._common.output.record("run", run.to_record(), flush=True)
             return
-        self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.about}".rstrip())
+        self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.subject}".rstrip())
         output.flush_results()
 
     def stand(self) -> None:
@@ -132,7 +132,7 @@ class _Table:
         self._trouble = ""
         self._trouble_until = 0.0
         self._drawing = Drawing(self._lines, _A_SECOND)
-        self.tell: Listener = Telling(common, self, Tally(), None)
+        self.on_event: Listener = Telling(common, self, Tally(), None)
 
     def take(self, row: Row) -> None:
         """See Shown."""
@@ -156,7 +156,7 @@ class _Table:
                 row.run.pipeline,
                 row.run.site,
                 row.run.name or None,
-                row.about or None,
+                row.subject or None,
             )
             for row in self._rows.values()
         ]
@@ -167,7 +167,7 @@ class _Table:
         """Of what happens on the way, only that a site does not answer is of interest."""
         if isinstance(event, Retried):
             with self._guard:
-                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
 
     def line(self, text: str) -> None:

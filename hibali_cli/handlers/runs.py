@@ -64,13 +64,13 @@ class Row:
 
     run: Run
     since: float
-    about: str
+    subject: str
 
     def cells(self, now: float) -> tuple[str, ...]:
         """What stands in the columns, safe to show. How long is told of what is not over."""
         run = self.run
         lasting = "" if run.state.ended else time_words(max(0.0, now - self.since))
-        texts = (run.id, run.state, lasting, run.pipeline, run.site, run.name, self.about)
+        texts = (run.id, run.state, lasting, run.pipeline, run.site, run.name, self.subject)
         return tuple(printable(text) for text in texts)
 
 
@@ -290,16 +290,16 @@ def find_failure(run: Run) -> HibaliError | None:
         how = f"ended with exit code {run.exit_code}" if run.exit_code is not None else "was ended"
         why = f" ({run.reason})" if run.reason else ""
         return RunFailedError(
-            "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
+            "run-failed", f"the tool {how}{why}", subject=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
         why = f" ({run.reason})" if run.reason else ""
-        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", subject=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
             f"nobody knows how this run ended: {run.reason}",
-            about=run.id,
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None
@@ -316,7 +316,7 @@ def _outputs_missing(run: Run) -> OutputsMissingError:
         "\n".join(
             [f"the tool ended with 0, but {what} missing", *lines, *([f"and {more} more"] if more else [])]
         ),
-        about=run.id,
+        subject=run.id,
         hint=f"hibali runs logs {run.id} --stderr",
     )
 
@@ -339,17 +339,19 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
             return OutputsMissingError(
                 "outputs-missing",
                 f"the tool ended with 0 in every task, but left required outputs of {len(failed)} missing: {counts}",
-                about=run.id,
+                subject=run.id,
                 hint=hint,
             )
-        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", about=run.id, hint=hint)
+        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", subject=run.id, hint=hint)
     if sweep.in_state(State.CANCELLED):
-        return RunFailedError("run-cancelled", f"the sweep was cancelled: {counts}", about=run.id, hint=hint)
+        return RunFailedError(
+            "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint
+        )
     if sweep.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
             f"nobody knows how some tasks ended: {counts}",
-            about=run.id,
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None

@@ -28,14 +28,14 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(
             "bad-command",
             "what is to be run stands behind --, as in: -- push /data bucket:data",
-            about="hibali schedule add",
+            subject="hibali schedule add",
         )
     for word in given:
         if UNFIT.search(word):
             raise UsageError(
                 "bad-command",
                 "a word with a newline, another control character or what is not UTF-8 cannot be kept",
-                about=ascii(word),
+                subject=ascii(word),
                 hint="Name the folder above it.",
             )
     parse_command(given)

@@ -124,8 +124,8 @@ def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: 
     runs = {run.id: run for run in [*load_first(order), *map(book.load, ids)]}
     waited = [run for run in runs.values() if not run.state.final]
     if waited:
-        with listening(common, "asking about runs that come first") as tell:
-            (wait_for_runs if wait else update_runs)(common, book, waited, tell)
+        with listening(common, "asking about runs that come first") as on_event:
+            (wait_for_runs if wait else update_runs)(common, book, waited, on_event)
     return all(book.load(run_id).state.final for run_id in runs)
 
 
@@ -167,15 +167,15 @@ def _choose(
             raise UsageError(
                 "run-elsewhere",
                 f"a run of this line is under way at {run.site}, which cannot be asked any more",
-                about=run.id,
+                subject=run.id,
                 hint="Put that site back into config.toml, or start another run with --new.",
             )
         return Choice(run.site, f"run {run.id} of this line is under way there")
     candidates = list(unable)
     sizes = Sizes()
-    with listening(common, "choosing a site") as tell:
+    with listening(common, "choosing a site") as on_event:
         for request in requests.values():
-            looked = look_at(request, opener(request.site, tell), sizes, book, tell)
+            looked = look_at(request, opener(request.site, on_event), sizes, book, on_event)
             if looked.run is not None:
                 return Choice(looked.run.site, f"run {looked.run.id} of this line is under way there")
             candidates.append(looked.candidate)

@@ -88,7 +88,7 @@ def read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> Tas
     given = read_json_file(answers) if answers is not None else {}
     rows = make_rows(pipeline, line.each, line.parameters)
     files = ", ".join(str(each) for each in (line.each, answers) if each is not None)
-    invocations = check_tasks(pipeline, given, rows, about=files or "--param")
+    invocations = check_tasks(pipeline, given, rows, subject=files or "--param")
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
@@ -163,9 +163,9 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
     book = RunStore()
     run = book.load(run_id)
     if table is not None and run.sweep is None:
-        raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
-    with listening(common, f"run {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
+    with listening(common, f"run {run.id}") as on_event:
+        [run] = update_runs(common, book, [run], on_event)
     numbers = tasks_to_rerun(run, failed=failed)
     if not numbers:
         if common.json:
@@ -223,7 +223,7 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
         raise UsageError(
             "usage",
             "the table is there when the tasks have ended",
-            about="--table",
+            subject="--table",
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
     if table is not None:
@@ -238,16 +238,16 @@ def send_and_follow(
     book = RunStore()
     receipt = None
     title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as notice, listening(common, title) as tell:
-        far = opener(request.site, tell)()
+    with notifying(common, notify) as notice, listening(common, title) as on_event:
+        far = opener(request.site, on_event)()
         try:
             run = launch(
-                request, far, book, Synchroniser(), began=lambda run: announce(common, run), tell=tell
+                request, far, book, Synchroniser(), began=lambda run: announce(common, run), on_event=on_event
             )
         finally:
             far.close()
         if wait:
-            run, receipt = _finish(common, book, run, request, into, table, tell)
+            run, receipt = _finish(common, book, run, request, into, table, on_event)
             notice(run)
     if receipt is not None:
         tell_collected(common, receipt)
@@ -270,14 +270,20 @@ def _tell_sent(common: Common, run: Run) -> None:
 
 
 def _finish(
-    common: Common, book: RunStore, run: Run, request: Request, into: Into, table: str | None, tell: Listener
+    common: Common,
+    book: RunStore,
+    run: Run,
+    request: Request,
+    into: Into,
+    table: str | None,
+    on_event: Listener,
 ) -> tuple[Run, Receipt | None]:
     """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
     collector = None
     folder = into.folder or into.dataset
     if folder is not None:
         target = read_target(folder, common.settings())
-        collector = TaskCollector(book, request.site, target, tell, Saving(save=not into.no_save))
+        collector = TaskCollector(book, request.site, target, on_event, Saving(save=not into.no_save))
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
@@ -286,16 +292,16 @@ def _finish(
             if collector is not None and into.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
-            tell(Noted(f"not collected yet: {problem.message}"))
+            on_event(Noted(f"not collected yet: {problem.message}"))
 
-    with following(common, book, [run], tell) as shown:
+    with following(common, book, [run], on_event) as shown:
         [run] = wait_for_end(
-            opener(request.site, shown.tell),
+            opener(request.site, shown.on_event),
             load_scheduler(run.scheduler),
             book,
             [run.id],
             limits=request.site.limits,
-            tell=shown.tell,
+            on_event=shown.on_event,
             changed=changed,
         )
     if collector is not None and into.dataset is not None:
@@ -317,7 +323,7 @@ def _keeping(book: RunStore, run: Run, dataset: str, collector: TaskCollector) -
             raise UsageError(
                 "part-of-a-sweep",
                 "these tasks are a part of their sweep, and the record of its line would repeat all of them",
-                about=run.id,
+                subject=run.id,
                 hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
             )
         part = whole
@@ -327,11 +333,11 @@ def _keeping(book: RunStore, run: Run, dataset: str, collector: TaskCollector) -
 def collect_sweep(common: Common, book: RunStore, run: Run, into: Into, table: str | None) -> int:
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
-    with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell, going_on=True)
+    with listening(common, f"collect {run.id}") as on_event:
+        [run] = update_runs(common, book, [run], on_event, going_on=True)
         target = read_target(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
-        collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
+        collector = TaskCollector(book, site, target, on_event, Saving(save=not into.no_save))
         if into.dataset is not None and run.state is State.SUCCEEDED:
             collector = _keeping(book, run, into.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))

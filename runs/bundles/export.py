@@ -61,7 +61,7 @@ def _json(value: Mapping[str, object]) -> bytes:
     try:
         return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
-        raise UsageError("not-text", "an answer cannot be written as JSON", about=INVOCATION) from None
+        raise UsageError("not-text", "an answer cannot be written as JSON", subject=INVOCATION) from None
 
 
 def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
@@ -149,7 +149,7 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         raise RefusedError(
             "exists",
             "something stands there already",
-            about=str(target),
+            subject=str(target),
             hint="Name a folder that is new or empty.",
         )
     partial = target.absolute().with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
@@ -161,11 +161,11 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except PermissionError:
-        raise AccessError("denied", "it may not be written there", about=str(target)) from None
+        raise AccessError("denied", "it may not be written there", subject=str(target)) from None
     except OSError as problem:
         reason = reason_of(problem)
         raise IncompleteError(
-            "unwritable-file", f"it could not be written: {reason}", about=str(target)
+            "unwritable-file", f"it could not be written: {reason}", subject=str(target)
         ) from None
 
 

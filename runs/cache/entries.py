@@ -230,11 +230,11 @@ def _seconds(first: str, last: str) -> float:
 class Times:
     """The times of files at a site that deletes by them."""
 
-    def __init__(self, far: RemoteHost, purge: Purge, root: bytes, tell: Listener = ignore) -> None:
+    def __init__(self, far: RemoteHost, purge: Purge, root: bytes, on_event: Listener = ignore) -> None:
         """`root` is the folder in which the site deletes, absolute."""
         self._far = far
         self._root = root.rstrip(b"/")
-        self._tell = tell
+        self._on_event = on_event
         self.purge = purge
 
     def covers(self, path: bytes) -> bool:
@@ -270,29 +270,29 @@ class Times:
         if oldest is None or not self.covers(path) or not is_doomed(self.purge, oldest, now, wait_seconds):
             return
         age = max(0, now - oldest) // _DAY_NS
-        self._tell(
+        self._on_event(
             Noted(
                 f"{what}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
                 f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
             )
         )
 
-    def _touch(self, words: Sequence[bytes | str], about: bytes) -> None:
+    def _touch(self, words: Sequence[bytes | str], subject: bytes) -> None:
         try:
             failed = self._far.run(words, timeout=600.0).exit_code != 0
         except HibaliError:
             failed = True
         if failed:
-            self._tell(
-                Noted(f"the times of {printable(about)} could not be set: the site may delete it soon")
+            self._on_event(
+                Noted(f"the times of {printable(subject)} could not be set: the site may delete it soon")
             )
 
 
-def times_at(far: RemoteHost, site: Site, tell: Listener = ignore) -> Times | None:
+def times_at(far: RemoteHost, site: Site, on_event: Listener = ignore) -> Times | None:
     """The times of a site that deletes by itself; None for one that does not."""
     if site.purge is None:
         return None
-    return Times(far, site.purge, far.expand(site.roots[site.purge.root]), tell)
+    return Times(far, site.purge, far.expand(site.roots[site.purge.root]), on_event)
 
 
 def _rounded(seconds: float) -> str:

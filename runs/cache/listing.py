@@ -207,9 +207,9 @@ def evict(
     work: bytes,
     survey: CacheContents,
     chosen: Sequence[Kept],
-    tell: Callable[[Evicted], None],
+    on_evicted: Callable[[Evicted], None],
 ) -> None:
-    """Take these out, and finish what an eviction before left half-way; `tell` hears of each. `work` is ours alone."""
+    """Take these out, and finish what an eviction before left half-way; `on_evicted` hears of each. `work` is ours alone."""
     folder = work + b"/" + ASIDE
     by_name = {each.name: each for each in chosen}
     if chosen:
@@ -219,10 +219,10 @@ def evict(
     aside = [(entry, name) for entry in far.names(folder) if (name := _name_of(entry)) is not None]
     held = _held_now(far, work, survey) if aside else frozenset()
     for entry, name in aside:
-        tell(_settle(far, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
+        on_evicted(_settle(far, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
     for name, each in by_name.items():
         if far.stat(work + b"/" + name.path) is not None:
-            tell(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
+            on_evicted(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
     for run in survey.superseded:
         remove_use(far, work, run)
 

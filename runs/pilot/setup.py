@@ -52,7 +52,7 @@ def find_library() -> tuple[Path, Identity]:
         raise UsageError(
             "no-hyperqueue",
             "a pilot needs HyperQueue, which is not installed here",
-            about="--pilot",
+            subject="--pilot",
             hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays need nothing.",
         )
     identity = identify_local(path)
@@ -60,7 +60,7 @@ def find_library() -> tuple[Path, Identity]:
         raise RefusedError(
             "other-hyperqueue",
             f"this is not the HyperQueue {VERSION} that hibali knows: its sha256 is {identity.digest}",
-            about=os.fspath(path),
+            subject=os.fspath(path),
             hint=f"pip install --force-reinstall hyperqueue=={VERSION}",
         )
     return path, identity
@@ -164,7 +164,7 @@ def find_python(far: RemoteHost, site: Site) -> str:
     raise RefusedError(
         "no-pilot-there",
         f"a pilot needs Python {'.'.join(map(str, PYTHON))} or later on Linux {MACHINE} with glibc {'.'.join(map(str, LIBC))}: {because}",
-        about=site.name,
+        subject=site.name,
         hint=_HINT,
     )
 
@@ -206,7 +206,7 @@ def stage_library(far: RemoteHost, site: Site, cache: Cache, python: str) -> str
         raise UsageError(
             "no-pilot-there",
             f"HyperQueue cannot be loaded by {python}: {because or finished.exit_code}",
-            about=site.name,
+            subject=site.name,
             hint=_HINT,
         )
     return staged
@@ -281,14 +281,14 @@ def check_wishes(asked: DecidedResources) -> int:
             raise UsageError(
                 "not-in-a-pilot",
                 f"the tasks of a pilot share one node, and the job asks for {count} {what}",
-                about="--pilot",
+                subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
     if wished.gpus:
         raise UsageError(
             "not-in-a-pilot",
             f"nobody would share the {wished.gpus} GPUs out among the tasks of a pilot",
-            about="--pilot",
+            subject="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
         )
     each = asked.suggested.cores or 1
@@ -305,7 +305,7 @@ def by_pilot(request: Request, allocations: int) -> Request:
         raise UsageError(
             "not-in-a-pilot",
             "the tasks of a pilot share their node's fast storage, and nobody would share it out",
-            about="--pilot, --fast",
+            subject="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
     return replace(request, allocations=allocations, marks=Marks(none=True))
@@ -320,7 +320,7 @@ def prepare_pilot(request: Request, far: RemoteHost) -> Pilot:
     return Pilot(python, cores, asked.resources.cores, request.allocations)
 
 
-def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, tell: Listener, *, wanted: bool) -> Run:
+def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool) -> Run:
     """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
 
     How the tasks go is no part of a run's key, as what their jobs ask for is not.
@@ -329,7 +329,7 @@ def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, tell: Listener, 
     if sweep.chunks:
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
-            tell(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
+            on_event(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
         return run
     if sweep.pilot == pilot:
         return run

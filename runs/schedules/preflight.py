@@ -75,7 +75,7 @@ def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[Hiba
             AccessError(
                 "host-key",
                 f"the key of {way.address} is not known, and nobody will be there to accept it",
-                about=way.site,
+                subject=way.site,
                 hint=f"Compare it with what the site publishes, and accept it once: {way.by_hand}",
             )
         )
@@ -96,7 +96,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "passphrase-key",
                 f"{path} has a passphrase, and there will be no agent that knows it",
-                about=way.site,
+                subject=way.site,
                 hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
             )
         ]
@@ -105,7 +105,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "no-agent",
                 f"{path} has a passphrase, and no agent answers at {way.agent}",
-                about=way.site,
+                subject=way.site,
                 hint=f"Start one there: ssh-agent -a {shlex.quote(way.agent)}; ssh-add {shlex.quote(path)}",
             )
         ]
@@ -114,7 +114,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "agent-ends",
                 f"the agent at {way.agent} ends when you log out",
-                about=way.site,
+                subject=way.site,
                 hint=f"{fresh}; or let your services go on: loginctl enable-linger",
             )
         ]
@@ -131,7 +131,7 @@ def expiry_obstacles(
             f"{each.words} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
             if each.expires <= now
             else f"{each.words} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
-            about=each.site,
+            subject=each.site,
             hint=each.renew,
         )
         for each in credentials
@@ -148,21 +148,21 @@ def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: 
             return AccessError(
                 "second-factor",
                 f"{way.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
-                about=site,
+                subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
     if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
         return AccessError(
             "missing-secret",
             f"its credentials are in this shell's {' and '.join(set_here)}, which will not be there: {problem.message}",
-            about=site,
+            subject=site,
             hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     if problem.code == "no-credentials":
         return AccessError(
             "missing-secret",
             problem.message,
-            about=site,
+            subject=site,
             hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     return problem
@@ -273,7 +273,7 @@ def missing_source(location: Location) -> NotFoundError:
     return NotFoundError(
         "no-such-source",
         "the source does not exist",
-        about=location.text,
+        subject=location.text,
         hint="If it comes into being later: --no-check",
     )
 
@@ -417,6 +417,6 @@ def _told(output: bytes, code: int, site: str) -> HibaliError:
     return kind(
         str(record.get("code", "check-failed")),
         str(record.get("message", f"`hibali sites check` ends with {code}")),
-        about=str(record.get("about") or site),
+        subject=str(record.get("about") or site),
         hint=str(record.get("hint") or f"hibali sites check {site}"),
     )

@@ -195,7 +195,7 @@ def one_firing(firings: Iterable[Firing], identifier: str) -> Firing:
     for firing in firings:
         if firing.id == identifier:
             return firing
-    raise NotFoundError("no-such-firing", "there is no firing of this id", about=identifier)
+    raise NotFoundError("no-such-firing", "there is no firing of this id", subject=identifier)
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ class Log:
             self.stream: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
         except OSError as problem:
             raise RefusedError(
-                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", about=str(path)
+                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", subject=str(path)
             ) from None
 
     def say(self, text: str) -> None:

@@ -123,7 +123,7 @@ def tend(config: str | None, schedules: Schedules, say: Say) -> None:
         try:
             write_metrics(Path(schedules.metrics_file), schedules, credentials)
         except HibaliError as problem:
-            say(f"{problem.about}: {problem.message}")
+            say(f"{problem.subject}: {problem.message}")
 
 
 def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
@@ -150,7 +150,7 @@ def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[
         write_atomic(file, current_metrics(schedules, credentials).encode("utf-8"), mode=0o644)
     except OSError as problem:
         raise IncompleteError(
-            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", about=str(file)
+            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", subject=str(file)
         ) from None
 
 

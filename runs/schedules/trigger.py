@@ -110,7 +110,11 @@ class Heard:
         elif kind == "run" and isinstance(identifier, str):
             _add(self.runs, identifier)
         elif kind == "error":
-            self.error = {name: record.get(name) for name in ("code", "message", "about", "hint")}
+            self.error = _error_fields(record)
+
+
+def _error_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: record.get(name) for name in ("code", "message", "about", "hint")}
 
 
 def with_json(command: Sequence[str]) -> list[str]:
@@ -238,7 +242,7 @@ def holding(name: str) -> Iterator[Held]:
         if not _locked(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
-                "locked", f"it is still going: {holder}", about=name, hint=f"hibali schedule log {name}"
+                "locked", f"it is still going: {holder}", subject=name, hint=f"hibali schedule log {name}"
             )
         os.ftruncate(descriptor, 0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -325,7 +329,7 @@ class _Ended:
 
     def failed(self, problem: HibaliError) -> None:
         self.exit = int(problem.exit)
-        self.heard.error = {name: getattr(problem, name) for name in ("code", "message", "about", "hint")}
+        self.heard.error = _error_fields(problem.to_record())
 
     def interrupted(self, interruption: KeyboardInterrupt) -> None:
         terminated = type(interruption).__name__ == "Terminated"

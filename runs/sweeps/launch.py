@@ -101,7 +101,7 @@ def put_tasks(
         far.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
     far.move(partial, final)
     if far.stat(final) is None:
-        raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
+        raise IncompleteError("not-put", "the tasks could not be put in place", subject=printable(final))
 
 
 def _put_nothing(prepared: Prepared) -> None:

@@ -25,7 +25,7 @@ def send_chunks(
     run: Run,
     limits: Limits,
     *,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
     """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
@@ -51,11 +51,11 @@ def send_chunks(
         ):
             break
         try:
-            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell, begun=begun)
+            run = _send_chunk(far, scheduler, book, run, chunk, limits, on_event, begun=begun)
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise
-            tell(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
+            on_event(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
             break
     return run
 
@@ -67,7 +67,7 @@ def _send_chunk(
     run: Run,
     chunk: Chunk,
     limits: Limits,
-    tell: Listener,
+    on_event: Listener,
     *,
     begun: bool,
 ) -> Run:
@@ -80,7 +80,7 @@ def _send_chunk(
     put = partial(_put_allocation, far, run, chunk, pilot) if pilot else _put_nothing
     submission = Submission(name, folder, words, run.created[:10], put, begun=begun)
     with courteous(run.site):
-        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
+        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
             Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
             raise answer.error
@@ -112,20 +112,20 @@ def go_on(
     book: RunStore,
     run: Run,
     limits: Limits,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     look: bool = True,
 ) -> Run:
     """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
-    with book.claim(run.key, tell=tell):
+    with book.claim(run.key, on_event=on_event):
         run = book.load(run.id)
         if goes_on(run):
-            run = _begin_next(far, book, run, tell)
-            run = send_chunks(far, scheduler, book, run, limits, tell=tell, look=look)
+            run = _begin_next(far, book, run, on_event)
+            run = send_chunks(far, scheduler, book, run, limits, on_event=on_event, look=look)
     return run
 
 
-def _begin_next(far: RemoteHost, book: RunStore, run: Run, tell: Listener) -> Run:
+def _begin_next(far: RemoteHost, book: RunStore, run: Run, on_event: Listener) -> Run:
     """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
     sweep = sweep_of(run)
     left = sweep.unfinished()
@@ -137,5 +137,7 @@ def _begin_next(far: RemoteHost, book: RunStore, run: Run, tell: Listener) -> Ru
         return book.note(run.id, "chunk", {"chunk": last.number, "job": job})
     run = book.note(run.id, "allocation", {"tasks": write_ranges(left)})
     Queued(run.site).keep(holder_of(run.id, last.number), 0)
-    tell(Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one"))
+    on_event(
+        Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one")
+    )
     return run

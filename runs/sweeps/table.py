@@ -62,10 +62,10 @@ class OutputFile:
 def check_table(path: Path, folder: str | None = None) -> None:
     """Raise `UsageError` for a table that could not be written, before anything is run for it; `folder` is going to be made."""
     if path.suffix.lower() not in _FORMATS:
-        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", about=str(path))
+        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", subject=str(path))
     above = path.absolute().parent
     if not above.is_dir() and (folder is None or Path(folder).absolute() not in (above, *above.parents)):
-        raise UsageError("no-folder", "the folder for the table is not there", about=str(path))
+        raise UsageError("no-folder", "the folder for the table is not there", subject=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
 
@@ -85,7 +85,7 @@ def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) 
         write_atomic(path, content, mode=0o666)
     except OSError as problem:
         raise UsageError(
-            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", about=str(path)
+            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", subject=str(path)
         ) from None
 
 
@@ -168,7 +168,7 @@ def _load_pyarrow(path: Path) -> Any:
         raise UsageError(
             "no-pyarrow",
             "a Parquet table needs pyarrow, which is not installed here",
-            about=str(path),
+            subject=str(path),
             hint="pip install pyarrow; or name a .csv or .jsonl file.",
         ) from None
 
@@ -224,7 +224,7 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
         chosen = run.sweep.in_state(*NOT_WELL) if failed else tuple(run.sweep.tasks)
     if not run.state.ended and not (failed and chosen):
         raise TryLaterError(
-            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+            "not-ended", f"the run is {run.state}", subject=run.id, hint=f"hibali runs wait {run.id}"
         )
     return chosen
 
@@ -235,7 +235,7 @@ def read_again(run: Run, book: RunStore, pipeline: Pipeline, numbers: Sequence[i
         raise RefusedError(
             "other-pipeline",
             f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            about=run.pipeline,
+            subject=run.pipeline,
             hint="Add the descriptor that was run again.",
         )
     begun = next(record for record in book.records(run.id) if record.get("kind") == "prepared")

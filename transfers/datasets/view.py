@@ -144,7 +144,7 @@ _Identities = list[Identity]  # inside the class `list` is a method
 
 
 def see_dataset(
-    store: Store, location: Location, opener: Opener, tell: Listener, *, brings: bool = True
+    store: Store, location: Location, opener: Opener, on_event: Listener, *, brings: bool = True
 ) -> Store:
     """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
 
@@ -153,7 +153,7 @@ def see_dataset(
     place = find_place(store.where) if location.site.kind == "local" else None
     if place is None:
         return store
-    return DatasetStore(store, place, location, opener, tell, brings=brings)  # type: ignore[return-value]
+    return DatasetStore(store, place, location, opener, on_event, brings=brings)  # type: ignore[return-value]
 
 
 class DatasetStore:
@@ -169,7 +169,7 @@ class DatasetStore:
         place: RepositoryPath,
         location: Location,
         opener: Opener,
-        tell: Listener,
+        on_event: Listener,
         *,
         brings: bool = True,
     ) -> None:
@@ -177,9 +177,9 @@ class DatasetStore:
         self.where = store.where
         self.packed_at: bytes | None = getattr(store, "packed_at", None)  # see TellsPacks
         self._location = location
-        self._contents = Contents(place, tell)
+        self._contents = Contents(place, on_event)
         self._reading = ContentReading(self._contents, location, opener, brings=brings)
-        self._changes = Changes(self._contents, tell)
+        self._changes = Changes(self._contents, on_event)
         self._receives = False
 
     @property

@@ -198,10 +198,10 @@ _Identities = list[Identity]  # inside the class `list` is a method
 class PackedStore(OnlyRead):
     """The Store protocol over a packed place or a folder or file in it (transfers.stores.base.Store); it is only read."""
 
-    def __init__(self, place: PackedPlace, about: str, below: bytes = b"", *, counts: bool = True) -> None:
+    def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
         """`below` is a path in the place. Of several views of one place, one `counts` what goes over the wire."""
         self.place = place
-        self._about = about
+        self._subject = subject
         self._below = below
         self._counts = counts
         self._stats: dict[bytes, Entry | None] = {}
@@ -234,7 +234,7 @@ class PackedStore(OnlyRead):
 
     def parent(self) -> PackedStore:
         """A view of the folder that holds this one's file; what goes over the wire is counted here."""
-        return PackedStore(self.place, self._about, self._below.rpartition(b"/")[0], counts=False)
+        return PackedStore(self.place, self._subject, self._below.rpartition(b"/")[0], counts=False)
 
     def _inside(self) -> Iterator[Entry]:
         """What lies at or below the root of this view, that itself as b""."""
@@ -269,7 +269,7 @@ class PackedStore(OnlyRead):
             if entry.path and not (shallow and b"/" in entry.path):
                 yield entry
         if not found:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -332,7 +332,7 @@ class PackedStore(OnlyRead):
         self.place.close()
 
     def _refuse(self) -> NoReturn:
-        raise packed_already(self._about)
+        raise packed_already(self._subject)
 
 
 def facts_over(store: Store) -> Facts:
@@ -351,12 +351,12 @@ def facts_over(store: Store) -> Facts:
     )
 
 
-def packed_already(about: str) -> RefusedError:
+def packed_already(subject: str) -> RefusedError:
     """Files by themselves do not go among packs."""
     return RefusedError(
         "packed-place",
         "the files at this place are packed, and others do not go among them",
-        about=about,
+        subject=subject,
         hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
     )
 
@@ -443,7 +443,7 @@ def is_packed(store: Store) -> bool:
     return found is not None and found.kind is Kind.FOLDER
 
 
-def refuse_packed(store: Store, about: str) -> None:
+def refuse_packed(store: Store, subject: str) -> None:
     """Raise `RefusedError` where files by themselves would come among packs."""
     if store.packed_at is not None if isinstance(store, TellsPacks) else is_packed(store):
-        raise packed_already(about)
+        raise packed_already(subject)

@@ -15,12 +15,12 @@ from transfers.stores.base import Store
 from transfers.stores.sftp.client import Client
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> Store:
+def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
     """The store at a location, connected; close it. Raises the errors of reaching a site."""
     module = load("transfers.stores", location.site.kind)
 
     def opened() -> Store:
-        return cast("Store", module.open_store(location, tell=tell))
+        return cast("Store", module.open_store(location, on_event=on_event))
 
     if location.site.kind != "ssh":
         return opened()
@@ -30,22 +30,22 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     def over_sftp(client: Client, logins: int) -> Store:
         return cast("Store", store_over(client, logins, location))
 
-    return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, tell=tell)
+    return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, on_event=on_event)
 
 
-def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
+def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
     if site.kind not in {"ssh", "local"}:
         raise UsageError(
             "no-machine",
             f"a site of kind {site.kind} has no machine to run anything",
-            about=site.name,
+            subject=site.name,
             hint="Name an ssh or local site.",
         )
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> RemoteHost:
-        return AgentHost(module.connect(site, tell=tell)[0])
+        return AgentHost(module.connect(site, on_event=on_event)[0])
 
     if site.kind != "ssh":
         return with_agent()
@@ -56,5 +56,5 @@ def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
         bulk=False,
         with_agent=with_agent,
         with_sftp=lambda client, _: sftp_host(site, client),
-        tell=tell,
+        on_event=on_event,
     )

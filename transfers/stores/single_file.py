@@ -185,4 +185,4 @@ class ChosenStore(OnlyRead):
         self._store.close()
 
     def _refuse(self) -> NoReturn:
-        raise RefusedError("only-read", "files that were chosen from a place are only read", about="source")
+        raise RefusedError("only-read", "files that were chosen from a place are only read", subject="source")

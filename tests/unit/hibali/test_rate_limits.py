@@ -19,7 +19,7 @@ from runs.rate_limits import courteous, scheduler_refusals
 
 
 def of_site() -> Refusals:
-    return Refusals("sites", "juwels", about="juwels")
+    return Refusals("sites", "juwels", subject="juwels")
 
 
 @given(st.integers(0, 10_000))

@@ -65,5 +65,5 @@ def test_what_is_not_over_is_shown_where_there_is_no_room_for_all() -> None:
 def test_the_tasks_of_a_sweep_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [{"state": word} for word in ["SUCCEEDED"] * 5 + ["RUNNING"] * 2 + ["FAILED"]]
     monkeypatch.setattr(Run, "to_record", lambda _: {"tasks": tasks})
-    assert row_of(run(), NOW).about == "2 running, 5 succeeded, 1 failed"
+    assert row_of(run(), NOW).subject == "2 running, 5 succeeded, 1 failed"
     assert count_states([]) == ""

@@ -79,12 +79,12 @@ class Carrier:
         self.carried = 0
         self.damage = b""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         del checksum
         self.carried += 1
         content = Path(source.path).read_bytes() + self.damage
         Path(target.path).write_bytes(content)
-        tell(Moved(target.name, "file", len(content), None, "size", 0))
+        on_event(Moved(target.name, "file", len(content), None, "size", 0))
 
     def entries(self, location: Location) -> list[Entry]:
         raise AssertionError(location)
@@ -120,11 +120,11 @@ def test_who_comes_second_waits_for_who_is_at_it(far: RemoteHost, tmp_path: Path
     """Several runs that are begun at once bring the same input."""
 
     class Held(Carrier):
-        def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+        def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
             if self.carried == 0:
                 self.carried += 1
                 raise TryLaterError("locked", "the target is held by stage", transient=False)
-            super().copy(source, target, tell, checksum=checksum)
+            super().copy(source, target, on_event, checksum=checksum)
 
     source = old(tmp_path / "input", "content")
     carrier = Held()

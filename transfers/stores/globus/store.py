@@ -58,7 +58,7 @@ _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
-def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entry]:
+def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
     """All entries below the root; `ask` gives a page of a folder, from an offset, of at most so many names.
 
     Raises `ListingIncompleteError` at its end for folders that could not be listed whole, and what asking raises for the root.
@@ -80,7 +80,7 @@ def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entr
                     raise
                 problems.append((entry.path, Problem(problem.code, problem.message)))
     if problems:
-        raise ListingIncompleteError(about, problems)
+        raise ListingIncompleteError(subject, problems)
 
 
 def _children(ask: Page, folder: bytes) -> list[Entry]:
@@ -95,7 +95,7 @@ def _children(ask: Page, folder: bytes) -> list[Entry]:
             raise IncompleteError(
                 _TOO_MANY,
                 f"Globus lists no folder with more than {MOST_NAMES} names",
-                about=printable(folder),
+                subject=printable(folder),
             )
         if offset >= total or not page["DATA"]:
             return sorted(found, key=lambda entry: entry.order)
@@ -146,7 +146,7 @@ class CollectionRemover:
         root: str,
         label: str,
         listed: Listed,
-        tell: Listener,
+        on_event: Listener,
         *,
         deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
@@ -156,7 +156,7 @@ class CollectionRemover:
         self._root = root
         self._label = label
         self._listed = listed
-        self._tell = tell
+        self._on_event = on_event
         self._deadline_seconds = deadline_seconds
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -228,7 +228,7 @@ class CollectionRemover:
             deadline=deadline_after(self._deadline_seconds),
         )
         task = self._globus.submit({**body, "recursive": recursive})
-        following = Following(self._globus, task, self._tell, give_up_after=_STANDSTILL)
+        following = Following(self._globus, task, self._on_event, give_up_after=_STANDSTILL)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:
             return None
@@ -272,7 +272,7 @@ class GlobusStore:
     logins = 0
     limited_by = None
 
-    def __init__(self, site: Site, where: str, *, tell: Listener = ignore) -> None:
+    def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
         """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
         from transfers.stores.globus.clients import open_access
 
@@ -285,9 +285,9 @@ class GlobusStore:
         self.facts = _facts(https=site.globus.https)
         self.hashes = site.globus.https
         self._collection = site.globus.collection
-        self._tell = tell
+        self._on_event = on_event
         self._access = open_access([site])
-        self._globus = Globus(self._access.transfer(), site, tell=tell)
+        self._globus = Globus(self._access.transfer(), site, on_event=on_event)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="globus")
         self._web: Web | None = None
         self._read: list[Reading] = []
@@ -310,7 +310,7 @@ class GlobusStore:
             found, reason = "", "it is not UTF-8"
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self.site.name
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self.site.name
             )
         return found
 
@@ -329,7 +329,7 @@ class GlobusStore:
         """See Store."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self.site.name)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self.site.name)
         if root.kind is Kind.FOLDER:
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
@@ -386,7 +386,7 @@ class GlobusStore:
             return got
         found = self.stat(path)
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", about=self.site.name)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self.site.name)
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
@@ -396,7 +396,7 @@ class GlobusStore:
                 raise UsageError(
                     "globus-needs-both",
                     "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
                 )
             server = str(self._globus.endpoint(self._collection).get("https_server") or "")
@@ -404,7 +404,7 @@ class GlobusStore:
                 raise UsageError(
                     "no-https",
                     "this collection has no HTTPS access",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Take `https` out of [sites.{self.site.name}.globus].",
                 )
             parts = urlsplit(server)
@@ -456,7 +456,7 @@ class GlobusStore:
             self.root,
             label,
             self._listed,
-            self._tell,
+            self._on_event,
             deadline_seconds=self.site.globus.deadline_seconds,
         )
         return removing.remove(entries)
@@ -500,7 +500,7 @@ class GlobusStore:
         raise RefusedError(
             "not-by-globus",
             words,
-            about=self.site.name,
+            subject=self.site.name,
             hint="Where the site has ssh, name it as an ssh site with a globus table.",
         )
 

@@ -163,8 +163,8 @@ class Bench:
         for path in self.inputs:
             path.write_text(path.name)
 
-    def cache(self, site: Site | None = None, tell: list[Event] | None = None) -> Cache:
-        listen = tell.append if tell is not None else lambda _: None
+    def cache(self, site: Site | None = None, on_event: list[Event] | None = None) -> Cache:
+        listen = on_event.append if on_event is not None else lambda _: None
         return open_cache(self.far, site or self.site, bytes(self.work), Synchroniser(), listen)
 
     def bring(self, run: str | None, *inputs: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def test_obstacles_that_no_login_shows() -> None:
 )
 def test_a_second_factor_is_told_from_a_wrong_key(methods: str, code: str) -> None:
     way = WayIn("far", "far", ("ssh",), "far", "22")
-    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", about="far")
+    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", subject="far")
     assert explain_login(refused, "far", way, []).code == code
 
 
@@ -155,6 +155,6 @@ def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, we
     notice = Notice("failed", "nightly", "failed-5", "x", "y")
     notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
     problems = telling.give_notice(notices, notice)
-    assert [problem.about for problem in problems] == ["webhook"]
+    assert [problem.subject for problem in problems] == ["webhook"]
     assert "one line of ASCII" in problems[0].message
     assert "evil" not in str(problems[0]).lower()
