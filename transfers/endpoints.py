@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import cast
 
 from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import Ended, Event, Listener, Listing, Noted
@@ -26,20 +25,16 @@ from transfers.journal import (
     place_line,
     recorded_digests,
 )
-from transfers.movers.base import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
 from transfers.movers.globus import GlobusMover
 from transfers.movers.globus_route import globus_between, open_globus
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
-    Identifies,
     KnownRoots,
-    KnowsRoot,
     check_another_file,
     check_apart,
     check_backup_apart,
     check_real_file,
-    identities_of,
 )
 from transfers.packs.view import PackedStore, Seeing, refuse_packed
 from transfers.packs.writing import PackMover, open_target
@@ -49,11 +44,11 @@ from transfers.plan_file import Header, PlanEndpoint, typed_anywhere
 from transfers.planner import RememberingSide, TransferPlan, UnprovenSide, missing_source, survey
 from transfers.protected_roots import check_guarded
 from transfers.recheck import check_same_ends, drift, recheck
-from transfers.reconnect import Reconnectable, Reconnection
+from transfers.reconnect import Reconnection
 from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.request import Request, check_backup, check_fidelity, take_attributes
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import ChecksAbove, Store, ThirdPartyTarget
+from transfers.stores.base import Side, Source, Store
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
@@ -127,9 +122,7 @@ class Call:
         receipt.bytes_sent += sum(store.wire_bytes for store in self._stores)
         receipt.logins += sum(store.logins for store in self._stores)
         receipt.logins += self._way.logins if self._way is not None else 0
-        receipt.reconnects += sum(
-            store.reconnects for store in self._stores if isinstance(store, Reconnectable)
-        )
+        receipt.reconnects += sum(store.reconnects for store in self._stores)
 
     def _judge(self, problem: BaseException | None) -> Exit:
         code = exit_after(problem, self.receipt)
@@ -160,9 +153,6 @@ def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
     return receipt.proof_moved
 
 
-# plain files, as both ends see them
-_BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
-_MACHINES = frozenset({"local", "ssh"})  # kinds of sites with folders of a machine
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
@@ -175,7 +165,7 @@ class Ends(Call):
         self._dataset: DatasetStore | None = None  # the target, where it is in one
         self._plain: Store | None = None  # what was opened last, without what looks through it
         # the target, where a schedule writes to it
-        self._target_root: tuple[KnownRoots, KnowsRoot, bytes] | None = None
+        self._target_root: tuple[KnownRoots, Store, bytes] | None = None
         self._placed = False  # the journal knows where it all is
 
     def _forget(self) -> None:
@@ -214,7 +204,7 @@ class Ends(Call):
         schedule, store = scheduled_by().get("schedule"), self._plain
         if schedule is None or self._request.operation not in _TYPED:
             return
-        if store is not None and isinstance(store, KnowsRoot):
+        if store is not None and store.facts.root_identity:
             known = KnownRoots(schedule)
             self._target_root = known, store, store.where
             known.check(location, store, store.where)
@@ -284,7 +274,7 @@ class Ends(Call):
     def _look_for_globus(self) -> None:
         """Globus carries where both ends have a collection and nothing else is asked for."""
         source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
-        plain = all(type(store).__name__ in _BY_GLOBUS for store in (source, self._target))
+        plain = source.facts.globus and self._target.facts.globus
         ends = globus_between(self._request, source, self._target, self._against_globus(plain=plain))
         if ends is not None and self._journal is not None:
             otherwise = self._stream
@@ -344,13 +334,13 @@ class Ends(Call):
         sites = self._request.source.site, self._request.target.site
         site = sites[store is self._target]
         found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
-        if (sites[0].kind in _MACHINES) is (sites[1].kind in _MACHINES):
-            found += identities_of(store)
+        if self._stores[0].facts.machine is self._target.facts.machine:
+            found += store.identities()
         return found
 
     def _check_backup_apart(self, backup: Location) -> None:
         """Raise `RefusedError` where what is kept would come into the target or the source, whatever names lead there."""
-        if isinstance(self._target, Identifies):
+        if self._target.facts.machine:
             folders = [one for one in self._target.identify([backup.raw]) if one is not None]
             check_backup_apart(
                 folders, [*self._identities(self._target), *self._identities(self._stores[0])], backup
@@ -395,7 +385,7 @@ class Ends(Call):
         target = replace(self._request.target, confined=self._request.rules.delete)
         store, found = self._seeing.find(source)
         if self._request.chosen is not None:
-            store = cast("Store", ChosenStore(store, self._request.chosen))
+            store = ChosenStore(store, self._request.chosen)
         self._take(store)
         if found is None:
             raise missing_source(source.text)
@@ -404,7 +394,7 @@ class Ends(Call):
         if found.kind is Kind.FOLDER:
             # Not where something else is going to be asked of the source before.
             plain = self._request.saved is None and not self._request.rules.xattrs
-            if plain and isinstance(store, ListsAhead):
+            if plain:
                 store.list_ahead()
             there = self._open_target(target)
             standing = there.stat()
@@ -449,7 +439,7 @@ class Ends(Call):
         """List and plan."""
         self.record_event(Listing())
         exists = self._target.stat() is not None
-        if not exists and isinstance(self._target, ChecksAbove) and self._target.file_above():
+        if not exists and self._target.file_above():
             raise RefusedError(
                 "not-a-folder",
                 f"the target cannot be made: {words_of('not-a-folder')}",
@@ -481,7 +471,7 @@ class Ends(Call):
     def _survey(self, target: Side, *, target_exists: bool) -> TransferPlan:
         """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
         request, used = self._request, False
-        if self._globus is not None and not isinstance(self._target, ThirdPartyTarget):
+        if self._globus is not None and not self._target.facts.external_writes:
             target = UnprovenSide(target, self._globus.unproven())
         missing = self._missing_records() if target_exists else None
         if request.recorded:

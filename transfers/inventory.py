@@ -15,11 +15,10 @@ from hibali.locations import Location
 from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind, Proof
 from transfers.journal import DigestBook
-from transfers.movers.base import Side
 from transfers.packs.view import Seeing
 from transfers.rules import Rules, Selector, selector, unmet
 from transfers.spool import EntrySpool
-from transfers.stores.base import ListingIncompleteError, Problem, Store
+from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 

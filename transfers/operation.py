@@ -22,7 +22,7 @@ from transfers.plan_file import write_plan
 from transfers.planner import TransferPlan, check_plan, check_space
 from transfers.reconnect import is_lost
 from transfers.request import Request, adjustments, attributes_of, doomed, permissions_of
-from transfers.stores.base import Adjustment, Copier, Item, Landed, Lock, Origin, Problem
+from transfers.stores.base import Adjustment, Item, Landed, Lock, Origin, Problem
 from transfers.stores.server_lease import this_client
 from transfers.stores.single_file import SingleSource
 
@@ -108,7 +108,7 @@ class Changing(Ends):
         origin = Origin(self._stores[0])
         if isinstance(source, SingleSource):
             origin = Origin(source.store, source.name)
-        if isinstance(self._target, Copier) and self._target.copies(origin.store):
+        if self._target.copies(origin.store):
             return ServerMover(self._target, origin, stream, self._wanted())
         request = self._request
         if stream.word == "stream" and not request.pack_bytes:

@@ -19,7 +19,7 @@ from transfers.journal import Receipt, end_journal, exit_after, journal_line, op
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import RemovesTrees, Store
+from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 
@@ -121,7 +121,7 @@ class _Removal:
         above = self._open(location.parent)
         if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
-        if not isinstance(above, RemovesTrees):
+        if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
                 "it cannot be told at this kind of site whether somebody is at work there",
@@ -199,11 +199,10 @@ class _Removal:
         """Lock it, look, have it agreed to, and remove it."""
         found = self.find()
         store = self._stores[-1]
-        assert isinstance(store, RemovesTrees)
         lock = store.lock("rm")
         self._stack.callback(lock.release)
         doomed = self.look(found)
-        store.check_vacant(itself=doomed.folder)
+        store.check_no_locks(itself=doomed.folder)
         self._record_event(doomed.planned())
         self.check_limit(doomed)
         if doomed.folder:
@@ -211,7 +210,7 @@ class _Removal:
         self._journal = journal
         journal.append(place_line(self._request.location, store.where), durable=True)
         if doomed.folder:
-            for path, problem in store.sweep():
+            for path, problem in store.remove_own_files():
                 self._record_event(Failed(path, problem.code, problem.message))
         for entry, gone in store.remove(doomed.entries):
             self._record_event(
@@ -220,12 +219,12 @@ class _Removal:
                 else Failed(entry.path, gone.code, gone.message)
             )
         if doomed.folder and not self.receipt.files_failed:
-            self._vacate(store)
+            self._remove_root(store)
         lock.release()
 
-    def _vacate(self, store: RemovesTrees) -> None:
+    def _remove_root(self, store: Store) -> None:
         """Now that nothing is left in it."""
-        stays = store.vacate()
+        stays = store.remove_root()
         if stays is None:
             self._record_event(Deleted(b"", Kind.FOLDER))
             assert self._journal is not None

@@ -15,10 +15,9 @@ from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
-from transfers.follow.appending import Added, Growable, Tail, add_tails
+from transfers.follow.appending import Added, add_tails
 from transfers.follow.watcher import HELD_BACK, Following, Watch, Work, marker_names
 from transfers.journal import Receipt
-from transfers.movers.base import Side
 from transfers.operation import Operation
 from transfers.plan import Action, Conflict
 from transfers.planner import (
@@ -33,7 +32,7 @@ from transfers.planner import (
 from transfers.request import Request
 from transfers.rules import Rules, selector
 from transfers.spool import Spool
-from transfers.stores.base import Item, Landed, Problem, Store
+from transfers.stores.base import Item, Landed, Problem, Side, Store, Tail
 from transfers.stores.single_file import SingleSource, SingleTarget
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -202,14 +201,12 @@ class Rounds(Operation):
     def _grow(self, growths: Spool, grown: dict[bytes, Entry | None]) -> Iterator[int]:
         """Send the tails; yields how many bytes each added, and fills in what stands there now."""
         source, target = self._reading(), self._target
-        assert isinstance(source, Growable)
-        assert isinstance(target, Growable)
         tails = (
             Tail(self._name(action.entry.path), action.entry, action.target.size)
             for action in growths
             if action.target is not None
         )
-        for event in add_tails(source.growing(), target.growing(), tails, Pace(self._request.lowest_rate)):
+        for event in add_tails(source.appender(), target.appender(), tails, Pace(self._request.lowest_rate)):
             if not isinstance(event, Added):
                 self.record_event(event)
             elif event.digest is None or event.problem is not None:
@@ -363,7 +360,7 @@ class Follow(Rounds):
         return watch
 
     def _let_grow(self, watch: Watch) -> None:
-        if not (isinstance(self._target, Growable) and isinstance(self._reading(), Growable)):
+        if not (self._target.facts.appends and self._reading().facts.appends):
             self.record_event(
                 Noted(
                     f"{self._request.target.text}: nothing can be appended there; a file that grows is sent again in whole,"
