@@ -96,8 +96,8 @@ def collect(
     run: Run,
     site: Site,
     target: Location,
-    book: RunStore,
-    tell: Listener = ignore,
+    run_store: RunStore,
+    on_event: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
@@ -114,7 +114,7 @@ def collect(
         chosen = choose_outputs(run.outputs, store.list())
     finally:
         store.close()
-    receipt = pull_outputs("collect", run, site, target, chosen.files, tell, saving=saving)
+    receipt = pull_outputs("collect", run, site, target, chosen.files, on_event, saving=saving)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -122,10 +122,10 @@ def collect(
         )
     for problem in chosen.problems:
         receipt.take(problem)
-        tell(problem)
+        on_event(problem)
     failed = run.state is not State.SUCCEEDED
     if whole and (failed or not chosen.problems):
-        book.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
+        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
     if receipt.exit is Exit.DONE and chosen.problems:
         receipt.exit = Exit.INCOMPLETE
     if failed:
@@ -145,12 +145,12 @@ def pull_outputs(
     site: Site,
     target: Location,
     files: Sequence[bytes],
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
     """Bring these files of the work folder, and nothing else of it; `operation` is the word for the receipt."""
-    return pull_files(operation, work_of(run, site), target, files, saving, tell)
+    return pull_files(operation, work_of(run, site), target, files, saving, on_event)
 
 
 def pull_files(
@@ -159,13 +159,13 @@ def pull_files(
     target: Location,
     files: Sequence[bytes],
     saving: Saving,
-    tell: Listener,
+    on_event: Listener,
 ) -> Receipt:
     """Bring just these files of a folder."""
     if not files:
         return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request(operation, source, target, rules, saving=saving), tell)
+    return synchronise(Request(operation, source, target, rules, saving=saving), on_event)
 
 
 def _as_pattern(path: bytes) -> str:

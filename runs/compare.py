@@ -145,11 +145,11 @@ class Copies:
         self._folder = folder
         self._found: dict[bytes, Path] = {}
 
-    def bring(self, paths: Sequence[bytes], site: Site, tell: Listener) -> Mapping[bytes, Path]:
+    def bring(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
         """Where each of them lies here. Raises `IncompleteError` where one cannot be brought as it was."""
         wanted = [path for path in paths if not self._is_collected(path)]
         here = self._folder.absolute()
-        receipt = self._pull(wanted, site, here, tell)
+        receipt = self._pull(wanted, site, here, on_event)
         for path in wanted:
             self._found[path] = here / os.fsdecode(path)
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
@@ -160,13 +160,13 @@ class Copies:
                 )
         return self._found
 
-    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, tell: Listener) -> Receipt:
+    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, on_event: Listener) -> Receipt:
         if self._run.sweep is not None and wanted:
             from runs.sweeps.collect import pull_named
 
-            return pull_named("compare", self._run, site, here, wanted, tell)
+            return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
+        return pull_outputs("compare", self._run, site, target, wanted, on_event, saving=Saving(save=False))
 
     def _is_collected(self, path: bytes) -> bool:
         """Whether it lies where it was collected to, unchanged."""

@@ -65,7 +65,7 @@ class DatasetRequest:
         }
 
 
-def asked_here(
+def typed_request(
     invocation: Path | None,
     located: Sequence[Located],
     image: str,
@@ -81,7 +81,7 @@ def asked_here(
     )
 
 
-def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
+def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
     """What the ledger has of it; raises `UsageError` for a run that an older version began."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
@@ -107,7 +107,7 @@ class Dataset:
     asked: DatasetRequest
 
 
-def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
+def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
     """Raises `UsageError` where nobody could repeat the run from what the dataset holds."""
     place = find_place(os.fsencode(os.path.realpath(folder)))
     if place is None:

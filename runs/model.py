@@ -12,7 +12,7 @@ from typing import Any
 from hibali.errors import Exit
 
 # The tool is a child of somebody else there, whose time the job does not see.
-BY_OTHERS = frozenset({"docker", "podman"})
+DAEMON_CONTAINERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 FROM_RUN = "run:"  # how an answer, and an input's identity, begins that is the output of a run
 
@@ -364,9 +364,9 @@ class Sweep:
         return {state: counted[state] for state in State if counted[state]}
 
 
-UNDER_WAY = (State.SUBMITTED, State.WAITING, State.RUNNING)
+ACTIVE_STATES = (State.SUBMITTED, State.WAITING, State.RUNNING)
 _BEFORE = (State.PREPARED, State.STAGED)
-NOT_WELL = (State.FAILED, State.CANCELLED, State.LOST)
+UNSUCCESSFUL_STATES = (State.FAILED, State.CANCELLED, State.LOST)
 
 
 def state_of(tasks: Iterable[Task]) -> State:
@@ -384,7 +384,7 @@ def state_of(tasks: Iterable[Task]) -> State:
     return next(state for state in order if state in states)
 
 
-def task_word(run_id: str, number: int) -> str:
+def task_record_id(run_id: str, number: int) -> str:
     """How a task's own exit record calls it."""
     return f"{run_id}/{number}"
 

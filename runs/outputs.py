@@ -115,10 +115,10 @@ def _moment(entry: Entry) -> int:
 
 def _hash(store: Store, about: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
     """Hash what was listed `below` a store's root; `about` names what the digests are kept of."""
-    with contextlib.closing(DigestBook("contents", list(about), keep=True)) as book:
+    with contextlib.closing(DigestBook("contents", list(about), keep=True)) as run_store:
         unknown = []
         for path, entry in standing.files.items():
-            known = book.find([entry])
+            known = run_store.find([entry])
             if known is None:
                 unknown.append(entry._replace(path=below + path))
             else:
@@ -129,7 +129,7 @@ def _hash(store: Store, about: Sequence[str | None], standing: RunOutputs, below
                 reason = problem or Problem("unreadable", "no digest came")
                 standing.problems.append(Failed(path, reason.code, reason.message))
             else:
-                book.add([standing.files[path]], digest)
+                run_store.add([standing.files[path]], digest)
                 standing.digests[path] = digest
 
 
@@ -241,9 +241,9 @@ class Left:
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
-def recorded_outputs(run: Run, book: RunStore) -> Left | None:
+def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
     """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         if record.get("kind") != "collected":
             continue
         moved = moved_by(str(record.get("receipt")))

@@ -10,7 +10,7 @@ from hibali.errors import NotFoundError, UsageError
 from hibali.text import path_from_fields, printable, read_ranges, write_ranges
 from runs.model import (
     _BEFORE,
-    BY_OTHERS,
+    DAEMON_CONTAINERS,
     FROM_RUN,
     RUN_ID,
     Chunk,
@@ -144,7 +144,7 @@ def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
     """What a tool used, as far as it is told; what was known before stays."""
     memory = record.get("memory_bytes")
     seconds = record.get("cpu_seconds")
-    if record.get("kind") == "seen" and "exit_code" in record and run.container in BY_OTHERS:
+    if record.get("kind") == "seen" and "exit_code" in record and run.container in DAEMON_CONTAINERS:
         seconds = None
     return {
         "cpu_seconds": run.cpu_seconds if seconds is None else seconds,
@@ -312,7 +312,8 @@ def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -
             return _with(replace(run, job=record["job"]), replace(sweep, chunks=chunks, tasks=tasks))
         case "tasks":
             return _with(
-                run, replace(sweep, tasks=_changed(sweep, record, counts=run.container not in BY_OTHERS))
+                run,
+                replace(sweep, tasks=_changed(sweep, record, counts=run.container not in DAEMON_CONTAINERS)),
             )
         case "usage":
             return replace(run, sweep=replace(sweep, tasks=_used_by_tasks(sweep, record.get("tasks", ()))))

@@ -15,7 +15,7 @@ from hibali.text import printable
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import load_container
-from runs.inputs import Identity, find_kept
+from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, look_at
 from runs.records import part_of
@@ -37,10 +37,10 @@ def known_content(identity: Identity) -> str:
 class Reuse:
     """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
 
-    def __init__(self, settings: Settings, book: RunStore, tell: Listener = ignore) -> None:
+    def __init__(self, settings: Settings, run_store: RunStore, on_event: Listener = ignore) -> None:
         self._settings = settings
-        self._book = book
-        self._tell = tell
+        self._run_store = run_store
+        self._on_event = on_event
         self._contents: dict[str, str] = {}
 
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
@@ -50,7 +50,7 @@ class Reuse:
             if same and self._same_tool(request, run, record):
                 if self._stands(run):
                     return replace(run, reused=True)
-                if find_kept(run, self._book) is not None:
+                if find_collected_copy(run, self._run_store) is not None:
                     return replace(run, reused=True, kept=True)
         return None
 
@@ -62,12 +62,12 @@ class Reuse:
         """By the ledger alone, the latest first."""
         values = _values_digest(request.invocation)
         names = [[each.id, each.name] for each in request.inputs]
-        for run in reversed(self._book.all()):
+        for run in reversed(self._run_store.all()):
             if run.sweep is not None or run.state is not State.SUCCEEDED:
                 continue
             if run.pipeline_digest != request.pipeline.digest:
                 continue
-            record = self._book.records(run.id)[0]
+            record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue
@@ -116,7 +116,7 @@ class Reuse:
     def _hash_output(self, text: str) -> str:
         """What is in an output of a run now, if that is as the run left it."""
         named = read_named(text)
-        run = part_of(self._book.load(named.reference.run), named.reference.task) if named else None
+        run = part_of(self._run_store.load(named.reference.run), named.reference.task) if named else None
         if named is None or run is None or run.state is not State.SUCCEEDED:
             return ""
         content = find_content(run, self._settings.site(run.site), named)
@@ -132,7 +132,7 @@ class Reuse:
         from runs.bundles.create import image_of
 
         wanted = _wanted_image(request)
-        return not wanted or wanted == image_of(run, self._book)
+        return not wanted or wanted == image_of(run, self._run_store)
 
     def _stands(self, run: Run) -> bool:
         """Whether all outputs are at the site of the run, as it left them."""
@@ -147,7 +147,7 @@ class Reuse:
         except NotFoundError:
             return None
         except HibaliError as problem:
-            self._tell(Noted(f"not reused, {printable(about)}: {problem.message}"))
+            self._on_event(Noted(f"not reused, {printable(about)}: {problem.message}"))
             return None
 
 

@@ -28,16 +28,16 @@ _REPOSITORY = {b"HEAD", b"config"}  # what every bare git repository has, and no
 class PlaceRemote:
     """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
 
-    def __init__(self, location: Location, *, tell: Listener = ignore) -> None:
+    def __init__(self, location: Location, *, on_event: Listener = ignore) -> None:
         self._location = location
-        self._tell = tell
+        self._on_event = on_event
         self._files: SmallFiles | None = None
 
     def look(self, *, accept_rewritten: bool = False, make: bool = False) -> PlaceLook:
         """See Remote; connects the first time."""
         del accept_rewritten, make
         if self._files is None:
-            self._files = open_small_files(self._location, tell=self._tell)
+            self._files = open_small_files(self._location, tell=self._on_event)
         return PlaceLook(self._files, self._location)
 
     def close(self) -> None:
@@ -131,19 +131,19 @@ _CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
-def in_silence(title: str) -> AbstractContextManager[Listener]:
+def quiet_listener(title: str) -> AbstractContextManager[Listener]:
     """Nobody is told how it goes."""
     del title
     return nullcontext(ignore)
 
 
-class SiteShelf:
+class SiteFolder:
     """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
 
     What was interrupted goes on inside the file, in both directions, as every transfer does.
     """
 
-    def __init__(self, location: Location, listening: Listening = in_silence) -> None:
+    def __init__(self, location: Location, listening: Listening = quiet_listener) -> None:
         """`listening` gives, for the title of a transfer, whom to tell how it goes."""
         self._location = location
         self._listening = listening
@@ -193,9 +193,9 @@ class SiteShelf:
         return place
 
     def _move(self, operation: str, record: ImageRecord, source: Location, target: Location) -> None:
-        with self._listening(f"{operation} image {record.hex[:12]} {source.text} {target.text}") as tell:
+        with self._listening(f"{operation} image {record.hex[:12]} {source.text} {target.text}") as on_event:
             try:
-                receipt = synchronise(Request(operation, source, target), tell)
+                receipt = synchronise(Request(operation, source, target), on_event)
             except NotFoundError:
                 if operation == "get":
                     raise not_there(record, self.about) from None

@@ -33,7 +33,7 @@ def room(limit: int, queued: int) -> int:
     return max(0, limit - queued)
 
 
-def say_full(limit: int, queued: int) -> str:
+def format_queue_full(limit: int, queued: int) -> str:
     """Why a run waits with us."""
     return f"waits for room: {queued} of {limit} jobs in the queue"
 
@@ -199,10 +199,10 @@ class RunStore:
                 return None if run.reported else run
         return None
 
-    def claim(self, key: str, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        return wait_for_claim(folder, tell=tell, longest_wait=longest_wait)
+        return wait_for_claim(folder, tell=on_event, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"

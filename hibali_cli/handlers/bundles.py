@@ -53,7 +53,7 @@ from runs.launch import launch
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
 from runs.request import Request, with_job_proxy
-from runs.send import no_room
+from runs.send import queue_full_error
 from runs.stage import Synchroniser
 from runs.store import RunStore
 
@@ -279,7 +279,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             _keep(common, catalogue, bundle, asked.file)
             require_consent(common, catalogue, bundle.pipeline, load_container(site.container))
             turn = f"bundle-{bundle.content}-{site.name}"
-            with book.claim(turn, tell=tell):
+            with book.claim(turn, on_event=tell):
                 folder = unpack(archive, bundle, site.name)
                 run = _launch(common, _request(common, asked, bundle, folder, places, tell), book, tell)
         if not asked.wait:
@@ -288,7 +288,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
         if run.state is State.LOST:
             raise find_failure(run) or RunFailedError("run-lost", "the run is lost", about=run.id)
         receipt, compared = _collect(common, asked, bundle, run, tell)
-        with book.claim(turn, tell=tell):
+        with book.claim(turn, on_event=tell):
             forget(bundle, site.name)
     return _tell(common, asked, bundle, run, receipt, compared)
 
@@ -401,7 +401,9 @@ def _launch(common: Common, request: Request, book: RunStore, tell: Listener) ->
     request = with_job_proxy(request)
     far = opener(request.site, tell)()
     try:
-        return launch(request, far, book, Synchroniser(), began=lambda run: _announce(common, run), tell=tell)
+        return launch(
+            request, far, book, Synchroniser(), began=lambda run: _announce(common, run), on_event=tell
+        )
     finally:
         far.close()
 
@@ -420,7 +422,7 @@ def _leave(common: Common, run: Run) -> int:
         common.output.line(run.id)
     if run.waits:
         flush_results()
-        raise no_room(run)
+        raise queue_full_error(run)
     if not common.json:
         common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
     return int(Exit.DONE)

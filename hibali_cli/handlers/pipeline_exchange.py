@@ -36,14 +36,14 @@ def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
         from registry.exchange import FolderShelf
 
         return FolderShelf(Path(location.path))
-    from runs.site_remotes import SiteShelf
+    from runs.site_remotes import SiteFolder
 
     def listening(title: str) -> AbstractContextManager[Listener]:
         from hibali_cli.progress import listening as showing
 
         return showing(common, title)
 
-    return SiteShelf(location, listening)
+    return SiteFolder(location, listening)
 
 
 def require_shelf(common: Common, remote_name: str) -> ImageShelf:
@@ -104,7 +104,7 @@ def _at_site(common: Common, location: Location) -> Remote:
         if isinstance(event, Noted):
             common.output.warn(event.message)
 
-    remote = PlaceRemote(location, tell=tell)
+    remote = PlaceRemote(location, on_event=tell)
     click.get_current_context().call_on_close(remote.close)
     return remote
 

@@ -34,10 +34,10 @@ class CleanOptions:
 
 def clean_and_tell(common: Common, asked: CleanOptions) -> int:
     """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
-    book = RunStore()
-    everything = book.all()
+    run_store = RunStore()
+    everything = run_store.all()
     wanted = replace(asked.wanted, needed=needed_ids(everything))
-    runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
+    runs = [run_store.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
     planned = [
         each
         for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
@@ -48,8 +48,8 @@ def clean_and_tell(common: Common, asked: CleanOptions) -> int:
             raise RefusedError("not-removed", each.because, about=each.run.id)
     if not asked.dry:
         _ask(common, asked, planned)
-        with listening(common, "clean") as tell:
-            planned = _clean(common, book, planned, wanted, tell)
+        with listening(common, "clean") as on_event:
+            planned = _clean(common, run_store, planned, wanted, on_event)
     return _show(common, planned, dry=asked.dry)
 
 
@@ -68,16 +68,16 @@ def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> Non
 
 
 def _clean(
-    common: Common, book: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, tell: Listener
+    common: Common, run_store: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, on_event: Listener
 ) -> list[Cleaned]:
     """Each site is opened once."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
     going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         site = run_site(common, name)
-        with contextlib.closing(opener(site, tell)()) as far:
+        with contextlib.closing(opener(site, on_event)()) as host:
             for run in [run for run in going if run.site == name]:
-                found[run.id] = clean_run(far, site, book, run, wanted)
+                found[run.id] = clean_run(host, site, run_store, run, wanted)
     return list(found.values())
 
 

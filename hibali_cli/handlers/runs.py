@@ -25,11 +25,11 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
 
     Raises `UsageError` for a beginning that several runs have, where the parameter takes `only` runs.
     """
-    book = RunStore()
+    run_store = RunStore()
     found = []
     for each in typed:
         try:
-            found.append(book.find_id(each) if only or _looks_like_one(each) else each)
+            found.append(run_store.find_id(each) if only or _looks_like_one(each) else each)
         except NotFoundError:
             found.append(each)
     return tuple(dict.fromkeys(found))
@@ -355,15 +355,15 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     return None
 
 
-def tell_left(common: Common, run: Run) -> None:
+def report_unfinished(common: Common, run: Run) -> None:
     """How far a run is that nobody waits for. Raises `TryLaterError` for one that the queue has no room for."""
     if common.json:
         common.output.record("run", run.to_record())
     if run.waits:
-        from runs.send import no_room
+        from runs.send import queue_full_error
 
         flush_results()
-        raise no_room(run)
+        raise queue_full_error(run)
     if not common.json:
         told = (
             f"on hold at {run.site}: hibali runs release"
@@ -373,7 +373,7 @@ def tell_left(common: Common, run: Run) -> None:
         common.output.say(f"{told} {run.id}")
 
 
-def report_ends(common: Common, book: RunStore, runs: list[Run]) -> None:
+def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
     """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
     for run in runs:
         if common.json:
@@ -383,5 +383,5 @@ def report_ends(common: Common, book: RunStore, runs: list[Run]) -> None:
     flush_results()
     for run in runs:
         if run.state.final and not run.reported:
-            book.note(run.id, "reported")
+            run_store.note(run.id, "reported")
     raise_failure(runs)

@@ -37,7 +37,7 @@ from runs.doctor.network import (
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
-from runs.rate_limits import courteous
+from runs.rate_limits import rate_limited
 from runs.request import Request, show_prepared
 from runs.schedulers.base import Foretells, Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
@@ -178,7 +178,7 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), far, book, Synchroniser(), began=began, tell=tell)
+        run = launch(_request(site), far, book, Synchroniser(), began=began, on_event=tell)
         run = _follow(run, site, far, book, patience)
         _judge(walk, run, patience)
     except HibaliError as problem:
@@ -442,7 +442,7 @@ def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
 
 def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
-        with courteous(site.name):
+        with rate_limited(site.name):
             scheduler.read_lookup(far.run(words), far.facts()["user"])
     except TryLaterError as problem:
         hint = f"By hand, after a login there: {shlex.join(words)}"

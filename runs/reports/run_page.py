@@ -25,7 +25,7 @@ from runs.reports.markup import (
     tag,
     write_page,
 )
-from runs.status import SKEW_SECONDS, Span, course_of_run, read_moment
+from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
 from runs.store import RunStore
 
 _MOST_TASK_LINES = 60  # a sweep of more is drawn as a grid alone
@@ -69,7 +69,7 @@ def tell_of(run: Run, book: RunStore) -> ReportedRun:
     return ReportedRun(
         run=run,
         record=run.to_whole_record(),
-        spans=course_of_run(run, records),
+        spans=run_timeline(run, records),
         collected=[at for at in collected if at is not None],
         left=recorded_outputs(run, book),
     )

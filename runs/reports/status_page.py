@@ -13,7 +13,7 @@ from hibali.amounts import size_words, time_words
 from runs.model import State
 from runs.reports.markup import Child, Element, clock, page_head, tag, write_page
 from runs.reports.status import STRIP, Day, Health, Line, Mark, Overview, Trouble, headline, mark_of, summary
-from runs.schedules.records import Firing
+from runs.schedules.records import Trigger
 
 CLASSES = {
     Mark.DONE: "succeeded",
@@ -30,7 +30,7 @@ _HEIGHTS = {Mark.DONE: 15.0, Mark.SKIPPED: 5.0, Mark.RUNNING: 15.0, Mark.INCOMPL
 _CHART_WIDTH, _CHART_HEIGHT, _LEFT, _BASE = 720.0, 130.0, 76.0, 108.0
 
 
-def draw_strip(name: str, firings: Sequence[Firing]) -> Element:
+def draw_strip(name: str, firings: Sequence[Trigger]) -> Element:
     """The latest firings as bars, the newest at the right."""
     picture = tag(
         "svg",
@@ -53,7 +53,7 @@ def draw_strip(name: str, firings: Sequence[Firing]) -> Element:
     return picture
 
 
-def strip_words(name: str, firings: Sequence[Firing]) -> str:
+def strip_words(name: str, firings: Sequence[Trigger]) -> str:
     """The same in words."""
     if not firings:
         return f"{name} has not fired yet"

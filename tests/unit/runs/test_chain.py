@@ -84,18 +84,18 @@ class Place:
 
 def explained(first: State, seen: Observation, place: Place, **more: Any) -> Observation:
     """What becomes of what was seen of a run that takes an output of the first one."""
-    book = RunStore()
+    run_store = RunStore()
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}/out"}
-    book.begin(FIRST, "1" * 64, FIELDS)
-    book.note(FIRST, "submitted", {"job": "7"})
-    run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
+    run_store.begin(FIRST, "1" * 64, FIELDS)
+    run_store.note(FIRST, "submitted", {"job": "7"})
+    run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
     assert more or run.needs == (FIRST,)
 
     def look(runs: Sequence[Run]) -> list[Run]:
-        return [book.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
+        return [run_store.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
 
-    far: Any = place
-    return explain(replace(run, folder=b"/w", job="8"), seen, far, book, look)
+    host: Any = place
+    return explain(replace(run, folder=b"/w", job="8"), seen, host, run_store, look)
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -124,9 +124,9 @@ def test_a_tool_that_was_not_started_says_why() -> None:
     )
     assert (found.state, found.reason) == (State.FAILED, "not started: no \\x1b[31m")
     started = Observation(State.FAILED, record=replace(RECORD, code=3))
-    book = RunStore()
-    far: Any = Place(unmet=b"forged")
-    assert explain(book.load(SECOND), started, far, book, list) == started
+    run_store = RunStore()
+    host: Any = Place(unmet=b"forged")
+    assert explain(run_store.load(SECOND), started, host, run_store, list) == started
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -187,16 +187,16 @@ def test_a_job_comes_after_the_tasks_that_it_needs(
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
-    book = RunStore()
+    run_store = RunStore()
     sweep = sweep_fields({number: {} for number in (1, 2)}, dict.fromkeys((1, 2), ()))
-    book.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
+    run_store.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
     failed = {"state": State.FAILED, "native": "", "reason": "", "tasks": "2"}
-    book.note(FIRST, "tasks", {"changes": [failed], "ends": [[2, 3, "t", "t", "h", 0.5]]})
+    run_store.note(FIRST, "tasks", {"changes": [failed], "ends": [[2, 3, "t", "t", "h", 0.5]]})
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}.2/out"}
-    run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
+    run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
     assert run.needs == (FIRST,)
-    far: Any = Place()
-    found = explain(replace(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), far, book, list)
+    host: Any = Place()
+    found = explain(replace(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), host, run_store, list)
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")
 
 

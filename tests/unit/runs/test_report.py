@@ -137,8 +137,8 @@ def test_hostile_text_is_text(state: State) -> None:
 
 
 def test_runs_far_apart_are_drawn_from_their_own_beginnings() -> None:
-    near, far = told(run(1)), told(run(2), began=NOW - 10_000_000)
-    assert "from its own beginning" in Page(render([far, near], NOW)).text
+    near, host = told(run(1)), told(run(2), began=NOW - 10_000_000)
+    assert "from its own beginning" in Page(render([host, near], NOW)).text
     assert "from its own beginning" not in Page(render([near, told(run(3), began=NOW - 160)], NOW)).text
 
 

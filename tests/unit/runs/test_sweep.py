@@ -19,7 +19,7 @@ import pytest
 from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
-from runs.fast_storage import Fast, Marks, marks_of_task, read_fast
+from runs.fast_storage import Fast, FastOptions, choose_fast_storage, fast_options_of_task
 from runs.model import Chunk, Input, Output, Run, State, Sweep, Task, state_of
 from runs.records import choose_task, one_task
 from runs.schedulers.base import load_scheduler
@@ -208,23 +208,23 @@ def test_in_another_folder_an_array_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
     opened.close()
 
 
-def test_many_files_are_put_and_read_at_once(far: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_are_put_and_read_at_once(host: RemoteHost, tmp_path: Path) -> None:
     root = bytes(tmp_path) + b"/\xff"
     folders = [root, *(root + b"/%d" % number for number in range(900))]
     files = [SmallFile(folder + b"/file", b"\0\xff%d" % n) for n, folder in enumerate(folders)]
-    far.put_all([*files, SmallFile(root + b"/run", b"#!", executable=True)], folders)
-    far.put_all(files[:1], folders[:1])  # again is the same
+    host.put_all([*files, SmallFile(root + b"/run", b"#!", executable=True)], folders)
+    host.put_all(files[:1], folders[:1])  # again is the same
     (tmp_path / "link").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "fifo")
     odd = [bytes(tmp_path) + name for name in (b"/none", b"/link", b"/fifo", b"")]
-    found = far.get_all([*(each.path for each in files), *odd], maximum=4)
+    found = host.get_all([*(each.path for each in files), *odd], maximum=4)
     assert found == [*(each.content[:4] for each in files), None, None, None, None]
     there = Path(os.fsdecode(root))
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (there, there / "file", there / "run")]
@@ -232,13 +232,13 @@ def test_many_files_are_put_and_read_at_once(far: RemoteHost, tmp_path: Path) ->
     assert [path.name for path in (there / "5").iterdir()] == ["file"]
 
 
-def test_many_files_that_do_not_fit_leave_nothing(far: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_that_do_not_fit_leave_nothing(host: RemoteHost, tmp_path: Path) -> None:
     files = [SmallFile(bytes(tmp_path) + b"/a", b"x"), SmallFile(bytes(tmp_path) + b"/none/b", b"x")]
     with pytest.raises(HibaliError):
-        far.put_all(files)
+        host.put_all(files)
     assert list(tmp_path.glob(".hibali-*")) == []
-    far.put_all([])
-    assert far.get_all([]) == []
+    host.put_all([])
+    assert host.get_all([]) == []
 
 
 def entry(path: str, kind: Kind = Kind.FILE) -> Entry:
@@ -347,13 +347,15 @@ def test_tasks_of_an_array_have_folders_of_their_own_on_fast_storage(tmp_path: P
 
 def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
     site = Site("s", "local", tiers={"local": Tier("/fast"), "other": Tier("/other")})
-    marks = Marks(("in=local", "more=other"), "local")
+    marks = FastOptions(("in=local", "more=other"), "local")
     one = [Input("in", 0, "a")]
-    assert read_fast(site, one, [False], marks_of_task(marks, one)).inputs == {0: "local"}
+    assert choose_fast_storage(site, one, [False], fast_options_of_task(marks, one)).inputs == {0: "local"}
     both = [*one, Input("more", 1, "b"), Input("more", 2, "c")]
-    found = read_fast(site, both, [False] * 3, marks_of_task(marks, both))
+    found = choose_fast_storage(site, both, [False] * 3, fast_options_of_task(marks, both))
     assert (found.inputs, found.work) == ({0: "local", 1: "other", 2: "other"}, "local")
-    assert not read_fast(site, both, [False] * 3, marks_of_task(Marks(none=True), both)).is_used
+    assert not choose_fast_storage(
+        site, both, [False] * 3, fast_options_of_task(FastOptions(none=True), both)
+    ).is_used
 
 
 @pytest.mark.parametrize(
