@@ -30,7 +30,7 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
     run = update(host, scheduler, run_store, [run])[0]
     check_releasable(run)
     if run.state not in _IN_QUEUE:
-        return run_store.note(run.id, "released") if not run.released else run
+        return run_store.note(run.id, "released") if not run.submission.released else run
     run_store.note(run.id, "release")
     finished = host.run(scheduler.release_words(run.job))
     if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
@@ -41,7 +41,7 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
 
 def check_releasable(run: Run) -> None:
     """Raise where there is nothing to let go; see `release_run`."""
-    if not run.hold:
+    if not run.submission.hold:
         raise UsageError(
             "not-on-hold",
             "this run was not begun on hold",
@@ -66,7 +66,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
     whether it was.
     """
-    unsent = sweep_of(run).unsent()
+    unsent = sweep_of(run).unsubmitted()
     if any(host.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
         raise TryLaterError(
             "submission-unclear",
@@ -76,7 +76,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
             transient=False,
         )
     numbers = [number for chunk in unsent for number in chunk.tasks]
-    for number in numbers if run.proxy else ():
+    for number in numbers if run.submission.proxy else ():
         remove_proxy(host, run, number)
     return cancel_tasks(run_store, run, numbers)
 
@@ -110,7 +110,7 @@ def cancel_run(
     if run.state.final:
         return run
     run = run_store.note(run.id, "cancel")
-    if not run.job or (run.sweep is not None and run.sweep.unsent()):
+    if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
         with run_store.claim(run.key, on_event=on_event):
             run = _give_up(open_host, scheduler, run_store, run_store.load(run.id))
     if run.state.final:
@@ -130,12 +130,12 @@ def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_stor
     """The run after whatever of it has no job will never have one."""
     if run.state.ended:
         return run
-    if not run.submitting and not run.job:
-        if run.proxy and run.folder:  # it lies ready, and waits for room in the queue
+    if not run.submission.begun and not run.job:
+        if run.submission.proxy and run.folder:  # it lies ready, and waits for room in the queue
             with contextlib.closing(open_host()) as host:
                 remove_proxy(host, run)
         return cancel_unsubmitted(run_store, run)
-    if run.sweep is not None and run.sweep.unsent():
+    if run.sweep is not None and run.sweep.unsubmitted():
         with contextlib.closing(open_host()) as host:
             return cancel_unsubmitted_tasks(host, run_store, run)
     if run.sweep is None and not run.job:

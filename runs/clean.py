@@ -48,7 +48,7 @@ class Cleaned:
 
 def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
     """Why the folder of a run stays; "" where it may go. Pure."""
-    if run.cleaned:
+    if run.results.cleaned:
         return "it was removed before"
     if not run.state.final:
         return f"the run is not over: {run.state}"
@@ -56,9 +56,9 @@ def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
         return "it never had a folder"
     if run.id in wanted.needed:
         return "a run that is not over needs what it left"
-    if not run.collected and not wanted.all_ended:
+    if not run.results.collected and not wanted.all_ended:
         return "its outputs were not collected"
-    if (now - _time_of(run.ended or run.created)).total_seconds() < wanted.older_than:
+    if (now - _time_of(run.status.ended or run.created)).total_seconds() < wanted.older_than:
         return "it ended too lately"
     return ""
 

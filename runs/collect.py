@@ -111,7 +111,7 @@ def collect(
     require_end(run)
     store = open_store(work_of(run, site))
     try:
-        chosen = choose_outputs(run.outputs, store.list())
+        chosen = choose_outputs(run.spec.outputs, store.list())
     finally:
         store.close()
     receipt = pull_outputs("collect", run, site, target, chosen.files, on_event, saving=saving)
@@ -175,14 +175,14 @@ def _as_pattern(path: bytes) -> str:
 
 def require_end(run: Run) -> None:
     """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
-    if run.cleaned:
+    if run.results.cleaned:
         raise NotFoundError(
             "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", about=run.id
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.reason}",
+            f"nobody knows how this run ended: {run.status.reason}",
             about=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )

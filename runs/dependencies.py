@@ -62,7 +62,7 @@ def require_success(run: Run) -> None:
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how the run ended that this one needs: {run.reason}",
+            f"nobody knows how the run ended that this one needs: {run.status.reason}",
             about=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
@@ -82,7 +82,7 @@ def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
     for run in runs:
         if run.state is State.SUCCEEDED:
             continue
-        if run.state.ended or run.scheduler != scheduler:
+        if run.state.ended or run.placement.scheduler != scheduler:
             require_success(run)
         require_submitted(run)
         jobs.append(run.job)
@@ -101,7 +101,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
     if not still_open:
         return ()
-    if run.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
+    if run.placement.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
         return None
     if sweep.pilot is not None:  # what its job leaves goes on in another one
         return None
@@ -195,6 +195,8 @@ def _ask(
 ) -> dict[str, Run]:
     """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
     runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]
-    asked = [run for run in runs if run.job and not run.state.final and run.scheduler == scheduler.name]
+    asked = [
+        run for run in runs if run.job and not run.state.final and run.placement.scheduler == scheduler.name
+    ]
     now = {run.id: run for run in (update(host, scheduler, run_store, asked) if asked else ())}
     return {run.id: now.get(run.id, run) for run in runs}

@@ -207,7 +207,9 @@ def find_collected_copy(run: Run, run_store: RunStore) -> Kept | None:
         if moved is None:
             continue
         folder = Path(str(record["target"]))
-        chosen = choose_outputs(run.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()])
+        chosen = choose_outputs(
+            run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
+        )
         if not chosen.problems and all(_holds(folder, path, moved[path]) for path in chosen.files):
             return Kept(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
     return None
@@ -352,16 +354,16 @@ def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *,
     paths: dict[str, list[str]] = {}
     for each in taken:
         if each.run.site == site.name:
-            runs[each.run.word] = each.run
-            paths.setdefault(each.run.word, []).append(each.path)
+            runs[each.run.reference] = each.run
+            paths.setdefault(each.run.reference, []).append(each.path)
     for run in after:
         if run.site == site.name and not (run.sweep is not None and run.state is State.SUCCEEDED):
-            runs[run.word] = run
+            runs[run.reference] = run
     needs = (
         Need(
             run.id,
             run.folder.decode("utf-8", "surrogateescape"),
-            tuple(paths.get(run.word, ())),
+            tuple(paths.get(run.reference, ())),
             run.task,
             all_tasks=run.sweep is not None,
         )

@@ -140,7 +140,7 @@ def launch(
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
             run = _begin(request, placed, identities, contents, run_store, key)
         began(run)
-        if not run.reused:
+        if not run.results.reused:
             record_resources(run_store, run, wishes, on_event)
         if run.sweep is not None:
             from runs.pilot.setup import record_pilot
@@ -148,10 +148,10 @@ def launch(
             run = record_pilot(run_store, run, pilot, on_event, wanted=bool(request.allocations))
         if _is_sent(run) or run.state.ended:
             return run
-        if run.cancelled and run.sweep is None:
+        if run.submission.cancelled and run.sweep is None:
             return (
                 cancel_begun(host, request.scheduler, run_store, run)
-                if run.submitting
+                if run.submission.begun
                 else cancel_unsubmitted(run_store, run)
             )
         return _send(
@@ -169,7 +169,7 @@ def _ask_for_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot
 
 
 def _is_sent(run: Run) -> bool:
-    return bool(run.job) and (run.sweep is None or not run.sweep.unsent())
+    return bool(run.job) and (run.sweep is None or not run.sweep.unsubmitted())
 
 
 def _key(request: Request, identities: Sequence[str]) -> str:
@@ -304,7 +304,7 @@ def _send(
     folder = work + b"/runs/" + run.id.encode("ascii")
     host.make_folder(folder if request.tasks else folder + b"/work")
     request = replace(
-        request, proxy=run.proxy
+        request, proxy=run.submission.proxy
     )  # as it was begun, however the line that goes on with it was typed
     if run.state is State.PREPARED:
         write_run_manifest(host, folder, run_store, run)
@@ -322,7 +322,7 @@ def _send(
     jobs = jobs_to_come_after(host, request.scheduler, run_store, run, request.waiting.needs)
     if isinstance(jobs, Run):
         return jobs
-    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.hold))
+    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.submission.hold))
     prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
         run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})

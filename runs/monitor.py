@@ -14,7 +14,7 @@ from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, Sweep, ignore_run
 from runs.poll import ask, explain_all, names_of_task, note_seen, seen_of, update
 from runs.rate_limits import SharedPolling
-from runs.records import folder_of, sweep_of
+from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
 from runs.send import send_waiting
 from runs.status import Observation
@@ -33,7 +33,7 @@ def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs
     Of a job that accounting does not know as ended yet nothing is noted: whoever asks next asks again. Where there is no
     accounting, that is noted.
     """
-    asked = [run for run in runs if run.state.final and run.job and not run.accounted]
+    asked = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in asked for job in _jobs_of(run)})
     words = scheduler.accounting_words(jobs, "", _since(asked)) if jobs else ()
     if not words:
@@ -65,7 +65,7 @@ def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]
 def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
     """What each task used, as its number, seconds and bytes; of one that several jobs had, whoever used most ran it."""
     found: dict[int, tuple[float | None, int | None]] = {}
-    for number, (chunk, index) in sweep.places().items():
+    for number, (chunk, index) in sweep.positions().items():
         told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
         if told:
             best = max(told, key=lambda each: each.cpu_seconds or 0.0)
@@ -216,7 +216,7 @@ class _Watch:
         """
         if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
             return run
-        if not run.submitting:
+        if not run.submission.begun:
             raise _not_submitted(run)
         found = find_submission(host, self._scheduler, run.id, run.folder, run.created[:10])
         if isinstance(found, Unclear):
@@ -324,8 +324,10 @@ class _Watch:
 
     def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
         """Of these tasks, those that a job has begun which we did not know."""
-        places = sweep_of(run).places()
-        contents = host.get_all([folder_of(run, number) + b"/started/job" for number in numbers], maximum=256)
+        places = sweep_of(run).positions()
+        contents = host.get_all(
+            [task_folder(run, number) + b"/started/job" for number in numbers], maximum=256
+        )
         found = set()
         for number, content in zip(numbers, contents, strict=True):
             chunk = places[number][0]

@@ -249,7 +249,7 @@ def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
         moved = moved_by(str(record.get("receipt")))
         if moved is not None:
             entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-            chosen = choose_outputs(run.outputs, entries)
+            chosen = choose_outputs(run.spec.outputs, entries)
             files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
             return Left(files, chosen.problems)
     return None
@@ -273,7 +273,7 @@ def hash_outputs(run: Run, site: Site) -> Left:
 
 def _hash_at_site(run: Run, store: Store) -> Left:
     listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.outputs, _noting_recorded(store.list(), listed))
+    chosen = choose_outputs(run.spec.outputs, _noting_recorded(store.list(), listed))
     left = Left(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:

@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, NotFoundError
 from hibali.text import printable, write_ranges
 from runs.model import Key, Run, State, Sweep, task_record_id
 from runs.rate_limits import rate_limited
-from runs.records import chunk_folder, folder_of, one_task, sweep_of
+from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import GONE, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import ASKED, ExitRecord, Observation, read_exit_record, resolve_status
@@ -210,9 +210,9 @@ def _judge(
         subject.status,
         record,
         accounted,
-        cancelled=run.cancelled,
-        marked=run.marked,
-        told=run.told,
+        cancelled=run.submission.cancelled,
+        marked=run.submission.cancel_marked,
+        told=run.submission.cancel_accepted,
         again=again,
     )
     if run.sweep is None or run.sweep.pilot is None:
@@ -221,7 +221,7 @@ def _judge(
         seen,
         subject.status,
         record,
-        cancelled=run.cancelled,
+        cancelled=run.submission.cancelled,
         allocation=len(run.sweep.chunks),
         more=run.sweep.may_continue,
     )
@@ -310,7 +310,7 @@ def _tasks_of(
     run: Run, sweep: Sweep, told: Mapping[str, Mapping[int, Status]], *, thorough: bool
 ) -> list[Subject]:
     found = []
-    for number, (chunk, index) in sweep.places().items():
+    for number, (chunk, index) in sweep.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
         status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
@@ -318,7 +318,7 @@ def _tasks_of(
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
         word = task_record_id(run.id, number)
-        folder = folder_of(run, number)
+        folder = task_folder(run, number)
         found.append(
             Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
         )
@@ -386,7 +386,7 @@ def explain(
     if seen.record is not None:
         started = seen.record.code != EXIT_NOT_RUN
     else:
-        gone = seen.state in {State.LOST, State.CANCELLED} and not run.cancelled
+        gone = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
         started = not gone or find_job(host, run.folder) is not None
     failed = None if started else _find_failed(run, run_store, look)
     if failed is not None:
@@ -398,7 +398,7 @@ def explain(
 def format_failure(run: Run) -> str:
     """How a run ended that another one needs, as that one's reason; of a sweep the first task that did not end well."""
     failed = _failed_part(run) or run
-    return f"run {failed.word} {_FAILED.get(failed.state, f'is {failed.state}')}"
+    return f"run {failed.reference} {_FAILED.get(failed.state, f'is {failed.state}')}"
 
 
 def _failed_part(run: Run) -> Run | None:
@@ -419,7 +419,11 @@ def _find_failed(run: Run, run_store: RunStore, look: Callable[[Sequence[Run]], 
             needed.append(run_store.load(each))
         except NotFoundError:
             continue
-    same = [each for each in needed if (each.site, each.scheduler) == (run.site, run.scheduler)]
+    same = [
+        each
+        for each in needed
+        if (each.site, each.placement.scheduler) == (run.site, run.placement.scheduler)
+    ]
     open_runs = [each for each in same if each.job and not each.state.final]
     asked = {each.id: each for each in (look(open_runs) if open_runs else ())}
     parts = (_failed_part(asked.get(each.id, each)) for each in needed)
@@ -448,7 +452,7 @@ def note_seen(run_store: RunStore, run: Run, found: Mapping[int, Observation]) -
         fields = change_fields(run.sweep, found)
         return run if fields is None else _with_places(run_store.note(run.id, "tasks", fields))
     seen = found[0]
-    if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
+    if (run.state, run.status.native, run.status.reason) == (seen.state, seen.native, seen.reason):
         return run
     return run_store.note(run.id, "seen", seen.to_fields())
 

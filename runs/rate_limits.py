@@ -119,7 +119,11 @@ class SharedPolling:
             if run_id not in known:
                 with contextlib.suppress(NotFoundError):
                     found.append(run_store.load(run_id))
-        return [run for run in found if run.job and run.scheduler == self._scheduler and not run.state.ended]
+        return [
+            run
+            for run in found
+            if run.job and run.placement.scheduler == self._scheduler and not run.state.ended
+        ]
 
 
 _TAIL = 64 * 1024  # a receipt is the last line of its journal, and shorter than that

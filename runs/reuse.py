@@ -49,9 +49,9 @@ class Reuse:
             same = self._same_inputs(request, identities, record)
             if same and self._same_tool(request, run, record):
                 if self._stands(run):
-                    return replace(run, reused=True)
+                    return replace(run, results=replace(run.results, reused=True))
                 if find_collected_copy(run, self._run_store) is not None:
-                    return replace(run, reused=True, kept=True)
+                    return replace(run, results=replace(run.results, reused=True, from_copy=True))
         return None
 
     def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:
@@ -65,7 +65,7 @@ class Reuse:
         for run in reversed(self._run_store.all()):
             if run.sweep is not None or run.state is not State.SUCCEEDED:
                 continue
-            if run.pipeline_digest != request.pipeline.digest:
+            if run.spec.pipeline_digest != request.pipeline.digest:
                 continue
             record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
@@ -125,9 +125,9 @@ class Reuse:
     def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
         """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""
         if not request.container.isolates:
-            same_place = (run.site, run.container) == (request.site.name, request.container.name)
+            same_place = (run.site, run.placement.container) == (request.site.name, request.container.name)
             return same_place and record.get("prologue", []) == list(request.settings.prologue)
-        if not load_container(run.container).isolates:
+        if not load_container(run.placement.container).isolates:
             return False
         from runs.bundles.create import image_of
 
@@ -137,7 +137,7 @@ class Reuse:
     def _stands(self, run: Run) -> bool:
         """Whether all outputs are at the site of the run, as it left them."""
         standing = self._try(
-            run.id, lambda: look_at(run, self._settings.site(run.site), run.outputs, hashed=False)
+            run.id, lambda: look_at(run, self._settings.site(run.site), run.spec.outputs, hashed=False)
         )
         return standing is not None and not standing.problems and not standing.changed
 

@@ -14,7 +14,7 @@ from runs.poll import update
 from runs.rate_limits import rate_limited
 from runs.schedulers.base import NotSubmitted, Scheduler, Submitted
 from runs.store import Queued, RunStore, count_queued, format_queue_full, holder_of
-from runs.submit import Submission, cancel_begun, cancel_unsubmitted, find_submission, submit_once
+from runs.submit import SubmitRequest, cancel_begun, cancel_unsubmitted, find_submission, submit_once
 from transfers.remote.host import RemoteHost
 
 
@@ -41,10 +41,10 @@ def reserve_queue_places(
         return True
     holders = _load(run_store, queued)
     if look:
-        asked = [each for each in holders if each.job and each.scheduler == scheduler.name]
+        asked = [each for each in holders if each.job and each.placement.scheduler == scheduler.name]
         update(host, scheduler, run_store, [each for each in asked if not each.state.ended])
     for each in holders:
-        if each.sweep is None and not each.job and each.submitting:
+        if each.sweep is None and not each.job and each.submission.begun:
             _settle_begun(host, scheduler, run_store, queued, each.id)
     # a place is taken and the submission noted in one turn: who holds one without the other died between
     queued.forget_dead(lambda run_id: _holds(run_store, run_id))
@@ -64,7 +64,7 @@ def _holds(run_store: RunStore, run_id: str) -> bool:
         run = run_store.load(run_id)
     except NotFoundError:
         return False
-    return not run.state.ended and (bool(run.job) or run.submitting)
+    return not run.state.ended and (bool(run.job) or run.submission.begun)
 
 
 def _settle_begun(
@@ -102,17 +102,19 @@ def send(
     run = run_store.load(run.id)
     if run.job or run.state.ended:
         return run
-    if run.cancelled:
+    if run.submission.cancelled:
         return (
             cancel_begun(host, scheduler, run_store, run)
-            if run.submitting
+            if run.submission.begun
             else cancel_unsubmitted(run_store, run)
         )
     begin = partial(run_store.note, run.id, "submitting")
     if not reserve_queue_places(host, scheduler, run_store, run, limits.queued_jobs, note=begin, look=look):
         put()
         return _wait(run_store, run, words, limits.queued_jobs)
-    submission = Submission(run.id, run.folder, tuple(words), run.created[:10], put, begun=run.submitting)
+    submission = SubmitRequest(
+        run.id, run.folder, tuple(words), run.created[:10], put, begun=run.submission.begun
+    )
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
@@ -123,7 +125,7 @@ def send(
 
 def _wait(run_store: RunStore, run: Run, words: Sequence[str], limit: int) -> Run:
     reason = format_queue_full(limit, count_queued(Queued(run.site).held()))
-    if run.waits and run.reason == reason:
+    if run.waits and run.status.reason == reason:
         return run
     return run_store.note(run.id, "waits", {"reason": reason, "words": list(words)})
 
@@ -148,7 +150,7 @@ def send_waiting(
             scheduler,
             run_store,
             run,
-            words=run.words,
+            words=run.submission.argv,
             put=_nothing,
             limits=limits,
             on_event=on_event,
@@ -164,7 +166,7 @@ def queue_full_error(run: Run) -> TryLaterError:
     """What a caller is told who does not wait."""
     return TryLaterError(
         "no-room",
-        run.reason,
+        run.status.reason,
         about=run.id,
         hint=f"The same line again, or `hibali runs wait {run.id}`, sends it when there is room.",
     )

@@ -13,7 +13,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Run, State
-from runs.records import folder_of, sweep_of
+from runs.records import sweep_of, task_folder
 from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
@@ -35,7 +35,7 @@ _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SubmitRequest:
     """What is to be submitted once: the run, its folder, the words for it, the date it was made, and how it is laid ready.
 
     `begun` says that an earlier call had begun to submit it.
@@ -52,7 +52,7 @@ class Submission:
 def submit_once(
     host: RemoteHost,
     scheduler: Scheduler,
-    submission: Submission,
+    submission: SubmitRequest,
     *,
     settling: float = SETTLING_SECONDS,
     on_event: Listener = ignore,
@@ -158,7 +158,7 @@ def _read(scheduler: Scheduler, once: Once) -> Answer:
 def _look_up(
     host: RemoteHost,
     scheduler: Scheduler,
-    submission: Submission,
+    submission: SubmitRequest,
     marker: bytes,
     unclear: Unclear,
     settling: float,
@@ -196,7 +196,7 @@ def _look_up(
         pause(seconds)
 
 
-def _unclear(submission: Submission) -> TryLaterError:
+def _unclear(submission: SubmitRequest) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
         "it cannot be found out whether the scheduler took the job",
@@ -227,7 +227,7 @@ def _ask_accounts(host: RemoteHost, scheduler: Scheduler, run: str, since: str) 
 
 def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
     """Remove what a job left that was killed: before its end is noted, so that a lost line does not forget it."""
-    known = {run.id: run for run in runs if run.proxy and not run.state.final}
+    known = {run.id: run for run in runs if run.submission.proxy and not run.state.final}
     for (run_id, number), found in seen.items():
         run = known.get(run_id)
         # a task that told of its end has removed it
@@ -241,10 +241,10 @@ def _is_news(run: Run, number: int, found: Observation) -> bool:
 
 def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
     """Remove the proxy of a run or task that is over, if it is there still. Raises `TryLaterError`; other problems are left to `runs clean`."""
-    if not (run.proxy and run.folder):
+    if not (run.submission.proxy and run.folder):
         return
     try:
-        host.remove_tree((folder_of(run, number) if number else run.folder) + PROXY)
+        host.remove_tree((task_folder(run, number) if number else run.folder) + PROXY)
     except TryLaterError:
         raise
     except HibaliError:

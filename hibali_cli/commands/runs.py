@@ -59,7 +59,7 @@ def cancel_command(common: Common, run_id: str) -> int | None:
     if not run.state.final:
         with listening(common, f"cancel {run.id}") as on_event:
             open_host = opener(run_site(common, run.site), on_event)
-            run = cancel_run(open_host, load_scheduler(run.scheduler), run_store, run, on_event)
+            run = cancel_run(open_host, load_scheduler(run.placement.scheduler), run_store, run, on_event)
     if common.json:
         show_run(common, run)
     else:
@@ -182,7 +182,7 @@ def collect_command(
             common, run_store, run, dataset or folder or f"./{run.id}", on_event, saving
         )
     report_collected(common, receipt)
-    if not run.reported:
+    if not run.results.reported:
         run_store.note(run.id, "reported")
     failure = find_failure(run)
     if isinstance(failure, RunFailedError) and not common.json:
@@ -275,7 +275,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
         found = []
         for run in runs:
             left = left_by(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
-            pipeline = catalogue.find(run.pipeline)
+            pipeline = catalogue.find(run.spec.pipeline)
             check_pipeline(run, pipeline)
             tasks = read_again(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
             found.append(Exported(run, pipeline, left, tasks))
@@ -352,10 +352,10 @@ def list_command(
             run.id,
             run.state,
             tasks_text(run.sweep) if run.sweep is not None else None,
-            run.pipeline,
+            run.spec.pipeline,
             run.site,
-            run.name or None,
-            len(run.collected),
+            run.spec.name or None,
+            len(run.results.collected),
         )
         for run in runs
     ]
@@ -440,7 +440,7 @@ def _follow(
     with listening(common, f"logs {run.id}") as on_event:
         return follow_logs(
             opener(site, on_event),
-            load_scheduler(run.scheduler),
+            load_scheduler(run.placement.scheduler),
             run_store,
             run,
             streams,
@@ -474,7 +474,7 @@ def release_command(common: Common, run_id: str) -> int | None:
     with listening(common, f"release {run.id}") as on_event:
         host = opener(run_site(common, run.site), on_event)()
         try:
-            run = release_run(host, load_scheduler(run.scheduler), run_store, run)
+            run = release_run(host, load_scheduler(run.placement.scheduler), run_store, run)
         finally:
             host.close()
     if common.json:

@@ -174,7 +174,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -
     [run] = update_runs(common, book, [book.load(run_id)], tell)
     require_single(run)
     left = left_by(run, book, lambda: run_site(common, run.site))
-    pipeline = catalogue.find(run.pipeline)
+    pipeline = catalogue.find(run.spec.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
     site = common.settings().site(run.site)
     image = image_of(run, book)
@@ -182,7 +182,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -
         pipeline=pipeline,
         invocation=invocation,
         inputs=inputs_of_run(run, book, invocation, common.settings(), site, opener(site, tell), tell),
-        published=run.ended or run.created,
+        published=run.status.ended or run.created,
         agent=account_names()[0],
         run=run,
         image_id=image,
@@ -451,7 +451,7 @@ def _tell(
     code = _judge(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()
-    if not run.reported:
+    if not run.results.reported:
         RunStore().note(run.id, "reported")
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:

@@ -99,7 +99,7 @@ def collect_into(
     if folder is None or run.state is not State.SUCCEEDED:
         return None
     saving = Saving(save=not into.no_save)
-    if run.kept:
+    if run.results.from_copy:
         return _collect_kept(common, run_store, run, folder, saving, on_event)
     if into.dataset is not None:
         saving = saving_in(run_store, run, into.dataset)
@@ -274,7 +274,7 @@ def run_one(
             )
         finally:
             host.close()
-        if wait and not run.reused:
+        if wait and not run.results.reused:
             [run] = wait_for_runs(common, run_store, [run], on_event, changed=changed)
         receipt = collect_into(common, run_store, run, into, on_event)
     if receipt is not None:

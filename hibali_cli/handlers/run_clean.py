@@ -41,10 +41,10 @@ def clean_and_tell(common: Common, asked: CleanOptions) -> int:
     planned = [
         each
         for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
-        if asked.run_ids or (each.run.folder and not each.run.cleaned)
+        if asked.run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
     for each in planned:
-        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.cleaned:
+        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.results.cleaned:
             raise RefusedError("not-removed", each.because, about=each.run.id)
     if not asked.dry:
         _ask(common, asked, planned)
@@ -55,7 +55,9 @@ def clean_and_tell(common: Common, asked: CleanOptions) -> int:
 
 def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> None:
     """Outputs that nobody collected are gone for good: raises `RefusedError` where nobody agrees to that."""
-    lost = [each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.collected]
+    lost = [
+        each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.results.collected
+    ]
     if not lost or asked.yes:
         return
     what = f"the outputs of {len(lost)} runs were not collected and would be removed"
@@ -104,7 +106,7 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
         "id": run.id,
         "site": run.site,
         "state": str(run.state),
-        "collected": bool(run.collected),
+        "collected": bool(run.results.collected),
         **path_fields(run.folder, "folder"),
         "fate": str(cleaned.fate),
         "because": cleaned.because,

@@ -105,7 +105,7 @@ def by_site(common: Common, runs: list[Run]) -> list[AtSite]:
 
 
 def _place(run: Run) -> tuple[str, str]:
-    return run.site, run.scheduler
+    return run.site, run.placement.scheduler
 
 
 def follow_all(
@@ -134,7 +134,7 @@ def _follow(
     changed: Callable[[Run], None],
 ) -> None:
     def take(run: Run) -> None:
-        common.output.detail(f"{run.id} {run.state} {run.native}".rstrip())
+        common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
         changed(run)
 
     wait_for_end(
@@ -158,10 +158,10 @@ def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHos
 
 def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
-    scheduler = load_scheduler(run.scheduler)
+    scheduler = load_scheduler(run.placement.scheduler)
     if (
         not run.state.final
-        or run.accounted
+        or run.results.accounted
         or not scheduler.accounting_words((run.job,), "", run.created[:10])
     ):
         return run
@@ -183,8 +183,8 @@ def update_runs(
     """
     fresh = {run.id: run for run in runs}
     asked = [run for run in runs if run.job and not run.state.final]
-    for name, scheduler in sorted({(run.site, run.scheduler) for run in asked}):
-        some = [run for run in asked if (run.site, run.scheduler) == (name, scheduler)]
+    for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in asked}):
+        some = [run for run in asked if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
             host = opener(run_site(common, name), on_event)()
             try:

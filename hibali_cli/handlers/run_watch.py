@@ -155,9 +155,9 @@ class _Table:
             (
                 row.run.id,
                 row.run.state,
-                row.run.pipeline,
+                row.run.spec.pipeline,
                 row.run.site,
-                row.run.name or None,
+                row.run.spec.name or None,
                 row.about or None,
             )
             for row in self._rows.values()

@@ -150,7 +150,9 @@ def request_again(
     located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
     request = with_wishes(common, request, parse_resource_argv(again.asked.get("options") or ()))
-    request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image, proxy=run.proxy)
+    request = replace(
+        request, tasks=again.tasks, origin=run.id, name=run.spec.name, image=image, proxy=run.submission.proxy
+    )
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else by_pilot(request, pilot.allocations)
 
@@ -173,7 +175,7 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
         common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
-    request = request_again(common, run_store, run, catalogue.find(run.pipeline), numbers)
+    request = request_again(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
     require_consent(common, catalogue, request.pipeline, request.container)
     if request.tasks:
         return send_and_follow(common, request, into, table, wait=wait)
@@ -267,7 +269,7 @@ def send_and_follow(
 
 def _tell_sent(common: Common, run: Run) -> None:
     common.output.say(f"{state_text(run)} at {run.site}: hibali runs wait {run.id}")
-    waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
+    waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
         common.output.say(
             f"{waiting} tasks wait here for room in the queue; `runs wait` sends them as there is some"
@@ -302,7 +304,7 @@ def _finish(
     with following(common, run_store, [run], on_event) as shown:
         [run] = wait_for_end(
             opener(request.site, shown.on_event),
-            load_scheduler(run.scheduler),
+            load_scheduler(run.placement.scheduler),
             run_store,
             [run.id],
             limits=request.site.limits,
@@ -324,8 +326,8 @@ def _finish(
 def _keeping(run_store: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
     """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
     part = run
-    while part.origin:
-        whole = run_store.load(part.origin)
+    while part.spec.origin:
+        whole = run_store.load(part.spec.origin)
         if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
             raise UsageError(
                 "part-of-a-sweep",
@@ -351,7 +353,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, into: Into, tab
         if table is not None:
             make_table(common, run, Path(table), collector, chosen)
     report_collected(common, receipt)
-    if run.state.final and not run.reported:
+    if run.state.final and not run.results.reported:
         run_store.note(run.id, "reported")
     failure = find_failure(run)
     if isinstance(failure, RunFailedError) and not common.json:

@@ -246,16 +246,16 @@ def run_facts(run: Run, image: str) -> RunFacts:
     return RunFacts(
         id=run.id,
         site=run.site,
-        scheduler=run.scheduler,
-        container=run.container,
+        scheduler=run.placement.scheduler,
+        container=run.placement.container,
         state=str(run.state),
-        reason=run.reason,
-        host=run.host,
+        reason=run.status.reason,
+        host=run.status.host,
         image=f"sha256:{image}" if image else "",
-        exit_code=run.exit_code,
+        exit_code=run.status.exit_code,
         created=run.created,
-        started=run.started,
-        ended=run.ended,
+        started=run.status.started,
+        ended=run.status.ended,
     )
 
 
@@ -357,11 +357,11 @@ def require_single(run: Run) -> None:
 
 def check_pipeline(run: Run, pipeline: Pipeline) -> None:
     """Raise `RefusedError` where this is not what was run."""
-    if pipeline.digest != run.pipeline_digest:
+    if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            about=run.pipeline,
+            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            about=run.spec.pipeline,
             hint="Add the descriptor that was run again.",
         )
 

@@ -216,7 +216,9 @@ def is_doomed(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bo
 
 def expected_wait(runs: Iterable[Run], site: str) -> float:
     """The longest time in seconds that one of the last runs at the site waited for its start; 0 where nobody knows."""
-    waits = [_seconds(run.created, run.started) for run in runs if run.site == site and run.started]
+    waits = [
+        _seconds(run.created, run.status.started) for run in runs if run.site == site and run.status.started
+    ]
     return max(waits[-_LAST_RUNS:], default=0.0)
 
 

@@ -96,7 +96,7 @@ def _lines_of_run(each: ReportedRun, now: float) -> list[Line]:
         label=run.id,
         spans=each.spans,
         state=run.state,
-        below=f"{run.pipeline} at {run.site}",
+        below=f"{run.spec.pipeline} at {run.site}",
         target=run.id,
         said=said,
         collected=each.collected,
@@ -139,7 +139,7 @@ def render(told: Sequence[ReportedRun], now: float) -> bytes:
 
 def _title(told: Sequence[ReportedRun]) -> str:
     if len(told) == 1:
-        return f"{told[0].run.pipeline} at {told[0].run.site}"
+        return f"{told[0].run.spec.pipeline} at {told[0].run.site}"
     return f"{len(told)} runs"
 
 
@@ -204,15 +204,15 @@ def _overview_row(each: ReportedRun) -> Element:
     texts = (
         _seconds(each.waited),
         _seconds(each.ran),
-        _seconds(run.cpu_seconds),
-        None if run.memory_bytes is None else size_words(run.memory_bytes),
-        None if run.exit_code is None else str(run.exit_code),
+        _seconds(run.status.cpu_seconds),
+        None if run.status.memory_bytes is None else size_words(run.status.memory_bytes),
+        None if run.status.exit_code is None else str(run.status.exit_code),
     )
     return tag(
         "tr",
         tag("td", link_to(run.id, run.id, class_="id")),
         tag("td", _state(run.state)),
-        tag("td", run.pipeline),
+        tag("td", run.spec.pipeline),
         tag("td", run.site),
         *(tag("td", text or "-", class_="number") for text in texts),
     )
@@ -232,12 +232,12 @@ def _run(each: ReportedRun) -> Element:
             "header",
             tag("span", run.id, class_="id"),
             _state(run.state),
-            tag("span", run.pipeline, f" at {run.site}", class_="soft"),
+            tag("span", run.spec.pipeline, f" at {run.site}", class_="soft"),
             link_to("top", "overview", class_="up"),
         )
     )
-    if run.reason:
-        section.append(tag("p", run.reason))
+    if run.status.reason:
+        section.append(tag("p", run.status.reason))
     section.append(
         tag("dl", *(_pair(name, value) for name, value in _facts(each) if value not in {None, ""}))
     )
@@ -250,7 +250,7 @@ def _run(each: ReportedRun) -> Element:
         _table(
             "Inputs",
             ("id", "location", "content"),
-            ((given["id"], given["location"], given["identity"]) for given in run.inputs),
+            ((given["id"], given["location"], given["identity"]) for given in run.spec.inputs),
         )
     )
     section.extend(_outputs(each))
@@ -260,25 +260,25 @@ def _run(each: ReportedRun) -> Element:
 def _facts(each: ReportedRun) -> list[tuple[str, Child]]:
     run = each.run
     return [
-        ("name", run.name),
+        ("name", run.spec.name),
         ("begun", _moment(run.created)),
-        ("started", _moment(run.started)),
-        ("ended", _moment(run.ended)),
+        ("started", _moment(run.status.started)),
+        ("ended", _moment(run.status.ended)),
         ("waited", _seconds(each.waited)),
         ("ran", _seconds(each.ran)),
-        ("CPU", _seconds(run.cpu_seconds)),
-        ("memory", None if run.memory_bytes is None else size_words(run.memory_bytes)),
-        ("exit code", None if run.exit_code is None else str(run.exit_code)),
-        ("host", run.host),
-        ("scheduler", f"{run.scheduler}{f', job {run.job}' if run.job else ''}"),
-        ("scheduler says", run.native),
-        ("container", run.container),
-        ("hibali", run.hibali),
-        ("pipeline digest", tag("code", f"sha256:{run.pipeline_digest}")),
-        ("image", tag("code", run.image) if run.image else None),
+        ("CPU", _seconds(run.status.cpu_seconds)),
+        ("memory", None if run.status.memory_bytes is None else size_words(run.status.memory_bytes)),
+        ("exit code", None if run.status.exit_code is None else str(run.status.exit_code)),
+        ("host", run.status.host),
+        ("scheduler", f"{run.placement.scheduler}{f', job {run.job}' if run.job else ''}"),
+        ("scheduler says", run.status.native),
+        ("container", run.placement.container),
+        ("hibali", run.spec.version),
+        ("pipeline digest", tag("code", f"sha256:{run.spec.pipeline_digest}")),
+        ("image", tag("code", run.placement.image) if run.placement.image else None),
         ("folder", tag("code", run.folder) if run.folder else None),
-        ("collected to", ", ".join(run.collected)),
-        ("receipts", tag("code", ", ".join(run.receipts)) if run.receipts else None),
+        ("collected to", ", ".join(run.results.collected)),
+        ("receipts", tag("code", ", ".join(run.results.receipts)) if run.results.receipts else None),
     ]
 
 
@@ -292,8 +292,8 @@ def _moment(text: str) -> str | None:
 
 
 def _answers(each: ReportedRun) -> list[tuple[str, Any]]:
-    files = {given["id"] for given in each.run.inputs}
-    return [(name, value) for name, value in each.run.invocation.items() if name not in files]
+    files = {given["id"] for given in each.run.spec.inputs}
+    return [(name, value) for name, value in each.run.spec.invocation.items() if name not in files]
 
 
 def _shown(value: Any) -> str:

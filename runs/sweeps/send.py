@@ -14,7 +14,7 @@ from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler
 from runs.send import reserve_queue_places
 from runs.store import Queued, RunStore, holder_of
-from runs.submit import Submission, find_job, submit_once
+from runs.submit import SubmitRequest, find_job, submit_once
 from transfers.remote.host import RemoteHost
 
 
@@ -32,9 +32,9 @@ def send_chunks(
 
     Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
     """
-    for chunk in sweep_of(run).unsent():
+    for chunk in sweep_of(run).unsubmitted():
         run = run_store.load(run.id)
-        if run.cancelled:
+        if run.submission.cancelled:
             break
         begun = holder_of(run.id, chunk.number) in Queued(run.site).held()  # an earlier call took its places
         begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
@@ -78,7 +78,7 @@ def _send_chunk(
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
     words = scheduler.submit_words(job)
     put = partial(_put_allocation, host, run, chunk, pilot) if pilot else _put_nothing
-    submission = Submission(name, folder, words, run.created[:10], put, begun=begun)
+    submission = SubmitRequest(name, folder, words, run.created[:10], put, begun=begun)
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
@@ -100,12 +100,16 @@ def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> N
 
 
 def _waiting(run: Run) -> int:
-    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
+    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
 
 
 def can_submit_more(run: Run) -> bool:
     """Whether there is something to submit of a sweep: what waits for room, or one more allocation of its pilot."""
-    return run.sweep is not None and not run.cancelled and bool(run.sweep.unsent() or run.sweep.unfinished())
+    return (
+        run.sweep is not None
+        and not run.submission.cancelled
+        and bool(run.sweep.unsubmitted() or run.sweep.unfinished())
+    )
 
 
 def submit_more(

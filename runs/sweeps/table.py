@@ -231,11 +231,11 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
 
 def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
     """What the ledger has of these tasks of a run. Raises `RefusedError` where its pipeline is another one by now."""
-    if pipeline.digest != run.pipeline_digest:
+    if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            about=run.pipeline,
+            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            about=run.spec.pipeline,
             hint="Add the descriptor that was run again.",
         )
     begun = next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")

@@ -23,13 +23,30 @@ def read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_bytes()))
 
 
+# fields by what they were called when they were recorded
+THEN = {
+    "argv": "words",
+    "begun": "submitting",
+    "cancel_accepted": "told",
+    "cancel_marked": "marked",
+    "from_copy": "kept",
+    "reference": "word",
+    "version": "hibali",
+}
+DERIVED = ("on_hold", "needs", "reference", "waits")
+
+
 def flat(run: Run) -> Any:
     """Every field of a run by its name in the recordings, and what is derived from several."""
-    fields: dict[str, Any] = {each.name: getattr(run, each.name) for each in dataclasses.fields(run)}
-    fields |= {"folder": run.folder.decode("latin-1"), "is_sweep": fields.pop("sweep") is not None}
-    fields |= {name: getattr(run, name) for name in ("on_hold", "needs", "word", "waits")}
-    fields["failure_exit"] = int(run.failure_exit)
-    return json.loads(json.dumps(fields, default=_plain))
+    grouped = {each.name: getattr(run, each.name) for each in dataclasses.fields(run)}
+    found: dict[str, Any] = {name: grouped.pop(name) for name in ("id", "key", "created", "task")}
+    found["is_sweep"] = grouped.pop("sweep") is not None
+    for group in grouped.values():
+        found |= {each.name: getattr(group, each.name) for each in dataclasses.fields(group)}
+    found |= {name: getattr(run, name) for name in DERIVED}
+    found |= {"folder": run.folder.decode("latin-1"), "failure_exit": int(run.failure_exit)}
+    plain = json.loads(json.dumps(found, default=_plain))
+    return {THEN.get(name, name): value for name, value in plain.items()}
 
 
 def _plain(value: Any) -> Any:

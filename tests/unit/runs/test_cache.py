@@ -38,6 +38,7 @@ from runs.cache.listing import (
 from runs.inputs import identify_local
 from runs.model import Run, State
 from runs.stage import Cache, Synchroniser, at_site, open_cache
+from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -63,11 +64,7 @@ def place(path: Path) -> Location:
 
 
 def a_run(run_id: str = RUN, state: State = State.RUNNING, **more: str) -> Run:
-    return replace(
-        Run(run_id, "k", "p@1", "d", "here", "", "direct", "bare", "2026-01-02T03:04:05.0Z"),
-        state=state,
-        **more,
-    )
+    return make_run(id=run_id, created="2026-01-02T03:04:05.0Z", state=state, **more)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from runs.model import Run, State
 from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
 from runs.store import Queued, RunStore
+from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 
@@ -38,7 +39,7 @@ FIELDS: dict[str, Any] = {
     "invocation": {"value": "\ud800"},
     "outputs": [{"id": "o", "path": "out", "optional": False, "is_list": False, "is_pattern": False}],
 }
-BARE = Run(RUN, "k" * 64, "p@1", "d", "here", "", "direct", "bare", created="2026-01-02T03:04:05Z")
+BARE = make_run(id=RUN, key="k" * 64, created="2026-01-02T03:04:05Z")
 
 
 @given(
@@ -52,19 +53,19 @@ BARE = Run(RUN, "k" * 64, "p@1", "d", "here", "", "direct", "bare", created="202
 def test_only_what_is_over_and_collected_goes(
     state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
 ) -> None:
-    run = replace(BARE, state=state, collected=collected, folder=folder, ended=ended)
+    run = change_run(BARE, state=state, collected=collected, folder=folder, ended=ended)
     because = why_kept(run, CleanRequest(all_ended=everything, older_than=older_than), NOW)
     if not because:
         assert state in {State.SUCCEEDED, State.FAILED, State.CANCELLED}
         assert folder
         assert collected or everything
         assert older_than < 86400 * 365
-    assert why_kept(replace(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
+    assert why_kept(change_run(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
 
 
 def test_younger_ones_stay() -> None:
     ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    run = replace(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
+    run = change_run(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
     assert why_kept(run, CleanRequest(older_than=3 * 86400.0), NOW)
     assert not why_kept(run, CleanRequest(older_than=86400.0), NOW)
 
@@ -89,7 +90,11 @@ def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) 
     stray = FoundRun(RUN, "here", bytes(tmp_path), card, "17")
     taken = adopt(run_store, stray)
     assert (taken.site, taken.job, taken.state) == ("here", "17", State.SUBMITTED)
-    assert (taken.created, taken.outputs, taken.folder) == (begun.created, begun.outputs, bytes(tmp_path))
+    assert (taken.created, taken.spec.outputs, taken.folder) == (
+        begun.created,
+        begun.spec.outputs,
+        bytes(tmp_path),
+    )
     assert Queued("here").held() == {RUN: 1}
     run_store.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
     assert Queued("here").held() == {}
@@ -199,7 +204,7 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(host: Remote
             assert line_of_json(taken.to_record())
             assert line_of_json(taken.to_whole_record())
             assert not any(
-                "/" in output.path and output.path.startswith(("/", "..")) for output in taken.outputs
+                "/" in output.path and output.path.startswith(("/", "..")) for output in taken.spec.outputs
             )
             spans = [Span(State.PREPARED, 0.0, 1.0), Span(taken.state, 1.0)]
             assert render([ReportedRun(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())

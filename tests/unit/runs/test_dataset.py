@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from runs.dataset import Dataset, DatasetRequest, recorded_request, run_record, typed_request
-from runs.model import Output, Pilot, Run, Sweep, Task
+from runs.model import Output, Pilot, RunStatus, Sweep
+from tests.support.runs import make_run
 from transfers.datasets.repository import Repository
 
 
 def record_of(root: Path, asked: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
-    sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
-    run = Run("r", "k", "p@1", "d", "s", "", "slurm", "bare", "now", sweep=sweep)
+    sweep = Sweep({1: RunStatus(), 2: RunStatus()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
+    run = make_run(id="r", site="s", scheduler="slurm", sweep=sweep)
     repository = Repository(str(root).encode(), b"", annex=False)
     return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
 

@@ -132,8 +132,8 @@ def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
     assert sweep_of(run).unfinished() == (2, 3)
     run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"})
     assert sweep_of(run).unfinished() == ()
-    assert [chunk.tasks for chunk in sweep_of(run).unsent()] == [(2, 3)]
-    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).places().items()} == {
+    assert [chunk.tasks for chunk in sweep_of(run).unsubmitted()] == [(2, 3)]
+    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).positions().items()} == {
         1: 1,
         2: 2,
         3: 2,

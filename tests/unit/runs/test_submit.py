@@ -13,7 +13,7 @@ from runs.schedulers.base import Job, NotSubmitted, Submitted, Unclear
 from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
-from runs.submit import Submission, find_submission, submit_once, submitted_at
+from runs.submit import SubmitRequest, find_submission, submit_once, submitted_at
 from transfers.remote.host import Finished, RemoteHost
 from transfers.stores.open_store import open_host
 
@@ -45,7 +45,7 @@ class Place:
     def submit(self, words: tuple[str, ...] | None = None, *, begun: bool = False) -> str:
         scheduler = Direct()
         words = words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh"))
-        submission = Submission(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
+        submission = SubmitRequest(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
         answer = submit_once(self.host, scheduler, submission, settling=0.5)
         if isinstance(answer, NotSubmitted):
             raise answer.error

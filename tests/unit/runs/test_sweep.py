@@ -20,13 +20,14 @@ from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
 from runs.fast_storage import Fast, FastOptions, choose_fast_storage, fast_options_of_task
-from runs.model import Chunk, Input, Output, Run, State, Sweep, Task, state_of
+from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
 from runs.schedulers.base import load_scheduler
 from runs.script import array_script, start_script
 from runs.sweeps.collect import choose_tasks
 from runs.sweeps.launch import TellsArrayLimit, split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
+from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import Finished, RemoteHost, SmallFile
 from transfers.stores.open_store import open_host
@@ -37,7 +38,7 @@ RUN = "20260102-030405-0a1b2c3d"
 def sweep(states: list[State], **more: Any) -> Sweep:
     numbers = range(1, len(states) + 1)
     tasks = {
-        number: Task(state, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:05Z")
+        number: RunStatus(state, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:05Z")
         for number, state in zip(numbers, states, strict=True)
     }
     rows = tuple((number, f"v{number}") for number in numbers)
@@ -49,19 +50,7 @@ def sweep(states: list[State], **more: Any) -> Sweep:
 
 
 def run_of(found: Sweep | None) -> Run:
-    return Run(
-        id=RUN,
-        key="k",
-        pipeline="p@1",
-        pipeline_digest="d",
-        site="here",
-        name="",
-        scheduler="slurm",
-        container="bare",
-        created="2026-01-02T03:04:05.000000Z",
-        folder=b"/w/runs/" + RUN.encode(),
-        sweep=found,
-    )
+    return make_run(id=RUN, scheduler="slurm", folder=b"/w/runs/" + RUN.encode(), sweep=found)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +70,14 @@ def run_of(found: Sweep | None) -> Run:
 def test_a_sweep_runs_until_the_last_task_has_ended_and_is_then_as_bad_as_the_worst(
     states: str, together: str
 ) -> None:
-    assert state_of(Task(State(word)) for word in states.split()) is State(together)
+    assert state_of(RunStatus(State(word)) for word in states.split()) is State(together)
 
 
 def test_a_task_is_read_as_a_run_by_itself() -> None:
     run = run_of(sweep([State.SUCCEEDED, State.FAILED]))
     task = one_task(run, 2)
     assert (task.state, task.job, task.sweep, task.task) == (State.FAILED, "7", None, 2)
-    assert (task.word, run.word) == (f"{RUN}.2", RUN)
+    assert (task.reference, run.reference) == (f"{RUN}.2", RUN)
     assert task.folder == run.folder + b"/tasks/2"
     assert one_task(run, 2, log_of_job=True).folder == run.folder + b"/chunks/1"
     with pytest.raises(NotFoundError):

@@ -69,7 +69,7 @@ def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> N
         17: (0.5, None),
         20: (3600.0, 1 << 30),
     }
-    assert (found.cpu_seconds, found.memory_bytes) == (3602.5, 1 << 30)
+    assert (found.status.cpu_seconds, found.status.memory_bytes) == (3602.5, 1 << 30)
     shown = found.to_record()["tasks"]
     assert [task["cpu_seconds"] for task in shown] == [2.5, 0.5, 3600.0]
     note_usage(host, load_scheduler("slurm"), run_store, [found])
@@ -88,7 +88,7 @@ def test_without_accounting_what_jobs_counted_stays() -> None:
     host: Any = Accounting(b"", 1)
     note_usage(host, load_scheduler("slurm"), RunStore(), [run])
     found = RunStore().load(RUN)
-    assert found.accounted
+    assert found.results.accounted
     assert {task.cpu_seconds for task in sweep_of(found).tasks.values()} == {0.5}
 
 
