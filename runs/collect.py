@@ -96,7 +96,7 @@ def collect(
     run: Run,
     site: Site,
     target: Location,
-    book: RunStore,
+    run_store: RunStore,
     on_event: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
@@ -111,7 +111,7 @@ def collect(
     require_end(run)
     store = open_store(work_of(run, site))
     try:
-        chosen = choose_outputs(run.outputs, store.list())
+        chosen = choose_outputs(run.spec.outputs, store.list())
     finally:
         store.close()
     receipt = pull_outputs("collect", run, site, target, chosen.files, on_event, saving=saving)
@@ -125,7 +125,7 @@ def collect(
         on_event(problem)
     failed = run.state is not State.SUCCEEDED
     if whole and (failed or not chosen.problems):
-        book.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
+        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
     if receipt.exit is Exit.DONE and chosen.problems:
         receipt.exit = Exit.INCOMPLETE
     if failed:
@@ -175,14 +175,14 @@ def _as_pattern(path: bytes) -> str:
 
 def require_end(run: Run) -> None:
     """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
-    if run.cleaned:
+    if run.results.cleaned:
         raise NotFoundError(
             "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", subject=run.id
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.reason}",
+            f"nobody knows how this run ended: {run.status.reason}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )

@@ -81,10 +81,10 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
     """
     single = a.sweep is None and b.sweep is None
     facts = [
-        Fact("pipeline", a.pipeline, b.pipeline),
-        Fact("digest", a.pipeline_digest, b.pipeline_digest),
-        Fact("image", a.image or None, b.image or None),
-        Fact("container", a.container, b.container),
+        Fact("pipeline", a.spec.pipeline, b.spec.pipeline),
+        Fact("digest", a.spec.pipeline_digest, b.spec.pipeline_digest),
+        Fact("image", a.placement.image or None, b.placement.image or None),
+        Fact("container", a.placement.container, b.placement.container),
         Fact("site", a.site, b.site),
         *(_ends(a, b) if single else ()),
         *_inputs(a, b, "id" if single else "text"),
@@ -95,9 +95,9 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
 
 def _ends(a: Run, b: Run) -> list[Fact]:
     return [
-        Fact("host", a.host or None, b.host or None),
+        Fact("host", a.status.host or None, b.status.host or None),
         Fact("state", str(a.state), str(b.state)),
-        Fact("exit code", a.exit_code, b.exit_code),
+        Fact("exit code", a.status.exit_code, b.status.exit_code),
     ]
 
 
@@ -112,23 +112,23 @@ def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
 
 def _identities(run: Run, by: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
-    for each in run.inputs:
+    for each in run.spec.inputs:
         found.setdefault(str(each.get(by)), []).append(each["identity"])
     return {name: ", ".join(identities) for name, identities in found.items()}
 
 
 def _values(a: Run, b: Run) -> list[Fact]:
     others = {name for run in (a, b) for name in (*_files(run), *(run.sweep.columns if run.sweep else ()))}
-    names = sorted((a.invocation.keys() | b.invocation.keys()) - others)
-    return [Fact(f"value {name}", a.invocation.get(name), b.invocation.get(name)) for name in names]
+    names = sorted((a.spec.invocation.keys() | b.spec.invocation.keys()) - others)
+    return [Fact(f"value {name}", a.spec.invocation.get(name), b.spec.invocation.get(name)) for name in names]
 
 
 def _files(run: Run) -> set[str]:
     """The questions that files answer; of a sweep those whose answers are texts of its inputs."""
     if run.sweep is None:
-        return {each["id"] for each in run.inputs}
-    texts = {each.get("text") for each in run.inputs}
-    lists = {name: each if isinstance(each, list) else [each] for name, each in run.invocation.items()}
+        return {each["id"] for each in run.spec.inputs}
+    texts = {each.get("text") for each in run.spec.inputs}
+    lists = {name: each if isinstance(each, list) else [each] for name, each in run.spec.invocation.items()}
     return {name for name, some in lists.items() if some and all(each in texts for each in some)}
 
 
@@ -170,7 +170,7 @@ class Copies:
 
     def _is_collected(self, path: bytes) -> bool:
         """Whether it lies where it was collected to, unchanged."""
-        for target in reversed(self._run.collected):
+        for target in reversed(self._run.results.collected):
             here = Path(target) / os.fsdecode(path)
             if here.is_absolute() and _has_digest(here, self._digest(path)):
                 self._found[path] = here
@@ -256,7 +256,7 @@ def _answers(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
         [(0, {})] if run.sweep is None else run.sweep.all_values()
     )
     for number, values in tasks:
-        answered = {name: values.get(name, run.invocation.get(name)) for name in names}
+        answered = {name: values.get(name, run.spec.invocation.get(name)) for name in names}
         yield number, json.dumps(answered, sort_keys=True)
 
 
@@ -307,6 +307,6 @@ def _shown(run: Run, number: int | None) -> object:
 
 def _end(run: Run, number: int) -> tuple[str, int | None]:
     if run.sweep is None:
-        return str(run.state), run.exit_code
+        return str(run.state), run.status.exit_code
     task = run.sweep.tasks[number]
     return str(task.state), task.exit_code

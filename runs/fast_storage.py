@@ -108,7 +108,7 @@ def check_fast(container: Container) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class FastOptions:
     """What a command line says: inputs as `INPUT` or `INPUT=TIER`, the tier for the work folder or "", or nothing fast at all."""
 
     inputs: tuple[str, ...] = ()
@@ -116,10 +116,12 @@ class Marks:
     none: bool = False
 
 
-NO_MARKS = Marks()
+NO_FAST_OPTIONS = FastOptions()
 
 
-def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: Marks) -> Fast:
+def choose_fast_storage(
+    site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: FastOptions
+) -> Fast:
     """What marks mean at a site, whose own default takes all inputs that come from elsewhere, and the work folder.
 
     `at_site` says of each input whether it lies there. Raises `UsageError` for an input or a tier that is not there.
@@ -145,7 +147,7 @@ def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], mark
     return Fast(found, _tier(site, work, "--fast-work") if work else "", site.tiers)
 
 
-def marks_of_task(marks: Marks, inputs: Sequence[Input]) -> Marks:
+def fast_options_of_task(marks: FastOptions, inputs: Sequence[Input]) -> FastOptions:
     """The marks that are about inputs which a task of a sweep has: not every task needs to answer everything."""
     there = {each.id for each in inputs}
     return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))

@@ -58,7 +58,7 @@ class SiteImages:
 
     def __init__(
         self,
-        far: RemoteHost,
+        host: RemoteHost,
         site: Site,
         container: Container,
         work: bytes,
@@ -66,9 +66,9 @@ class SiteImages:
         on_event: Listener = ignore,
     ) -> None:
         """`work` is the site's work folder, absolute, and ours alone."""
-        self._far = far
+        self._host = host
         self._site = site
-        self._commands = SiteCommands(far, site)
+        self._commands = SiteCommands(host, site)
         self._container = container
         self._folder = b"%b/images/%b" % (work, container.name.encode("ascii"))
         self._cache = cache
@@ -100,7 +100,7 @@ class SiteImages:
         """The image of that id (`sha256:HEX`), from whichever archive."""
         if not self._container.form:
             return self.find_name(identifier)
-        for name in self._far.names(self._folder):
+        for name in self._host.names(self._folder):
             found_there = self._read_ready(self._folder + b"/" + name, identifier)
             if found_there is not None:
                 return found_there
@@ -124,7 +124,7 @@ class SiteImages:
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with Turn(self._far, self._cache.location(folder), self._on_event) as turn:
+        with Turn(self._host, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
             return found or self._make(record, folder, self._bring(record, archive()), turn)
 
@@ -142,14 +142,14 @@ class SiteImages:
                 subject=str(archive),
             )
         place = Location(local_site(), text, text, typed_local=True)
-        return self._cache.bring_patiently(identity, place, self._on_event)
+        return self._cache.stage_with_retries(identity, place, self._on_event)
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
-        for left in self._far.names(folder):
+        for left in self._host.names(folder):
             if left != b".hibali":  # the turn's own
-                self._far.remove_tree(folder + b"/" + left)
+                self._host.remove_tree(folder + b"/" + left)
         partial = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
-        self._far.make_folder(partial, exclusive=True)
+        self._host.make_folder(partial, exclusive=True)
         try:
             if self._container.form:
                 return self._convert(record, folder, partial, archive, turn)
@@ -166,7 +166,7 @@ class SiteImages:
     def _leave(self, partial: bytes) -> None:
         """Whoever comes next removes what could not be removed now."""
         try:
-            self._far.remove_tree(partial)
+            self._host.remove_tree(partial)
         except HibaliError:
             return
 
@@ -182,17 +182,17 @@ class SiteImages:
         if self._container.flattens:
             source = partial + b"/flat.tar"
             facts = self._flatten(archive, source, record)
-            digest = self._far.digest(source)
+            digest = self._host.digest(source)
         self._run_all(as_text(source), as_text(partial + b"/" + form), record)
         ready = partial + b"/" + _READY
         result = ready + b"/" + form
-        self._far.make_folder(ready)  # what a conversion left beside its result stays outside
-        self._far.move(partial + b"/" + form, result)
-        made, mark = self._far.stat(result), self._cache.mark(result)
+        self._host.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._host.move(partial + b"/" + form, result)
+        made, mark = self._host.stat(result), self._cache.mark(result)
         if made is None or mark is None:
             raise not_staged("nothing came of it")
         if made.kind is Kind.FILE:
-            digest = self._far.digest(result)
+            digest = self._host.digest(result)
         known = {
             "schema": 1,
             "kind": "staged-image",
@@ -206,9 +206,9 @@ class SiteImages:
         self._commands.run(
             ("sync", "-f", as_text(ready))
         )  # the record must not outlive what it describes (S19)
-        self._far.put(ready + b"/" + _RECORD, canonical_json(known))
+        self._host.put(ready + b"/" + _RECORD, canonical_json(known))
         turn.check()
-        self._far.move(ready, folder + b"/" + _READY)
+        self._host.move(ready, folder + b"/" + _READY)
         found = self._read_ready(folder, record.id)
         if found is None:
             raise TryLaterError("image-not-staged", "the image was touched while it was put in place")
@@ -217,7 +217,7 @@ class SiteImages:
     def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
         """What was made of an archive, unless it is of another image, or anybody touched it since (S5)."""
         ready = folder + b"/" + _READY
-        content = self._far.get(ready + b"/" + _RECORD)
+        content = self._host.get(ready + b"/" + _RECORD)
         try:
             known: Any = read_json(content, as_text(ready)) if content else None
             if not isinstance(known, dict) or known["id"] != identifier:
@@ -251,12 +251,12 @@ class SiteImages:
 
 
 def open_images(
-    far: RemoteHost, site: Site, container: Container, carrier: Carrier, on_event: Listener = ignore
+    host: RemoteHost, site: Site, container: Container, carrier: Carrier, on_event: Listener = ignore
 ) -> SiteImages:
     """The images of a site's runtime, in its work folder, which is made where it is not there."""
-    work = make_work_folder(far, site, b"cache", b"images")
-    cache = open_cache(far, site, work, carrier, on_event)
-    return SiteImages(far, site, container, work, cache, on_event)
+    work = make_work_folder(host, site, b"cache", b"images")
+    cache = open_cache(host, site, work, carrier, on_event)
+    return SiteImages(host, site, container, work, cache, on_event)
 
 
 def _environment(listed: Any) -> Mapping[str, str]:

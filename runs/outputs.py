@@ -115,10 +115,10 @@ def _moment(entry: Entry) -> int:
 
 def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
     """Hash what was listed `below` a store's root; `subject` names what the digests are kept of."""
-    with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as book:
+    with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as run_store:
         unknown = []
         for path, entry in standing.files.items():
-            known = book.find([entry])
+            known = run_store.find([entry])
             if known is None:
                 unknown.append(entry._replace(path=below + path))
             else:
@@ -129,7 +129,7 @@ def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, bel
                 reason = problem or Problem("unreadable", "no digest came")
                 standing.problems.append(Failed(path, reason.code, reason.message))
             else:
-                book.add([standing.files[path]], digest)
+                run_store.add([standing.files[path]], digest)
                 standing.digests[path] = digest
 
 
@@ -241,15 +241,15 @@ class Left:
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
-def recorded_outputs(run: Run, book: RunStore) -> Left | None:
+def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
     """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         if record.get("kind") != "collected":
             continue
         moved = moved_by(str(record.get("receipt")))
         if moved is not None:
             entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-            chosen = choose_outputs(run.outputs, entries)
+            chosen = choose_outputs(run.spec.outputs, entries)
             files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
             return Left(files, chosen.problems)
     return None
@@ -273,7 +273,7 @@ def hash_outputs(run: Run, site: Site) -> Left:
 
 def _hash_at_site(run: Run, store: Store) -> Left:
     listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.outputs, _noting_recorded(store.list(), listed))
+    chosen = choose_outputs(run.spec.outputs, _noting_recorded(store.list(), listed))
     left = Left(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:

@@ -13,7 +13,7 @@ from hibali.locations import Location, work_path
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, Started
-from runs.fast_storage import NO_MARKS, NOTHING_FAST, Fast, Marks
+from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, Fast, FastOptions
 from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
@@ -121,7 +121,7 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     fast: Fast = NOTHING_FAST
-    marks: Marks = NO_MARKS
+    marks: FastOptions = NO_FAST_OPTIONS
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
     wanted: Resources = field(default_factory=Resources)

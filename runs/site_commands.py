@@ -25,13 +25,13 @@ _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 class SiteCommands:
     """Words to a site's login node, which say what went wrong when they end badly."""
 
-    def __init__(self, far: RemoteHost, site: Site) -> None:
-        self._far = far
+    def __init__(self, host: RemoteHost, site: Site) -> None:
+        self._host = host
         self._site = site
 
     def ask(self, words: Sequence[str]) -> Finished:
         """How a question ended, whichever way."""
-        return self._far.run(self._after_prologue(words))
+        return self._host.run(self._after_prologue(words))
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
         """One step of a conversion, done. In the C locale, so that its complaints are known.
@@ -39,7 +39,7 @@ class SiteCommands:
         Raises `UsageError` where there is no such program, `IncompleteError` where it fails or there is no room,
         `TryLaterError` where it was ended.
         """
-        finished = self._far.run(
+        finished = self._host.run(
             self._after_prologue(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
         )
         if finished.exit_code == 0:
@@ -84,9 +84,9 @@ _PATIENCE = 2 * 3600.0
 class Turn:
     """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
 
-    def __init__(self, far: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
+    def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
         """`location` is a folder of the site that `far` reaches; it is made when the turn is taken."""
-        self._far = far
+        self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
         self._subject = location.text
         self._on_event = on_event
@@ -128,7 +128,7 @@ class Turn:
             )
 
     def _read(self) -> object:
-        return record_of(self._far.get(self._lock_file) or b"").get("token")
+        return record_of(self._host.get(self._lock_file) or b"").get("token")
 
     def __enter__(self) -> Self:
         return self

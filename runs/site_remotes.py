@@ -132,19 +132,19 @@ _CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
-def in_silence(title: str) -> AbstractContextManager[Listener]:
+def quiet_listener(title: str) -> AbstractContextManager[Listener]:
     """Nobody is told how it goes."""
     del title
     return nullcontext(ignore)
 
 
-class SiteShelf:
+class SiteFolder:
     """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
 
     What was interrupted goes on inside the file, in both directions, as every transfer does.
     """
 
-    def __init__(self, location: Location, listening: Listening = in_silence) -> None:
+    def __init__(self, location: Location, listening: Listening = quiet_listener) -> None:
         """`listening` gives, for the title of a transfer, whom to tell how it goes."""
         self._location = location
         self._listening = listening

@@ -33,7 +33,7 @@ def room(limit: int, queued: int) -> int:
     return max(0, limit - queued)
 
 
-def say_full(limit: int, queued: int) -> str:
+def format_queue_full(limit: int, queued: int) -> str:
     """Why a run waits with us."""
     return f"waits for room: {queued} of {limit} jobs in the queue"
 
@@ -196,7 +196,7 @@ class RunStore:
         for record in reversed(index):
             with contextlib.suppress(NotFoundError):
                 run = self.load(str(record.get("id")))
-                return None if run.reported else run
+                return None if run.results.reported else run
         return None
 
     def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
@@ -293,9 +293,9 @@ def find_output(run: Run, reference: Reference) -> Output:
 
     It has to be there, optional or not. Raises `NotFoundError` where there is no such output, `UsageError` for a path below a pattern.
     """
-    found = next((each for each in run.outputs if each.id == reference.output), None)
+    found = next((each for each in run.spec.outputs if each.id == reference.output), None)
     if found is None:
-        known = [each.id for each in run.outputs]
+        known = [each.id for each in run.spec.outputs]
         near = nearest(reference.output, known)
         raise NotFoundError(
             "no-such-output",
@@ -334,7 +334,7 @@ class SiteRuns:
             "site": self.site,
             "count": sum(self.states.values()),
             "states": {str(state): count for state, count in self.states.items()},
-            "last": {**last, "ended": self.last.ended or None},
+            "last": {**last, "ended": self.last.status.ended or None},
         }
 
 
@@ -348,7 +348,7 @@ def runs_of(digest: str) -> list[Run]:
         if name.endswith(_FORMAT) and RUN_ID.fullmatch(run_id) and told in _content(folder / name):
             with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
                 run = fold_records(run_id, read_records(folder / name))
-                if run.pipeline_digest == digest:
+                if run.spec.pipeline_digest == digest:
                     runs.append(run)
     return runs
 

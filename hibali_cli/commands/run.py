@@ -26,13 +26,13 @@ from hibali_cli.run_options import (
     check_alone,
     check_reusing,
     notify_option,
-    wanted_of,
+    read_resource_options,
     with_proxy,
     with_wishes,
 )
 
 if TYPE_CHECKING:
-    from runs.fast_storage import Marks
+    from runs.fast_storage import FastOptions
 
 
 @command(
@@ -206,7 +206,7 @@ def run_command(
         common.output.warn(f"{found.reference}: {deprecation}")
     order = Order(after, hold, wait)
     marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
-    wanted = wanted_of(job)
+    wanted = read_resource_options(job)
     choosing = SiteOptions(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
@@ -250,9 +250,9 @@ def run_command(
         )
     request = with_proxy(with_wishes(common, request, wanted), proxy)
     if dataset is not None:
-        from runs.dataset import asked_before, keep_in
+        from runs.dataset import find_dataset, recorded_request
 
-        keep_in(dataset, asked_before([{"asked": request.asked}], found.reference))
+        find_dataset(dataset, recorded_request([{"asked": request.asked}], found.reference))
     if dry_run:
         show_request(common, request)
         return None
@@ -279,9 +279,9 @@ def _check_words(name: str, notify: str | None, *, wait: bool) -> None:
         raise UsageError("bad-name", "a run's name is one short line", subject="--name")
 
 
-def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> Marks:
-    from runs.fast_storage import Marks
+def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> FastOptions:
+    from runs.fast_storage import FastOptions
 
     if no_fast and (inputs or work):
         raise UsageError("contradiction", "--no-fast leaves nothing fast", subject="--no-fast")
-    return Marks(inputs, work, no_fast)
+    return FastOptions(inputs, work, no_fast)

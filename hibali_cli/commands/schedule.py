@@ -172,11 +172,11 @@ def check_command(common: Common, name: str) -> int | None:
 def list_command(common: Common) -> int | None:
     """List the schedules of this configuration."""
     from runs.schedules.install import installed_names
-    from runs.schedules.records import read_firings
+    from runs.schedules.records import read_triggers
     from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
-    found = [(known.schedules[name], read_firings(name)) for name in sorted(known.schedules)]
+    found = [(known.schedules[name], read_triggers(name)) for name in sorted(known.schedules)]
     installed = installed_names(common.config, known)
     if common.json:
         for schedule, firings in found:
@@ -216,15 +216,15 @@ _LOG_EXAMPLES = [
 @click.option("--text", is_flag=True, help="What the runs said, instead of how they went.")
 def log_command(common: Common, name: str, *, count: int, text: bool) -> int | None:
     """Show how the runs of a schedule went, the last one last."""
-    from runs.schedules.records import fired_schedules, read_firings
+    from runs.schedules.records import read_triggers, triggered_schedules
     from runs.schedules.schedule import load_schedules
 
-    if name not in fired_schedules():
+    if name not in triggered_schedules():
         load_schedules(common.config).one(name)
     if text:
         _show_text(common, name, count)
         return None
-    firings = read_firings(name)[-count:]
+    firings = read_triggers(name)[-count:]
     if common.json:
         for firing in firings:
             common.output.record("firing", firing.to_record())
@@ -486,7 +486,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     from runs.schedules.records import forget_start
     from runs.schedules.schedule import load_schedules
     from runs.schedules.tend import make_up_all, tend
-    from runs.schedules.trigger import fire_due, fire_now
+    from runs.schedules.trigger import trigger_due, trigger_now
 
     known = load_schedules(common.config)
     if name is None:
@@ -500,7 +500,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     schedule = known.one(name)
     if due:
         forget_start(name)
-    firing = fire_due(common.config, schedule) if due else fire_now(common.config, schedule)
+    firing = trigger_due(common.config, schedule) if due else trigger_now(common.config, schedule)
     if firing is None:
         return None
     tend(common.config, known, common.output.warn)
@@ -523,12 +523,12 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
 def show_command(common: Common, name: str) -> int | None:
     """Show one schedule, when it is due, and its last run."""
     from runs.schedules.install import installed_names
-    from runs.schedules.records import log_path, read_firings
+    from runs.schedules.records import log_path, read_triggers
     from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
     schedule = known.one(name)
-    firings = read_firings(name)
+    firings = read_triggers(name)
     installed = installed_names(common.config, known)
     if common.json:
         common.output.record("schedule", schedule_fields(schedule, firings, installed=name in installed))

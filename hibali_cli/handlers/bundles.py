@@ -53,7 +53,7 @@ from runs.launch import launch
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
 from runs.request import Request, with_job_proxy
-from runs.send import no_room
+from runs.send import queue_full_error
 from runs.stage import Synchroniser
 from runs.store import RunStore
 
@@ -174,7 +174,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listene
     [run] = update_runs(common, book, [book.load(run_id)], on_event)
     require_single(run)
     left = left_by(run, book, lambda: run_site(common, run.site))
-    pipeline = catalogue.find(run.pipeline)
+    pipeline = catalogue.find(run.spec.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
     site = common.settings().site(run.site)
     image = image_of(run, book)
@@ -184,7 +184,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listene
         inputs=inputs_of_run(
             run, book, invocation, common.settings(), site, opener(site, on_event), on_event
         ),
-        published=run.ended or run.created,
+        published=run.status.ended or run.created,
         agent=account_names()[0],
         run=run,
         image_id=image,
@@ -426,7 +426,7 @@ def _leave(common: Common, run: Run) -> int:
         common.output.line(run.id)
     if run.waits:
         flush_results()
-        raise no_room(run)
+        raise queue_full_error(run)
     if not common.json:
         common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
     return int(Exit.DONE)
@@ -455,7 +455,7 @@ def _tell(
     code = _judge(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()
-    if not run.reported:
+    if not run.results.reported:
         RunStore().note(run.id, "reported")
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:

@@ -36,14 +36,14 @@ def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
         from registry.exchange import FolderShelf
 
         return FolderShelf(Path(location.path))
-    from runs.site_remotes import SiteShelf
+    from runs.site_remotes import SiteFolder
 
     def listening(title: str) -> AbstractContextManager[Listener]:
         from hibali_cli.progress import listening as showing
 
         return showing(common, title)
 
-    return SiteShelf(location, listening)
+    return SiteFolder(location, listening)
 
 
 def require_shelf(common: Common, remote_name: str) -> ImageShelf:

@@ -87,7 +87,7 @@ def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
 
 def compare_runs(
     common: Common,
-    book: RunStore,
+    run_store: RunStore,
     runs: Sequence[Run],
     by: Sequence[str],
     folder: str | None,
@@ -95,7 +95,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
     a, b = runs
-    left = [left_by(run, book, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
+    left = [left_by(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
     different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]

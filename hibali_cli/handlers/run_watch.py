@@ -25,7 +25,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import Telling, listening
 from hibali_cli.tally import Tally
 from runs.model import Run
-from runs.status import course_of_run
+from runs.status import run_timeline
 from runs.store import RunStore
 
 _A_SECOND = 1  # what takes minutes need not be drawn more often
@@ -47,20 +47,22 @@ class Shown(Protocol):
         """No more changes come."""
 
 
-def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callable[[Run], None]) -> list[Run]:
+def watch_runs(
+    common: Common, run_store: RunStore, runs: list[Run], changed: Callable[[Run], None]
+) -> list[Run]:
     """Show the runs until they are over, and return them as they are then; `changed` hears of each change.
 
     Raises what keeps it from following them at a site, when those of the others are over.
     """
     rows: dict[str, Row] = {}
     ids = [run.id for run in runs]
-    with hint_if_interrupted(lambda: continues(book, ids)), _shown(common) as shown:
-        watching = follow_all(common, book, runs, by_site(common, runs), shown.on_event)
+    with hint_if_interrupted(lambda: continues(run_store, ids)), _shown(common) as shown:
+        watching = follow_all(common, run_store, runs, by_site(common, runs), shown.on_event)
         while True:
             is_over = watching.is_over  # before the last look
             for run in watching.changed():
                 before = rows.get(run.id)
-                rows[run.id] = row_of(run, _since(book, run))
+                rows[run.id] = row_of(run, _since(run_store, run))
                 if before is None or before.run != run:
                     shown.take(rows[run.id])
                     changed(run)
@@ -74,8 +76,8 @@ def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callabl
     return [rows[run.id].run for run in runs]
 
 
-def _since(book: RunStore, run: Run) -> float:
-    spans = course_of_run(run, book.records(run.id))
+def _since(run_store: RunStore, run: Run) -> float:
+    spans = run_timeline(run, run_store.records(run.id))
     return spans[-1].since if spans else time.time()
 
 
@@ -153,9 +155,9 @@ class _Table:
             (
                 row.run.id,
                 row.run.state,
-                row.run.pipeline,
+                row.run.spec.pipeline,
                 row.run.site,
-                row.run.name or None,
+                row.run.spec.name or None,
                 row.subject or None,
             )
             for row in self._rows.values()

@@ -111,7 +111,7 @@ def check_unchanged(
     recorded: str,
     site: Site,
     content: Content,
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
 ) -> None:
     """Raise `RefusedError` where an input is not what it was when the run of `site` began, as `recorded` says."""
     kind = recorded.partition(":")[0]
@@ -122,7 +122,7 @@ def check_unchanged(
     elif kind == "run":
         now = _now_left(recorded, place.site, content)
     elif place.site == site and not place.typed_local:
-        now = identify_at_site(open_far(), place)[0].text
+        now = identify_at_site(open_host(), place)[0].text
     else:
         store = open_store(place)
         try:
@@ -246,16 +246,16 @@ def run_facts(run: Run, image: str) -> RunFacts:
     return RunFacts(
         id=run.id,
         site=run.site,
-        scheduler=run.scheduler,
-        container=run.container,
+        scheduler=run.placement.scheduler,
+        container=run.placement.container,
         state=str(run.state),
-        reason=run.reason,
-        host=run.host,
+        reason=run.status.reason,
+        host=run.status.host,
         image=f"sha256:{image}" if image else "",
-        exit_code=run.exit_code,
+        exit_code=run.status.exit_code,
         created=run.created,
-        started=run.started,
-        ended=run.ended,
+        started=run.status.started,
+        ended=run.status.ended,
     )
 
 
@@ -337,11 +337,11 @@ def image_name(image: ImageRecord) -> str:
     return f"image{image.extension}"
 
 
-def given_answers(run: Run, book: RunStore, pipeline: Pipeline) -> Any:
+def given_answers(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
     """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
     require_single(run)
     check_pipeline(run, pipeline)
-    return _begun(run, book).get("invocation")
+    return _begun(run, run_store).get("invocation")
 
 
 def require_single(run: Run) -> None:
@@ -357,29 +357,29 @@ def require_single(run: Run) -> None:
 
 def check_pipeline(run: Run, pipeline: Pipeline) -> None:
     """Raise `RefusedError` where this is not what was run."""
-    if pipeline.digest != run.pipeline_digest:
+    if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            subject=run.pipeline,
+            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            subject=run.spec.pipeline,
             hint="Add the descriptor that was run again.",
         )
 
 
 def inputs_of_run(
     run: Run,
-    book: RunStore,
+    run_store: RunStore,
     invocation: Invocation,
     settings: Settings,
     site: Site,
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
     on_event: Listener,
 ) -> list[Given]:
     """The inputs that a run had, hashed where they lie now.
 
     Raises `RefusedError` where one changed since, `NotFoundError` where one is gone, or where nobody wrote down where it lay.
     """
-    recorded = _begun(run, book).get("inputs")
+    recorded = _begun(run, run_store).get("inputs")
     asked = list_inputs(invocation)
     if not isinstance(recorded, list) or len(recorded) != len(asked):
         raise NotFoundError(
@@ -392,7 +392,7 @@ def inputs_of_run(
     for each, known in zip(asked, recorded, strict=True):
         place = read_location(str(known["location"]), settings, literal=True)
         given = _take(replace(each, name=str(known["name"])), place, on_event)
-        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_far)
+        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_host)
         found.append(given)
     return found
 
@@ -416,31 +416,31 @@ def real_place(place: Location) -> Location:
     return replace(place, path=real, slash=False)
 
 
-def image_of(run: Run, book: RunStore) -> str:
+def image_of(run: Run, run_store: RunStore) -> str:
     """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
-    found = [str(record.get("id")) for record in book.records(run.id) if record.get("kind") == "image"]
+    found = [str(record.get("id")) for record in run_store.records(run.id) if record.get("kind") == "image"]
     return found[-1] if found else ""
 
 
-def left_by(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
+def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
     """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
 
     Raises `TryLaterError` for one that has not ended, or of which nobody knows.
     """
     require_end(run)
     if run.sweep is not None:
-        from runs.sweeps.collect import left_by_tasks
+        from runs.sweeps.collect import task_outputs
 
-        return left_by_tasks(run, book, site)
-    return recorded_outputs(run, book) or hash_outputs(run, site())
+        return task_outputs(run, run_store, site)
+    return recorded_outputs(run, run_store) or hash_outputs(run, site())
 
 
 def _take(each: Input, place: Location, on_event: Listener) -> Given:
     return Given(each, place, take_content(each, place, on_event))
 
 
-def _begun(run: Run, book: RunStore) -> dict[str, Any]:
-    return next(record for record in book.records(run.id) if record.get("kind") == "prepared")
+def _begun(run: Run, run_store: RunStore) -> dict[str, Any]:
+    return next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
 
 
 def create_bundle(parts: Parts, target: Path, on_event: Listener = ignore) -> Record:

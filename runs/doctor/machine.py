@@ -37,7 +37,7 @@ from runs.doctor.network import (
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
-from runs.rate_limits import courteous
+from runs.rate_limits import rate_limited
 from runs.request import Request, show_prepared
 from runs.schedulers.base import Foretells, Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
@@ -214,19 +214,19 @@ def _request(site: Site) -> Request:
 def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
     """The run when it has ended, or when patience is over."""
     began = time.monotonic()
-    wait = 0.2 if run.scheduler == "direct" else 1.0
+    wait = 0.2 if run.placement.scheduler == "direct" else 1.0
     while not run.state.ended and time.monotonic() - began < patience:
         pause(wait)
         wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
-        [run] = update(far, load_scheduler(run.scheduler), book, [run])
+        [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
     return run
 
 
 def _judge(walk: StepList, run: Run, patience: float) -> None:
     if run.state is State.SUCCEEDED:
-        walk.ok("job", f"{run.job} ran at {run.host or 'the site'} and is removed again")
+        walk.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and is removed again")
     elif run.state.ended:
-        why = run.reason or run.native or f"exit code {run.exit_code}"
+        why = run.status.reason or run.status.native or f"exit code {run.status.exit_code}"
         hint = f"See what it was: hibali runs show {run.id}"
         walk.fault(
             "job",
@@ -235,7 +235,7 @@ def _judge(walk: StepList, run: Run, patience: float) -> None:
             ),
         )
     else:
-        why = f" ({run.reason})" if run.reason else ""
+        why = f" ({run.status.reason})" if run.status.reason else ""
         walk.warn(
             "job",
             f"{run.job} is {run.state} after {patience:.0f} s{why}, and was taken back",
@@ -248,13 +248,13 @@ def _remove(
 ) -> None:
     if not run.state.ended:
         with contextlib.suppress(HibaliError):
-            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run)
+            run = cancel_run(open_far, load_scheduler(run.placement.scheduler), book, run)
         for _ in range(10):
             if run.state.final:
                 break
             pause(1.0)
             with contextlib.suppress(TryLaterError):
-                [run] = update(far, load_scheduler(run.scheduler), book, [run])
+                [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
     with contextlib.suppress(HibaliError):
         clean_run(far, site, book, run, CleanRequest(all_ended=True))
         book.note(run.id, "reported")
@@ -446,7 +446,7 @@ def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
 
 def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
-        with courteous(site.name):
+        with rate_limited(site.name):
             scheduler.read_lookup(far.run(words), far.facts()["user"])
     except TryLaterError as problem:
         hint = f"By hand, after a login there: {shlex.join(words)}"

@@ -18,7 +18,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import as_bytes, as_text, printable
-from runs.fast_storage import Marks
+from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
 from runs.prepare import Prepared
@@ -146,11 +146,11 @@ def program() -> bytes:
     return resources.files("runs.pilot").joinpath("program.py").read_bytes()
 
 
-def find_python(far: RemoteHost, site: Site) -> str:
+def find_python(host: RemoteHost, site: Site) -> str:
     """The first Python of the site that can load the library, by its path. Raises `RefusedError` where there is none."""
     first = site.ssh.python if site.ssh else "python3"
     names = dict.fromkeys((first, *_NAMES))
-    finished = far.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
+    finished = host.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
     seen: list[str] = []
     for line in finished.stdout.splitlines():
         found = _read(line)
@@ -188,13 +188,13 @@ def _read(line: bytes) -> tuple[str, str] | None:
     return path, "has no global lock" if free else ""
 
 
-def stage_library(far: RemoteHost, site: Site, cache: Cache, python: str) -> str:
+def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> str:
     """Where the library lies at the site when this returns, loaded there once. Raises `UsageError` where it cannot be."""
     path, identity = find_library()
     text = as_text(os.fsencode(path.absolute()))
     place = Location(local_site(), text, text, typed_local=True)
-    staged = as_text(cache.bring_patiently(identity, place))
-    finished = far.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
+    staged = as_text(cache.stage_with_retries(identity, place))
+    finished = host.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
     said: Any = None
     if finished.exit_code == 0:
         try:
@@ -232,13 +232,13 @@ def allocation_texts(run: str, chunk: int, tasks: Iterable[int], pilot: Pilot) -
     }
 
 
-def put_allocation(far: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
+def write_allocation(host: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
     """Lay them ready, before anything is submitted."""
     files = [
         SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
         for name, text in texts.items()
     ]
-    far.put_all(files, [folder])
+    host.put_all(files, [folder])
 
 
 def pristine(prepared: Prepared) -> bytes | None:
@@ -268,7 +268,7 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def check_wishes(asked: DecidedResources) -> int:
+def check_pilot_resources(asked: DecidedResources) -> int:
     """The cores of each task, in an allocation that asks for this; pure.
 
     What a sweep's job asks for is the allocation's then, and the author's suggestion for the tool is each task's. Raises
@@ -300,7 +300,7 @@ def by_pilot(request: Request, allocations: int) -> Request:
 
     Raises `UsageError` for what cannot be shared among tasks.
     """
-    check_wishes(request.ask())
+    check_pilot_resources(request.ask())
     if request.marks.inputs or request.marks.work:
         raise UsageError(
             "not-in-a-pilot",
@@ -308,19 +308,21 @@ def by_pilot(request: Request, allocations: int) -> Request:
             subject="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
-    return replace(request, allocations=allocations, marks=Marks(none=True))
+    return replace(request, allocations=allocations, marks=FastOptions(none=True))
 
 
-def prepare_pilot(request: Request, far: RemoteHost) -> Pilot:
+def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
     """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
     asked = request.ask()
-    cores = check_wishes(asked)
+    cores = check_pilot_resources(asked)
     find_library()
-    python = find_python(far, request.site)
+    python = find_python(host, request.site)
     return Pilot(python, cores, asked.resources.cores, request.allocations)
 
 
-def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool) -> Run:
+def record_pilot(
+    run_store: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool
+) -> Run:
     """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
 
     How the tasks go is no part of a run's key, as what their jobs ask for is not.
@@ -333,4 +335,4 @@ def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, on_event: Listen
         return run
     if sweep.pilot == pilot:
         return run
-    return book.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})
+    return run_store.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})

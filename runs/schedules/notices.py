@@ -24,7 +24,7 @@ from hibali.subprocesses import remember_secret
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.schedules.environment import Credential
-from runs.schedules.records import WELL, Firing, schedule_folder
+from runs.schedules.records import WELL, Trigger, schedule_folder
 from runs.schedules.schedule import Notices, alone
 
 Event = Literal["failed", "works-again", "silent", "expires", "trial"]
@@ -39,7 +39,7 @@ class Notice:
     trouble: str
     message: str
     hint: str = ""
-    firing: Firing | None = None
+    firing: Trigger | None = None
     expires: datetime | None = None
 
     def to_record(self, at: str, host: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class NoticeHistory:
         return notice.event == "works-again" or self.days.get(notice.trouble) != day
 
 
-def read_told(record: Any) -> NoticeHistory:
+def read_sent(record: Any) -> NoticeHistory:
     """What `to_record` kept; nothing where it is something else."""
     if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
         return NoticeHistory()
@@ -91,7 +91,7 @@ def read_told(record: Any) -> NoticeHistory:
     return NoticeHistory(days, bool(record.get("failing")), str(record.get("seen", "")))
 
 
-def notice_of_end(firing: Firing, told: NoticeHistory) -> Notice | None:
+def notice_of_end(firing: Trigger, told: NoticeHistory) -> Notice | None:
     """What to tell when a firing has ended; the same exit code is the same trouble, however it is worded."""
     if firing.state == "broken":
         message = f"{firing.schedule} was broken off: whatever ran it is gone"
@@ -118,7 +118,7 @@ def notice_of_end(firing: Firing, told: NoticeHistory) -> Notice | None:
 
 
 def notice_of_silence(
-    schedule: str, firings: Iterable[Firing], since: datetime, now: datetime, longest: timedelta
+    schedule: str, firings: Iterable[Trigger], since: datetime, now: datetime, longest: timedelta
 ) -> Notice | None:
     """That nothing has run for too long, whether it failed or not."""
     last = since
@@ -168,27 +168,27 @@ _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _MOST_SECRET = 4096
 
 
-def told_of(schedule: str) -> NoticeHistory:
+def notices_sent(schedule: str) -> NoticeHistory:
     """What was told of a schedule so far."""
     try:
-        return read_told(json.loads(_told_file(schedule).read_bytes()))
+        return read_sent(json.loads(_told_file(schedule).read_bytes()))
     except (OSError, ValueError):
         return NoticeHistory()
 
 
-def tell_news(notices: Notices, notice: Notice, say: Say) -> None:
+def send_news(notices: Notices, notice: Notice, say: Say) -> None:
     """Tell it, unless it was told today. What cannot be told is said, and told the next time."""
     if notices.anybody:
         with alone("told"):  # an hourly look must not tell the same as a firing that ends just then
-            _tell_once(notices, notice, told_of(notice.schedule), say)
+            _tell_once(notices, notice, notices_sent(notice.schedule), say)
 
 
-def tell_end(notices: Notices, firing: Firing, say: Say) -> None:
+def send_end_notice(notices: Notices, firing: Trigger, say: Say) -> None:
     """Tell of a firing's end what is news in it, once, whoever looks at it first."""
     if not notices.anybody:
         return
     with alone("told"):
-        told = told_of(firing.schedule)
+        told = notices_sent(firing.schedule)
         if told.seen == firing.id:
             return
         notice = notice_of_end(firing, told)

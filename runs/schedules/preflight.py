@@ -43,7 +43,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class WayIn:
+class LoginMethod:
     """How ssh goes to one host unattended. `agent` is the socket it would ask, "" for none; `agent_answers` whether that is there.
 
     `certificates` are those beside the keys; `host_known` is None where that could not be found out.
@@ -67,7 +67,7 @@ class WayIn:
         return shlex.join([*self.command, self.host])
 
 
-def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[HibaliError]:
+def problems_of(way: LoginMethod, now: datetime, needed_until: datetime) -> list[HibaliError]:
     """What is wrong with a way in, whether or not it works just now; the credentials have to hold until then."""
     found: list[HibaliError] = []
     if way.host_known is False:
@@ -80,10 +80,10 @@ def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[Hiba
             )
         )
     found.extend(_of_keys(way))
-    return found + expiry_obstacles(way.certificates, now, needed_until)
+    return found + expiry_problems(way.certificates, now, needed_until)
 
 
-def _of_keys(way: WayIn) -> list[HibaliError]:
+def _of_keys(way: LoginMethod) -> list[HibaliError]:
     if not way.keys or not all(key.has_passphrase for key in way.keys):
         return []  # without any, the login itself will say
     path = way.keys[0].path
@@ -121,7 +121,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
     return []
 
 
-def expiry_obstacles(
+def expiry_problems(
     credentials: Iterable[Credential], now: datetime, needed_until: datetime
 ) -> list[HibaliError]:
     """Those that do not outlive the night, or have not lived to see it."""
@@ -139,7 +139,9 @@ def expiry_obstacles(
     ]
 
 
-def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: Sequence[str]) -> HibaliError:
+def explain_login(
+    problem: HibaliError, site: str, way: LoginMethod | None, set_here: Sequence[str]
+) -> HibaliError:
     """A bare login's failure, in terms of what is different at night. `set_here` are variables with credentials, by name only."""
     if way is not None and problem.code == "login-refused":
         methods = _METHODS.search(problem.message)
@@ -208,7 +210,7 @@ class End:
     must_exist: bool
 
 
-def find_obstacles(
+def find_schedule_problems(
     config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
 ) -> list[HibaliError]:
     """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it.
@@ -220,9 +222,9 @@ def find_obstacles(
     until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
     found: list[HibaliError] = []
     for site in sites_of(schedule.command, settings):
-        ways = ways_in(site, environment)
-        own = [obstacle for way in ways for obstacle in obstacles_of(way, now, until)]
-        own += expiry_obstacles(other_credentials(site, environment), now, until)
+        ways = login_methods(site, environment)
+        own = [obstacle for way in ways for obstacle in problems_of(way, now, until)]
+        own += expiry_problems(other_credentials(site, environment), now, until)
         if not own:
             problem = enter(site, environment, [end for end in ends if end.location.site == site])
             set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
@@ -237,7 +239,7 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
     environment = bare_environment(config, schedule.environment)
     found: list[Credential] = []
     for site in sites_of(schedule.command, settings):
-        for way in ways_in(site, environment, look_at_host=False):
+        for way in login_methods(site, environment, look_at_host=False):
             found.extend(way.certificates)
         found.extend(other_credentials(site, environment))
     return found
@@ -291,7 +293,9 @@ def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliE
     return _told(finished.stdout, finished.exit_code, f"hibali {words[0]}")
 
 
-def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = True) -> list[WayIn]:
+def login_methods(
+    site: Site, environment: Mapping[str, str], *, look_at_host: bool = True
+) -> list[LoginMethod]:
     """How ssh would go to the hosts of a site; none for a site of another kind."""
     if site.ssh is None:
         return []
@@ -303,7 +307,9 @@ def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = 
     return [way for way in found if way is not None]
 
 
-def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool) -> WayIn | None:
+def _way_to(
+    site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool
+) -> LoginMethod | None:
     assert site.ssh is not None
     try:
         told = subprocesses.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
@@ -325,7 +331,7 @@ def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_ho
         for key in ("userknownhostsfile", "globalknownhostsfile")
         for path in " ".join(configured.get(key, [])).split()
     ]
-    return WayIn(
+    return LoginMethod(
         site=site.name,
         host=host,
         command=site.ssh.command,

@@ -95,13 +95,13 @@ class TaskCollector:
 
     def __init__(
         self,
-        book: RunStore,
+        run_store: RunStore,
         site: Site,
         target: Location,
         on_event: Listener = ignore,
         saving: Saving | None = None,
     ) -> None:
-        self._book = book
+        self._run_store = run_store
         self._site = site
         self.target = target
         self._on_event = on_event
@@ -111,7 +111,7 @@ class TaskCollector:
 
     def saving(self, saving: Saving) -> TaskCollector:
         """Another one, of the same place, that makes this commit there."""
-        return TaskCollector(self._book, self._site, self.target, self._on_event, saving)
+        return TaskCollector(self._run_store, self._site, self.target, self._on_event, saving)
 
     def bring_new(self, run: Run) -> None:
         """The tasks that succeeded since the last time; what went wrong is tried again, and told, by `bring`."""
@@ -137,7 +137,7 @@ class TaskCollector:
             receipt.take(problem)
             self._on_event(problem)
         if whole and run.state.final and not chosen.problems:
-            self._book.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
+            self._run_store.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
         receipt.exit = _exit_of(receipt.exit, run, sweep, incomplete=bool(chosen.problems))
         return receipt, chosen
 
@@ -194,12 +194,12 @@ def ended_tasks(run: Run) -> tuple[int, ...]:
     return numbers
 
 
-def left_by_tasks(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
+def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
     """Each file as `N/PATH`: the number of its task, and its path in the work folder of that task, as collecting names it.
 
     Of tasks that failed, too, an output is missing that is not there. Raises `NotFoundError` where the folder is gone.
     """
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is not None:
             chosen = _choose_tasks(run, (_at_site(path, each.size) for path, each in sorted(moved.items())))
