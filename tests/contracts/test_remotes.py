@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.http import Answer
 from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
 from registry.images.record import write_record
@@ -31,7 +32,7 @@ from tests.support.catalogues import Site, forge, git, raw
 from tests.support.lacking import lacks
 from tests.support.trees import make_tree
 from transfers import single_files
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
 PLACE = "shared pipelines/lab"

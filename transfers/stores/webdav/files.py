@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.http import MOST_ANSWER
+from hibali.http import MOST_ANSWER, Answer, Bytes
 from hibali.system_errors import words_of
 from hibali.text import printable
 from transfers.agent import protocol
@@ -21,7 +21,6 @@ from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.reading import Got, changed
-from transfers.stores.s3.requests import Answer, Bytes
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_LOCK,
