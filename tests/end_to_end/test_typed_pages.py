@@ -45,8 +45,10 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/unattended"},
-    "transfers": {
+    "performance": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
+    },
+    "webdav": {
         "hibali sites add openneuro": "no web server is here: test_url.py",
         "hibali pull openneuro:": "as the line before",
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
@@ -63,9 +65,8 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
         "push data juwels:study/data",
         "push data juwels:@archive",
     ),
-    "transfers": (
+    "plans-and-deletion": (
         "push data juwels:@scratch/run7",
-        "push data juwels:@scratch/run",
         "plan data juwels:@scratch/data -o theirs.plan",
     ),
     "monitoring": (
