@@ -11,12 +11,6 @@ from tests.support.typed_world import TypedWorld, lines_to_type, page
 
 # Of a page the beginnings of lines that are not typed here, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
-    "README": {
-        "hibali push --follow": "it goes on until it is interrupted",
-        "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
-        "hibali runs watch": "a run is on hold, so it goes on",
-        "hibali pipelines stage": "tools run without images in this world: test_stage.py",
-    },
     "bundles": {
         "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
     },
