@@ -38,7 +38,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add bosh:": "bosh has fetched nothing here: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
     },
-    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/unattended"},
+    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
     "performance": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
     },
