@@ -1,7 +1,7 @@
 """Check every folder above a name over SFTP (S1), and who owns symlinks in a root's path (S21).
 
 SFTP takes whole paths, so what is found here can be swapped before it is used; the path is therefore resolved once and
-looked at again before each step that changes anything. docs/transfers.md says what is not promised.
+looked at again before each step that changes anything. docs/sftp.md says what is not promised.
 """
 
 from __future__ import annotations
