@@ -29,25 +29,25 @@ from hibali.errors import (
 from hibali.retry import with_retries
 from hibali.text import printable
 
-MOST_ANSWER = 64 * 1024 * 1024  # of an answer that is kept in memory
-MOST_ERROR = 64 * 1024  # of what a server says to an error; the rest is not read
-ANSWER_SECONDS = 300.0  # for an answer that holds no file's content
-_SLOWEST = 1024  # bytes a second that content has to come or go with, or it is taken for silence
+MOST_ANSWER = 64 * 1024 * 1024  # largest answer that is read into memory
+MOST_ERROR = 64 * 1024  # of an error's body; the rest is not read
+ANSWER_SECONDS = 300.0  # for an answer without a file's content
+_SLOWEST = 1024  # least bytes per second of content; slower transfers count as stalled
 _PIECE = 1024 * 1024
 
 
 def too_long(subject: str, most: int) -> IncompleteError:
-    """The error for an answer of more than `most` bytes."""
+    """Return the error for an answer of more than `most` bytes."""
     return IncompleteError(
         "answer-too-long",
-        f"the server's answer has more than {most} bytes, and was not read to its end",
+        f"the server's answer has more than {most} bytes; hibali stopped reading it",
         subject=subject,
-        hint="Is this the server that you mean? Report it to whoever runs it",
+        hint="Check that the URL names the right server, and report the problem to its operator",
     )
 
 
 def too_slow(subject: str, seconds: float) -> TryLaterError:
-    """The error for an answer that was not whole after `seconds`."""
+    """Return the error for an answer that was not complete after `seconds`."""
     return TryLaterError(
         "answer-too-slow",
         f"the server's answer was not complete after {seconds:.0f} s",
@@ -57,13 +57,13 @@ def too_slow(subject: str, seconds: float) -> TryLaterError:
     )
 
 
-def patience_for(content: int, seconds: float = ANSWER_SECONDS) -> float:
-    """Seconds for a request that carries so many bytes of content: a slow line is none that hangs."""
+def request_timeout(content: int, seconds: float = ANSWER_SECONDS) -> float:
+    """Return the timeout in seconds of a request with this much content: a slow connection is not a stalled one."""
     return seconds + content / _SLOWEST
 
 
 def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes:
-    """All that `read` gives, piece by piece. Raises `IncompleteError("answer-too-long")`."""
+    """Read everything, piece by piece, up to `most` bytes. Raises `IncompleteError("answer-too-long")`."""
     pieces: list[bytes] = []
     size = 0
     while piece := read(min(_PIECE, most + 1 - size)):
@@ -75,9 +75,9 @@ def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes
 
 
 class Deadline:
-    """While inside, the connections that are watched are shut down when the time is over; then `answer-too-slow` is raised.
+    """A context manager that shuts down watched connections after a time; then `answer-too-slow` is raised.
 
-    A socket's own timeout counts the silence before each piece alone: a server that sends a byte a minute is never silent.
+    A socket's timeout applies to each piece alone: a server that sends a byte per minute never exceeds it.
     """
 
     def __init__(self, seconds: float, subject: str) -> None:
@@ -90,9 +90,9 @@ class Deadline:
         self.is_over = False
 
     def watch(self, connection: Any) -> None:
-        """Its attribute `sock` is what is shut down (http.client, urllib3): as it is now, or when the time is over.
+        """Watch a connection, whose attribute `sock` (http.client, urllib3) is shut down: as it is now, or when the time is over.
 
-        A connection forgets its socket when an answer's head says that its end is the answer's.
+        A connection drops its socket when an answer's headers say that the connection's end ends the answer.
         """
         self._connection, self._socket = connection, getattr(connection, "sock", None)
 
@@ -105,33 +105,33 @@ class Deadline:
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         _current.deadline = self._before
         _watchdog.remove(self)
-        # An answer that was cut off may look like one that ended.
+        # An answer that was cut off may look like a complete one.
         if self.is_over and (problem is None or isinstance(problem, Exception)):
             raise too_slow(self._subject, self._seconds) from None
 
     def end(self) -> None:
-        """The time is over."""
+        """Shut down the watched connections: the time is over."""
         self.is_over = True
         for found in (self._socket, getattr(self._connection, "sock", None)):
             if isinstance(found, socket.socket):
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(
                         found, socket.SHUT_RDWR
-                    )  # not TLS's own, which is not for two threads
+                    )  # not the shutdown of TLS, which is not thread-safe
 
 
 _current = threading.local()
 
 
 def watch_current(connection: Any) -> None:
-    """Let the deadline that this thread is inside of watch a connection; for libraries that make their own."""
+    """Let the current deadline of this thread watch a connection; for libraries that create their own connections."""
     deadline: Deadline | None = getattr(_current, "deadline", None)
     if deadline is not None:
         deadline.watch(connection)
 
 
 def watched(kind: Any) -> Any:
-    """A subclass of one of urllib3's classes of connections (or pools of them) that tells the deadline of each request."""
+    """Return a subclass of a urllib3 connection (or pool) class that registers each request with the deadline."""
     if hasattr(kind, "ConnectionCls"):
         return type(kind.__name__, (kind,), {"ConnectionCls": watched(kind.ConnectionCls)})
 
@@ -147,7 +147,7 @@ def watched(kind: Any) -> Any:
 
 
 class _Watchdog:
-    """One thread for all deadlines of this process."""
+    """One thread that ends all deadlines of this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -167,7 +167,7 @@ class _Watchdog:
                 self._changed.notify()
 
     def remove(self, deadline: Deadline) -> None:
-        """After this it does not end."""
+        """Remove a deadline, which then does not end its connections any more."""
         with self._changed:
             self._live.discard(deadline)
             while self._due and self._due[0][2] not in self._live:
@@ -191,29 +191,29 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
-_SECONDS = 60.0  # of silence
+_SECONDS = 60.0  # timeout of the socket
 _ANSWER_SECONDS = ANSWER_SECONDS
 _MOST_REDIRECTS = 3
-_MOST_ANSWER = 64 * 1024  # of whatever is said to what was sent
+_MOST_ANSWER = 64 * 1024  # bytes read of an answer to a POST
 _ATTEMPTS = 3
 _PLAIN_URL = re.compile(r"[!-~]+")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
-    """The bytes at a URL, at most `most` of them. No login goes along, whatever ~/.netrc says.
+    """Fetch the bytes at a URL, at most `most`. No credentials are sent; ~/.netrc is ignored.
 
     `origins` (`http://localhost:8080`) may be private and without TLS. Raises `NotFoundError`, `AccessError`,
-    `TryLaterError`, `RefusedError` for what is too large or leads where it may not, `UsageError` for what is no URL.
+    `TryLaterError`, `RefusedError` for too large answers and forbidden redirects, `UsageError` for an invalid URL.
     """
     return with_retries(lambda: _follow(url, origins, most), subject=printable(url))
 
 
 def post_json(url: str, content: bytes, *, secret: str = "") -> None:
-    """Send a JSON document once more than needed rather than never, to a URL that the user named: its host may be private.
+    """POST a JSON document at least once to a URL that the user named, whose host may be private.
 
-    Nothing but the origin of the URL is told, because the rest of it may be a secret (S16); `secret` goes along as a bearer token. No redirect is followed. Raises
-    `UsageError` for what is no such URL, and what `fetch` does.
+    Errors name only the origin of the URL, because the rest may be a secret (S16). `secret` is sent as a bearer token. Redirects are not followed. Raises
+    `UsageError` for an invalid URL, and the errors of `fetch`.
     """
     parts = check_post_url(url)
     subject = _origin(parts)
@@ -221,31 +221,33 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
     def send() -> None:
         status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content, secret=secret)
         if status == 429 or status >= 500:
-            raise TryLaterError("server-busy", f"the server says {status}", subject=subject)
+            raise TryLaterError("server-busy", f"the server answered with status {status}", subject=subject)
         if not 200 <= status < 300:
-            raise RefusedError("not-taken", f"the server does not take it ({status})", subject=subject)
+            raise RefusedError(
+                "not-taken", f"the server rejected the document (status {status})", subject=subject
+            )
 
     with_retries(send, subject=subject, attempts=_ATTEMPTS)
 
 
 def check_post_url(url: str) -> SplitResult:
-    """The parts of a URL that something may be sent to: https, http to this very machine. Raises `UsageError`."""
+    """Parse a URL for POST: https, or http to this machine. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
         origin = _origin(parts)
     except ValueError:
-        raise UsageError("bad-url", "this is no URL") from None
+        raise UsageError("bad-url", "this is not a valid URL") from None
     plain = parts.scheme == "http" and _is_loopback(parts.hostname or "")
     if not parts.hostname or not _PLAIN_URL.fullmatch(url):
-        raise UsageError("bad-url", "this is no URL")
+        raise UsageError("bad-url", "this is not a valid URL")
     if not (parts.scheme == "https" or plain):
         raise UsageError(
-            "bad-url", "only https URLs are sent to, but for this machine itself", subject=origin
+            "bad-url", "only https URLs are allowed, except for this machine itself", subject=origin
         )
     if "@" in parts.netloc:
         host = printable(parts.hostname)
         raise UsageError(
-            "bad-url", "a URL may not hold a login: other users of the machine see it", subject=host
+            "bad-url", "a URL may not contain a login: other users of the machine could see it", subject=host
         )
     return parts
 
@@ -268,7 +270,7 @@ def _follow(url: str, origins: frozenset[str], most: int) -> bytes:
             raise _error_of(status, at)
         at = urljoin(at, location)
     raise RefusedError(
-        "too-many-redirects", f"it leads on more than {_MOST_REDIRECTS} times", subject=printable(url)
+        "too-many-redirects", f"it redirects more than {_MOST_REDIRECTS} times", subject=printable(url)
     )
 
 
@@ -277,16 +279,16 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError("bad-url", "this is no URL", subject=printable(url)) from None
+        raise UsageError("bad-url", "this is not a valid URL", subject=printable(url)) from None
     del port
     if not parts.hostname or parts.scheme not in {"http", "https"}:
-        raise UsageError("bad-url", "only https URLs are fetched", subject=printable(url))
+        raise UsageError("bad-url", "only https URLs are allowed", subject=printable(url))
     if parts.username is not None or parts.password is not None:
-        raise UsageError("bad-url", "a URL may not hold a login", subject=printable(parts.hostname))
+        raise UsageError("bad-url", "a URL may not contain a login", subject=printable(parts.hostname))
     if parts.scheme == "http" and _origin(parts) not in origins:
         raise RefusedError(
             "not-https",
-            "it would come over a line that anybody can change",
+            "the connection would not be encrypted",
             subject=printable(url),
             hint=f'Use https, or allow it: [catalogue] origins = ["{_origin(parts)}"]',
         )
@@ -296,14 +298,16 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
 def _ask(
     parts: SplitResult, *, trusted: bool, most: int, content: bytes | None = None, secret: str = ""
 ) -> tuple[int, str, bytes]:
-    """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
+    """Send a GET, or a POST of `content`, and return status, redirect and body; the answer to a POST is truncated."""
     connection = _connect(parts, trusted=trusted)
     subject = _origin(parts)
     try:
         return _exchange(connection, parts, most, content, secret)
     except ssl.SSLError as problem:
         raise AccessError(
-            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", subject=subject
+            "bad-certificate",
+            f"the certificate of the server is not valid: {problem.reason}",
+            subject=subject,
         ) from None
     except (OSError, http.client.HTTPException, UnicodeError) as problem:
         raise TryLaterError("unreachable", f"no answer: {printable(str(problem))}", subject=subject) from None
@@ -323,7 +327,7 @@ def _exchange(
         if secret:
             headers["Authorization"] = f"Bearer {secret}"
         connection.request("GET" if content is None else "POST", path, content, headers)
-        deadline.watch(connection)  # now it has a socket
+        deadline.watch(connection)  # only now the connection has a socket
         with connection.getresponse() as answer:
             body = answer.read(most + 1)
             if answer.status >= 300:
@@ -332,18 +336,18 @@ def _exchange(
                 raise RefusedError(
                     "too-large", f"it is larger than {most} bytes", subject=printable(parts.geturl())
                 )
-            # It was asked for as it is: what a few bytes unpack to is nobody's guess.
+            # The request allows no compression: the unpacked size would be unknown.
             if content is None and answer.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise RefusedError(
                     "encoded-answer",
-                    "the server sends it compressed, though it was asked not to",
+                    "the server sent a compressed answer, although the request forbids it",
                     subject=printable(parts.geturl()),
                 )
             return answer.status, answer.headers.get("Location", ""), body
 
 
 def _connect(parts: SplitResult, *, trusted: bool) -> http.client.HTTPConnection:
-    """A connection to an address that was looked at; through the proxy of this account, where there is one."""
+    """Connect to a checked address, or through the proxy of this account, if there is one."""
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     through = urlsplit(proxy) if proxy and not urllib.request.proxy_bypass(host) else None
@@ -364,8 +368,8 @@ def _connect(parts: SplitResult, *, trusted: bool) -> http.client.HTTPConnection
 
 
 def _open(host: str, port: int, *, trusted: bool) -> socket.socket:
-    """The first address of a host that answers; raises OSError, and `RefusedError` for one that is not public."""
-    last: OSError = OSError("it has no address")
+    """Connect to the first address of a host that answers; raises OSError, and `RefusedError` for one that is not public."""
+    last: OSError = OSError("the host has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         if not trusted:
             _refuse_private(str(address[0]), host)
@@ -394,9 +398,9 @@ def _refuse_private(address: str, host: str) -> None:
     if not ipaddress.ip_address(address.partition("%")[0]).is_global:
         raise RefusedError(
             "private-address",
-            f"{printable(host)} is {address}, an address of this network",
+            f"{printable(host)} has the address {address} in a private network",
             subject=printable(host),
-            hint='Allow it where that is meant: [catalogue] origins = ["https://HOST"]',
+            hint='To allow it: [catalogue] origins = ["https://HOST"]',
         )
 
 
@@ -409,9 +413,9 @@ def _origin(parts: SplitResult) -> str:
 def _error_of(status: int, url: str) -> HibaliError:
     subject = printable(url)
     if status in {404, 410}:
-        return NotFoundError("not-there", f"the server has nothing there ({status})", subject=subject)
+        return NotFoundError("not-there", f"the server does not have it (status {status})", subject=subject)
     if status in {401, 403}:
-        return AccessError("denied", f"the server does not give it to everybody ({status})", subject=subject)
+        return AccessError("denied", f"the server requires a login (status {status})", subject=subject)
     if status == 429 or status >= 500:
-        return TryLaterError("server-busy", f"the server says {status}", subject=subject)
-    return UsageError("bad-answer", f"the server says {status}", subject=subject)
+        return TryLaterError("server-busy", f"the server answered with status {status}", subject=subject)
+    return UsageError("bad-answer", f"the server answered with status {status}", subject=subject)

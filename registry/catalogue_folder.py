@@ -295,7 +295,7 @@ class History:
             "history-busy",
             "another process is changing the history, or was killed while it changed it",
             subject=str(self._folder),
-            hint=f"If no hibali process is running, remove {self._git.folder}/{BRANCH}.lock. Then run the same command again.",
+            hint=f"If no hibali process is running, run this, then the same command again: rm {self._git.folder}/{BRANCH}.lock",
         )
 
     def repository(self) -> Git:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hibali.annex_key import key_of
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.files import private_folder, sync_folder
-from hibali.locks import take_claim
+from hibali.locks import take_lock
 from registry.catalogue_folder import History, VersionFolders, writing
 from registry.git import Git, committer_environment
 from registry.images.record import ImageRecord
@@ -142,7 +142,7 @@ class ImageContents:
     def _locked(self, record: ImageRecord) -> Iterator[Path]:
         """Yield the folder of a content, locked against other processes."""
         folder = private_folder(private_folder(self._state / "images") / record.hex)
-        with take_claim(private_folder(folder / "turn")), writing(folder):
+        with take_lock(private_folder(folder / "turn")), writing(folder):
             yield folder
 
     def keep(self, name: str, version: str, record: ImageRecord, file: Path) -> None:

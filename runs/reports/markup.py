@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from hibali.amounts import time_words
+from hibali.amounts import format_duration
 from hibali.text import printable
 from runs.model import State
 from runs.status import Span
@@ -209,7 +209,7 @@ def _row(line: Line, y: float, scale: _Scale, began: float, now: float) -> Eleme
             continue
         kind = _kind(span.state, line.state)
         left, right = scale.x(span.since, began), scale.x(until, began)
-        words = f"{kind}: {time_words(until - span.since)}, {clock(span.since)} to {clock(until)}"
+        words = f"{kind}: {format_duration(until - span.since)}, {clock(span.since)} to {clock(until)}"
         wide = max(right - left, 1.5 if until > span.since or number == len(line.spans) - 1 else 0.0)
         height = _BAR if high else _THIN_BAR
         bar = tag("rect", tag("title", words), class_=kind, x=left, y=top, width=wide, height=height, rx=2.0)
@@ -241,7 +241,9 @@ def _ticks(scale: _Scale) -> list[tuple[float, str]]:
         step = (step or _STEPS[-1]) * 2
     if scale.origin is None:
         count = int(scale.seconds // step)
-        return [(number * step, time_words(number * step) if number else "0") for number in range(count + 1)]
+        return [
+            (number * step, format_duration(number * step) if number else "0") for number in range(count + 1)
+        ]
     first = -(-scale.origin // step) * step
     count = int((scale.origin + scale.seconds - first) // step)
     moments = [first + number * step for number in range(count + 1)]
@@ -257,7 +259,9 @@ def _called(at: float, step: int) -> str:
 
 def _caption(scale: _Scale) -> str:
     if scale.origin is None:
-        return f"Each run is drawn from its own beginning; the longest takes {time_words(scale.seconds)}."
+        return (
+            f"Each run is drawn from its own beginning; the longest takes {format_duration(scale.seconds)}."
+        )
     return f"{clock(scale.origin)} to {clock(scale.origin + scale.seconds)} UTC."
 
 

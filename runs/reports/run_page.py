@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali import __version__
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from runs.model import Run, State
 from runs.outputs import Left, recorded_outputs
 from runs.reports.markup import (
@@ -91,7 +91,7 @@ def _lines_of_run(each: ReportedRun, now: float) -> list[Line]:
     if not each.spans:
         return []
     seconds = each.ran if run.state.ended else now - each.spans[-1].since
-    said = f"{run.state.lower()}{f', {time_words(seconds)}' if seconds else ''}"
+    said = f"{run.state.lower()}{f', {format_duration(seconds)}' if seconds else ''}"
     whole = Line(
         label=run.id,
         spans=each.spans,
@@ -205,7 +205,7 @@ def _overview_row(each: ReportedRun) -> Element:
         _seconds(each.waited),
         _seconds(each.ran),
         _seconds(run.cpu_seconds),
-        None if run.memory_bytes is None else size_words(run.memory_bytes),
+        None if run.memory_bytes is None else format_size(run.memory_bytes),
         None if run.exit_code is None else str(run.exit_code),
     )
     return tag(
@@ -221,7 +221,7 @@ def _overview_row(each: ReportedRun) -> Element:
 def _seconds(value: float | None) -> str | None:
     if value is None:
         return None
-    return time_words(value) if value >= 1 else f"{value:.1f} s"
+    return format_duration(value) if value >= 1 else f"{value:.1f} s"
 
 
 def _run(each: ReportedRun) -> Element:
@@ -267,7 +267,7 @@ def _facts(each: ReportedRun) -> list[tuple[str, Child]]:
         ("waited", _seconds(each.waited)),
         ("ran", _seconds(each.ran)),
         ("CPU", _seconds(run.cpu_seconds)),
-        ("memory", None if run.memory_bytes is None else size_words(run.memory_bytes)),
+        ("memory", None if run.memory_bytes is None else format_size(run.memory_bytes)),
         ("exit code", None if run.exit_code is None else str(run.exit_code)),
         ("host", run.host),
         ("scheduler", f"{run.scheduler}{f', job {run.job}' if run.job else ''}"),
@@ -306,13 +306,13 @@ def _outputs(each: ReportedRun) -> list[Element]:
     if each.left is None:
         return []
     files = sorted(each.left.files.items())
-    rows = ((path, size_words(size), f"sha256:{digest}") for path, (digest, size) in files[:_MOST_OUTPUTS])
+    rows = ((path, format_size(size), f"sha256:{digest}") for path, (digest, size) in files[:_MOST_OUTPUTS])
     found = _table("Outputs", ("path", "size", "content"), rows)
     if len(files) > _MOST_OUTPUTS:
         found.append(
             tag(
                 "p",
-                f"and {len(files) - _MOST_OUTPUTS} more, {size_words(each.left.size)} in all",
+                f"and {len(files) - _MOST_OUTPUTS} more, {format_size(each.left.size)} in all",
                 class_="note",
             )
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali import __version__
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from runs.model import State
 from runs.reports.markup import Child, Element, clock, page_head, tag, write_page
 from runs.reports.status import STRIP, Day, Health, Line, Mark, Overview, Trouble, headline, mark_of, summary
@@ -73,13 +73,13 @@ def draw_days(
         class_="days",
         viewBox=f"0 0 {_CHART_WIDTH:g} {_CHART_HEIGHT:g}",
         role="img",
-        aria_label=f"{title}, {days[0].day} to {days[-1].day}: {size_words(round(most))} at most",
+        aria_label=f"{title}, {days[0].day} to {days[-1].day}: {format_size(round(most))} at most",
     )
     for share in (0.0, 0.5, 1.0):
         y = _BASE - share * (_BASE - 14)
         picture.append(tag("line", class_="grid", x1=_LEFT, x2=_CHART_WIDTH, y1=y, y2=y))
         if most or not share:
-            label = size_words(round(most * share))
+            label = format_size(round(most * share))
             picture.append(tag("text", label, class_="soft", x=_LEFT - 6, y=y + 4, text_anchor="end"))
     step = (_CHART_WIDTH - _LEFT) / len(days)
     for number, day in enumerate(days):
@@ -247,7 +247,7 @@ def _amount(line: Line) -> str:
     if last is None or not last.amount("files_moved"):
         return ""
     proof = f", proven by {last.proof}" if last.proof else ""
-    return f": {last.amount('files_moved')} files, {size_words(last.amount('bytes_moved'))}{proof}"
+    return f": {last.amount('files_moved')} files, {format_size(last.amount('bytes_moved'))}{proof}"
 
 
 def _days(days: Sequence[Day]) -> list[Element]:
@@ -268,11 +268,11 @@ def _days(days: Sequence[Day]) -> list[Element]:
 
 
 def _day_words(day: Day) -> str:
-    return f"{day.day}: {size_words(day.bytes)} in {day.files} files, {day.operations} operations"
+    return f"{day.day}: {format_size(day.bytes)} in {day.files} files, {day.operations} operations"
 
 
 def _rate_words(day: Day) -> str:
-    return f"{day.day}: {size_words(round(day.rate))} a second, for {time_words(day.seconds)}"
+    return f"{day.day}: {format_size(round(day.rate))} a second, for {format_duration(day.seconds)}"
 
 
 def _unproven(overview: Overview) -> list[Element]:
@@ -290,7 +290,7 @@ def _unproven(overview: Overview) -> list[Element]:
             each.site,
             tag("code", each.target),
             str(each.files),
-            size_words(each.bytes),
+            format_size(each.bytes),
             each.proof,
             tag("code", f"hibali verify {each.target}"),
         )
@@ -332,13 +332,13 @@ def _site(each: Any) -> tuple[Child, ...]:
     share = queued / most if most else 0.0
     interval = limits["login_interval_seconds"]
     refused = [f"{one['by']}: {one['because']}" for one in each["refusals"]]
-    bandwidth = f", at most {size_words(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
+    bandwidth = f", at most {format_size(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
     return (
         each["name"],
         tag("span", draw_share(share, f"{queued} of {most} jobs"), f"{queued} of {most}"),
         f"{hour['logins']} and {day['logins']}, one every {interval:g} s at most",
         f"{hour['scheduler_commands']} and {day['scheduler_commands']}, every {limits['poll_seconds']:g} s",
-        f"{size_words(hour['bytes'])} and {size_words(day['bytes'])}{bandwidth}",
+        f"{format_size(hour['bytes'])} and {format_size(day['bytes'])}{bandwidth}",
         "; ".join(refused) or "no",
     )
 

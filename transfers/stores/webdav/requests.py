@@ -19,8 +19,8 @@ from hibali.http import (
     ANSWER_SECONDS,
     MOST_ERROR,
     Deadline,
-    patience_for,
     read_at_most,
+    request_timeout,
     too_long,
     watch_current,
 )
@@ -214,7 +214,9 @@ class Wire:
 
         def once() -> Answer:
             target = self.target(path, folder=folder)
-            seconds = patience_for(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
+            seconds = request_timeout(
+                len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS
+            )
             for _ in range(_MOST_REDIRECTS + 1):
                 with Deadline(seconds, self.subject) as deadline:
                     answer = self._send(
