@@ -295,7 +295,7 @@ class History:
             "history-busy",
             "another process is changing the history, or was killed while it changed it",
             subject=str(self._folder),
-            hint=f"If no hibali process is running, run this, then the same command again: rm {self._git.folder}/{BRANCH}.lock",
+            hint=f"If no hibali process is running: rm {self._git.folder}/{BRANCH}.lock; then run the same command again.",
         )
 
     def repository(self) -> Git:
