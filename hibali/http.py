@@ -43,17 +43,17 @@ _PIECE = 1024 * 1024
 
 
 def too_long(subject: str, most: int) -> IncompleteError:
-    """The error for an answer of more than `most` bytes."""
+    """Return the error for an answer of more than `most` bytes."""
     return IncompleteError(
         "answer-too-long",
-        f"the server's answer has more than {most} bytes, and was not read to its end",
+        f"the server's answer has more than {most} bytes; hibali stopped reading it",
         subject=subject,
-        hint="Is this the server that you mean? Report it to whoever runs it",
+        hint="Check that the URL names the right server, and report the problem to its operator",
     )
 
 
 def too_slow(subject: str, seconds: float) -> TryLaterError:
-    """The error for an answer that was not whole after `seconds`."""
+    """Return the error for an answer that was not complete after `seconds`."""
     return TryLaterError(
         "answer-too-slow",
         f"the server's answer was not complete after {seconds:.0f} s",
@@ -63,13 +63,13 @@ def too_slow(subject: str, seconds: float) -> TryLaterError:
     )
 
 
-def patience_for(content: int, seconds: float = ANSWER_SECONDS) -> float:
-    """Seconds for a request that carries so many bytes of content: a slow line is none that hangs."""
+def request_timeout(content: int, seconds: float = ANSWER_SECONDS) -> float:
+    """Return the timeout in seconds of a request with this much content: a slow connection is not a stalled one."""
     return seconds + content / _SLOWEST
 
 
 def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes:
-    """All that `read` gives, piece by piece. Raises `IncompleteError("answer-too-long")`."""
+    """Read everything, piece by piece, up to `most` bytes. Raises `IncompleteError("answer-too-long")`."""
     pieces: list[bytes] = []
     size = 0
     while piece := read(min(_PIECE, most + 1 - size)):
@@ -81,9 +81,9 @@ def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes
 
 
 class Deadline:
-    """While inside, the connections that are watched are shut down when the time is over; then `answer-too-slow` is raised.
+    """A context manager that shuts down watched connections after a time; then `answer-too-slow` is raised.
 
-    A socket's own timeout counts the silence before each piece alone: a server that sends a byte a minute is never silent.
+    A socket's timeout applies to each piece alone: a server that sends a byte per minute never exceeds it.
     """
 
     def __init__(self, seconds: float, subject: str, *, from_response: bool = False) -> None:
@@ -97,9 +97,9 @@ class Deadline:
         self.is_over = False
 
     def watch(self, connection: Any) -> None:
-        """Its attribute `sock` is what is shut down (http.client, urllib3): as it is now, or when the time is over.
+        """Watch a connection, whose attribute `sock` (http.client, urllib3) is shut down: as it is now, or when the time is over.
 
-        A connection forgets its socket when an answer's head says that its end is the answer's.
+        A connection drops its socket when an answer's headers say that the connection's end ends the answer.
         """
         self._connection, self._socket = connection, getattr(connection, "sock", None)
 
@@ -124,33 +124,33 @@ class Deadline:
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         _current.deadline = self._before
         _watchdog.remove(self)
-        # An answer that was cut off may look like one that ended.
+        # An answer that was cut off may look like a complete one.
         if self.is_over and (problem is None or isinstance(problem, Exception)):
             raise too_slow(self._subject, self._seconds) from None
 
     def end(self) -> None:
-        """The time is over."""
+        """Shut down the watched connections: the time is over."""
         self.is_over = True
         for found in (self._socket, getattr(self._connection, "sock", None)):
             if isinstance(found, socket.socket):
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(
                         found, socket.SHUT_RDWR
-                    )  # not TLS's own, which is not for two threads
+                    )  # not the shutdown of TLS, which is not thread-safe
 
 
 _current = threading.local()
 
 
 def watch_current(connection: Any) -> None:
-    """Let the deadline that this thread is inside of watch a connection; for libraries that make their own."""
+    """Let the current deadline of this thread watch a connection; for libraries that create their own connections."""
     deadline: Deadline | None = getattr(_current, "deadline", None)
     if deadline is not None:
         deadline.watch(connection)
 
 
 def watched(kind: Any) -> Any:
-    """A subclass of one of urllib3's classes of connections (or pools of them) that tells the deadline of each request."""
+    """Return a subclass of a urllib3 connection (or pool) class that registers each request with the deadline."""
     if hasattr(kind, "ConnectionCls"):
         return type(kind.__name__, (kind,), {"ConnectionCls": watched(kind.ConnectionCls)})
 
@@ -170,7 +170,7 @@ def watched(kind: Any) -> Any:
 
 
 class _Watchdog:
-    """One thread for all deadlines of this process."""
+    """One thread that ends all deadlines of this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -190,7 +190,7 @@ class _Watchdog:
                 self._changed.notify()
 
     def remove(self, deadline: Deadline) -> None:
-        """After this it does not end."""
+        """Remove a deadline, which then does not end its connections any more."""
         with self._changed:
             self._live.discard(deadline)
             while self._due and self._due[0][2] not in self._live:
@@ -646,7 +646,7 @@ def _refuse_private(address: str, host: str) -> None:
     if not ipaddress.ip_address(address.partition("%")[0]).is_global:
         raise RefusedError(
             "private-address",
-            f"{printable(host)} is {address}, an address of this network",
+            f"{printable(host)} has the address {address} in a private network",
             subject=printable(host),
             hint='To allow it, set [catalogue] origins = ["https://HOST"]',
         )

@@ -21,11 +21,11 @@ from hibali.http import Answer
 from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
 from registry.images.record import write_record
-from registry.remotes.base import LARGEST_FILE, PUBLISHED, Meeting, Remote
+from registry.remotes.base import LARGEST_FILE, PUBLISHED, Remote, RemoteSpec
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.signature import sign, signed_text
-from runs.site_remotes import PlaceRemote
+from runs.site_remotes import SiteRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
@@ -43,7 +43,7 @@ Files = dict[str, bytes]
 class Ground:
     """A fresh remote, how it is opened, and a way in that is not hibali."""
 
-    open: Callable[[Meeting], Remote]
+    open: Callable[[RemoteSpec], Remote]
     url: str
     plant: Callable[[Files], None]
     subject: Subject | None = None
@@ -52,7 +52,7 @@ class Ground:
     def site(self, folder: Path) -> Site:
         return Site(folder, self._open, self.url)
 
-    def _open(self, meeting: Meeting) -> Remote:
+    def _open(self, meeting: RemoteSpec) -> Remote:
         self.opened.append(self.open(meeting))
         return self.opened[-1]
 
@@ -75,7 +75,7 @@ def ground(
         made = _ground_at(subject)
         yield made
         for remote in made.opened:
-            assert isinstance(remote, PlaceRemote)
+            assert isinstance(remote, SiteRemote)
             remote.close()
 
 
@@ -85,7 +85,7 @@ def _ground_at(subject: Subject) -> Ground:
     def plant(files: Files) -> None:
         subject.place.plant(PLACE, {name.encode(): content for name, content in files.items()})
 
-    return Ground(lambda _: PlaceRemote(location), location.text, plant, subject)
+    return Ground(lambda _: SiteRemote(location), location.text, plant, subject)
 
 
 def _ground_here(word: str, tmp_path: Path) -> Ground:
@@ -394,9 +394,9 @@ def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(groun
     assert unreachable is not None
     assert denied is not None
     for location, kind in ((unreachable, TryLaterError), (denied, AccessError)):
-        remote = PlaceRemote(location)
+        remote = SiteRemote(location)
         with pytest.raises(kind):
-            remote.look().offers()
+            remote.take_snapshot().offers()
         remote.close()
 
 
@@ -459,12 +459,12 @@ def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> No
             a.publish()
         return
     assert ground.subject is not None
-    remote = PlaceRemote(ground.subject.location("elsewhere"))
+    remote = SiteRemote(ground.subject.location("elsewhere"))
     if ground.subject.place.holds_folders:
         with pytest.raises(NotFoundError, match="nothing there"):
-            remote.look().offers()
+            remote.take_snapshot().offers()
     else:
-        assert remote.look().offers() == {}
+        assert remote.take_snapshot().offers() == {}
     remote.close()
 
 

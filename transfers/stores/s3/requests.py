@@ -29,8 +29,8 @@ from hibali.http import (
     Answer,
     Bytes,
     Deadline,
-    patience_for,
     read_at_most,
+    request_timeout,
     too_long,
     watched,
 )
@@ -403,7 +403,7 @@ class Requests:
         credentials = self.source.current()
         if credentials is not None:
             self._sign(request, credentials)
-        with Deadline(patience_for(len(body) + length, self._patience), self.subject):
+        with Deadline(request_timeout(len(body) + length, self._patience), self.subject):
             try:
                 found = self._session.send(request.prepare())
                 lowered = {name.lower(): value for name, value in found.headers.items()}

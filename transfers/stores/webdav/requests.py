@@ -11,7 +11,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 from hibali.config.model import Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import ANSWER_SECONDS, Answer, Bytes, HttpClient, Receive, patience_for
+from hibali.http import ANSWER_SECONDS, Answer, Bytes, HttpClient, Receive, request_timeout
 from hibali.retry import pause, with_retries
 from hibali.subprocesses import credentials_from
 
@@ -175,7 +175,7 @@ class Wire:
         kept, up to 4 MiB. `content` is how many bytes of files are expected, for which more time is given.
         """
         limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
-        seconds = patience_for(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
+        seconds = request_timeout(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
 
         def once() -> Answer:
             target = self.target(path, folder=folder)
