@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
-from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Planned, ignore
-from hibali.ledger import Journal, new_identifier
+from hibali.events import Deleted, Ended, Failed, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
-from transfers.journal import Receipt, end_journal, exit_after, journal_line, open_journal, place_line
+from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
@@ -69,13 +67,13 @@ def remove(request: Request, agree: Agree, tell: Listener = ignore) -> Receipt:
     """
     with ExitStack() as stack:
         removal = _Removal(request, tell, stack)
-        journal = open_journal(removal.receipt, stack)
+        removal.recorder.start(stack)
         try:
-            removal.run(agree, journal)
+            removal.run(agree)
         except BaseException as problem:
-            removal.end(journal, problem)
+            removal.end(problem)
             raise
-        return removal.end(journal, None)
+        return removal.end(None)
 
 
 def look_only(request: Request, show: Agree, tell: Listener = ignore) -> None:
@@ -92,23 +90,13 @@ class _Removal:
 
     def __init__(self, request: Request, tell: Listener, stack: ExitStack) -> None:
         place = request.location.text
-        self.receipt = Receipt(new_identifier(), "rm", place, place)
+        self.recorder = Recorder("rm", place, place, tell)
         self._request = request
-        self._tell_others = tell
         self._stack = stack
-        self._began = time.monotonic()
         self._stores: list[Store] = []
-        self._journal: Journal | None = None
-
-    def _tell(self, event: Event) -> None:
-        self.receipt.take(event)
-        line = journal_line(event)
-        if self._journal is not None and line is not None:
-            self._journal.append(line)
-        self._tell_others(event)
 
     def _open(self, location: Location) -> Store:
-        store = open_store(replace(location, confined=True), tell=self._tell_others)
+        store = open_store(replace(location, confined=True), tell=self.recorder.on_event)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
@@ -134,7 +122,7 @@ class _Removal:
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
-        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self._tell_others)
+        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self.recorder.on_event)
         if found.kind is not Kind.FOLDER:
             return found
         if not recursive:
@@ -163,7 +151,7 @@ class _Removal:
         """All that goes with it. A listing that is not whole is raised: then nothing goes."""
         doomed = Doomed(found.kind is Kind.FOLDER)
         self._stack.callback(doomed.entries.close)
-        self._tell(Listing())
+        self.recorder.record(Listing())
         if not doomed.folder:
             doomed.add(found)
             return doomed
@@ -193,7 +181,7 @@ class _Removal:
                 hint=f"Look with --dry-run; if it is meant: --max-delete {doomed.files}",
             )
 
-    def run(self, agree: Agree, journal: Journal) -> None:
+    def run(self, agree: Agree) -> None:
         """Lock it, look, have it agreed to, and remove it."""
         found = self.find()
         store = self._stores[-1]
@@ -202,22 +190,21 @@ class _Removal:
         self._stack.callback(lock.release)
         doomed = self.look(found)
         store.check_vacant(itself=doomed.folder)
-        self._tell(doomed.planned())
+        self.recorder.record(doomed.planned())
         self.check_limit(doomed)
         if doomed.folder:
             agree(doomed)
-        self._journal = journal
-        journal.append(place_line(self._request.location, store.where), durable=True)
+        self.recorder.append(target_line(self._request.location, store.where), durable=True)
         if doomed.folder:
             for path, problem in store.sweep():
-                self._tell(Failed(path, problem.code, problem.message))
+                self.recorder.record(Failed(path, problem.code, problem.message))
         for entry, gone in store.remove(doomed.entries):
-            self._tell(
+            self.recorder.record(
                 Deleted(entry.path, entry.kind)
                 if gone is None
                 else Failed(entry.path, gone.code, gone.message)
             )
-        if doomed.folder and not self.receipt.files_failed:
+        if doomed.folder and not self.recorder.receipt.files_failed:
             self._vacate(store)
         lock.release()
 
@@ -225,22 +212,18 @@ class _Removal:
         """Now that nothing is left in it."""
         stays = store.vacate()
         if stays is None:
-            self._tell(Deleted(b"", Kind.FOLDER))
-            assert self._journal is not None
-            self._journal.append({"kind": "empty"})
+            self.recorder.record(Deleted(b"", Kind.FOLDER))
+            self.recorder.append({"kind": "empty"})
         else:
-            self._tell(Failed(b"", stays.code, stays.message))
+            self.recorder.record(Failed(b"", stays.code, stays.message))
 
-    def end(self, journal: Journal, problem: BaseException | None) -> Receipt:
-        """Judge and write the receipt."""
-        self._tell_others(Ended())
-        receipt = self.receipt
-        receipt.seconds = time.monotonic() - self._began
+    def end(self, problem: BaseException | None) -> Receipt:
+        """Write the receipt."""
+        self.recorder.on_event(Ended())
+        receipt = self.recorder.receipt
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
-        receipt.exit = exit_after(problem, receipt)
-        end_journal(journal, receipt, problem)
-        return receipt
+        return self.recorder.end(problem)
 
 
 def _deepest_first(listed: Iterable[Entry]) -> Iterator[Entry]:

@@ -219,7 +219,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
     pack_bytes = _take_pack_bytes(options)
     direct = options.pop("direct", False)
-    via, patience = (
+    via, task_timeouts = (
         options.pop("via"),
         TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
@@ -239,7 +239,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         direct=direct,
         saving=saving_of(push_to, no_save=no_save),
         via=via,
-        patience=patience,
+        task_timeouts=task_timeouts,
     )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
 from transfers.movers.base import Source
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
-from transfers.planner import ListedName, Reader, Snapshot, listed
+from transfers.planner import listed
 from transfers.rules import Rules, Selector, selector
-from transfers.spool import Spool
+from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
 from transfers.stores.base import Facts, Problem
 
 QUIET_SECONDS = 30.0
@@ -79,6 +81,64 @@ def is_marker(marker: bytes | None, path: bytes) -> bool:
     if not star:
         return name == marker
     return len(name) > len(marker) - 1 and name.startswith(before) and name.endswith(after)
+
+
+class ListedName(NamedTuple):
+    """One name as it was seen.
+
+    `since` is when it first was as it is, in seconds of a clock that only goes forward. `looks` counts the looks that found it so,
+    1 for the first. `renamed` says that it came by a rename. `ours` says that it is so by this very call.
+    """
+
+    entry: Entry
+    since: float = 0.0
+    looks: int = 1
+    renamed: bool = False
+    ours: bool = False
+
+
+class Snapshot:
+    """Names in the order they were added, which is the canonical one."""
+
+    def __init__(self, seen: Iterable[ListedName] = ()) -> None:
+        self._blocks = Blocks()
+        for one in seen:
+            self.add(one)
+
+    def add(self, seen: ListedName) -> None:
+        """Append one name."""
+        fields = [*seen[1:], entry_to_list(seen.entry)]
+        self._blocks.append(json.dumps(fields, separators=(",", ":")).encode("ascii"))
+
+    def __iter__(self) -> Iterator[ListedName]:
+        """Forward; several may read at once, and nothing may be added meanwhile."""
+        for content in self._blocks.blocks():
+            *known, entry = json.loads(content)
+            yield ListedName(entry_from_list(entry), *known)
+
+    @property
+    def count(self) -> int:
+        """How many names."""
+        return self._blocks.count
+
+    def close(self) -> None:
+        """Forget it."""
+        self._blocks.close()
+
+
+class Reader:
+    """Goes through a snapshot beside another listing in the same order."""
+
+    def __init__(self, snapshot: Iterable[ListedName]) -> None:
+        self._coming = iter(snapshot)
+        self._next = next(self._coming, None)
+
+    def at(self, order: bytes) -> ListedName | None:
+        """What is there at this place of the order, if anything; only ever asked forward."""
+        while self._next is not None and self._next.entry.order < order:
+            self._next = next(self._coming, None)
+        found = self._next
+        return found if found is not None and found.entry.order == order else None
 
 
 def see(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
@@ -150,7 +210,7 @@ class Undone:
 
 
 @dataclass(slots=True)
-class Work:
+class CyclePlan:
     """What one look found: what is to be sent whole, the markers behind it, the files to be made longer, and counts."""
 
     moves: Spool = field(default_factory=Spool)
@@ -177,7 +237,7 @@ class Work:
             spool.close()
 
 
-class Watch:
+class SourceWatcher:
     """What is known of both sides between two looks; constant in memory but for one byte a name, and what fails."""
 
     def __init__(
@@ -185,7 +245,7 @@ class Watch:
     ) -> None:
         """`there` is what stood at the target when it was locked; nobody else changes that since.
 
-        `grows` tells which files only ever grow, `marked` which have a marker, `standing` what the target has now.
+        `grows` tells which files only ever grow, `marked` which have a marker, `existing` what the target has now.
         """
         self._source = source
         self._facts = target_facts
@@ -201,11 +261,11 @@ class Watch:
         self.last: bytes | None = None  # a name that waits until everything else is there
         self.grows: Callable[[Entry], bool] = lambda _: False
         self.marked: Callable[[Entry], bool] = lambda _: False
-        self.standing: Callable[[bytes], Entry | None] = lambda _: None
+        self.existing: Callable[[bytes], Entry | None] = lambda _: None
         self._whole: set[bytes] = set()
         self._again: set[bytes] = set()
 
-    def look(self, now: float) -> None:
+    def scan(self, now: float) -> None:
         """List the source, beside what the look before saw."""
         seen, renames, unlisted = Snapshot(), Renames(), list[tuple[bytes, Problem]]()
         before = Reader(self._seen)
@@ -227,36 +287,36 @@ class Watch:
         self._seen, self._renames = seen, renames
         self.undone, self.unlisted = failing, unlisted
 
-    def plan(self, now: float, *, everything: bool = False) -> Work:
+    def plan(self, now: float, *, everything: bool = False) -> CyclePlan:
         """What there is to do now; with `everything`, as if all of the source were finished."""
-        work = Work()
+        plan = CyclePlan()
         theirs = (seen.entry for seen in self._there)
-        ours = self._finished(work, now, everything=everything)
+        ours = self._finished(plan, now, everything=everything)
         for decision in decide(ours, theirs, self._rules, _all, self._source.facts, self._facts):
-            self._count(work, decision)
-        return work
+            self._count(plan, decision)
+        return plan
 
-    def _finished(self, work: Work, now: float, *, everything: bool) -> Iterator[Entry]:
+    def _finished(self, plan: CyclePlan, now: float, *, everything: bool) -> Iterator[Entry]:
         there = Reader(self._there)
         for seen in self._seen:
             entry = seen.entry
             theirs = there.at(entry.order)
             same = theirs is not None and self._is_same(entry, theirs.entry)
             if entry.kind in _COUNTED:
-                work.files += 1
-                work.bytes += entry.size
-                work.files_kept += same and theirs is not None and not theirs.ours
+                plan.files += 1
+                plan.bytes += entry.size
+                plan.files_kept += same and theirs is not None and not theirs.ours
             ready = same or self._is_ready(seen, now) or everything
             grows = not same and not everything and self._can_grow(seen, theirs, now)
-            work.offered.append(ready and not grows and not same)
-            if work.offered[-1] and theirs is not None and theirs.ours:
+            plan.offered.append(ready and not grows and not same)
+            if plan.offered[-1] and theirs is not None and theirs.ours:
                 self._again.add(entry.path)
             if grows:
-                self._add_growth(work, entry, theirs)
+                self._add_growth(plan, entry, theirs)
             elif ready:
                 yield entry
             elif entry.path not in self.undone and entry.path != self.last:
-                work.files_waiting += 1
+                plan.files_waiting += 1
 
     def _is_same(self, ours: Entry, theirs: Entry) -> bool:
         if ours.kind is Kind.FOLDER or ours.kind is not theirs.kind:
@@ -298,25 +358,25 @@ class Watch:
             return not self.ended and not is_quiet(seen, now, self._following.quiet)
         return theirs.entry.kind is Kind.FILE and theirs.entry.size <= entry.size
 
-    def _add_growth(self, work: Work, entry: Entry, theirs: ListedName | None) -> None:
+    def _add_growth(self, plan: CyclePlan, entry: Entry, theirs: ListedName | None) -> None:
         start = 0 if theirs is None else theirs.entry.size
-        work.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
-        work.files_to_move += 1
-        work.bytes_to_move += entry.size - start
+        plan.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
+        plan.files_to_move += 1
+        plan.bytes_to_move += entry.size - start
 
-    def _count(self, work: Work, decision: Decision) -> None:
+    def _count(self, plan: CyclePlan, decision: Decision) -> None:
         if isinstance(decision, Conflict):
-            work.conflicts.append(decision)
+            plan.conflicts.append(decision)
         elif decision.verb is not Verb.KEEP:
             if decision.entry.path in self._again:
                 # What this call put there has the permissions that the site gave it.
                 self._again.discard(decision.entry.path)
-                decision = replace(decision, target=self.standing(decision.entry.path))
+                decision = replace(decision, target=self.existing(decision.entry.path))
             later = is_marker(self._following.marker, decision.entry.path)
-            (work.markers if later else work.moves).add(decision)
-            work.files_to_move += decision.entry.kind in _COUNTED
-            work.bytes_to_move += decision.entry.size
-            work.names_to_make += decision.target is None
+            (plan.markers if later else plan.moves).add(decision)
+            plan.files_to_move += decision.entry.kind in _COUNTED
+            plan.bytes_to_move += decision.entry.size
+            plan.names_to_make += decision.target is None
 
     def failed(self, entry: Entry, problem: Problem, now: float) -> None:
         """It could not be sent: it is tried again when somebody touches it, and from time to time."""

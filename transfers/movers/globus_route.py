@@ -12,8 +12,8 @@ from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry
-from transfers.journal import DigestBook
 from transfers.movers.base import Mover
+from transfers.recorded_digests import DigestBook
 from transfers.request import Request
 from transfers.stores.base import Store
 from transfers.stores.globus.paths import CollectionPair, path_in_collection
@@ -145,7 +145,7 @@ def open_globus(
     sites = [_named(location.site) for location in ends_of]
     access = stack.enter_context(open_access(sites))
     globus = Globus(access.transfer(), sites[0], others=sites[1:], tell=tell)
-    tasks = Tasks(globus, ends, request.operation, request.patience, tell)
+    tasks = Tasks(globus, ends, request.operation, request.task_timeouts, tell)
     return GlobusMover(tasks, ends, otherwise, _recorded(request.source, source, stack))
 
 
