@@ -17,7 +17,8 @@ from registry.remotes.base import LARGEST_FILE, Offer, Parcel, Reference, gather
 from transfers.entry import Entry, Kind
 from transfers.operation import synchronise
 from transfers.request import Request
-from transfers.single_files import SmallFiles, content_mark, open_small_files
+from transfers.single_files import content_mark, open_small_files
+from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
 _MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all of them are judged before any is kept

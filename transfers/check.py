@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, UsageError
@@ -24,9 +23,9 @@ from transfers.pipeline.channel_pool import count_lines
 from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
 from transfers.remote.transport import open_either
-from transfers.stores import local, ssh
-from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Store, Unit
+from transfers.stores import ssh
+from transfers.stores.agent_store import AGENT_FACTS, PosixStore
+from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Unit
 from transfers.stores.sftp.client import Client
 
 
@@ -331,7 +330,7 @@ def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
             if time.monotonic() - began < _TRIAL_SECONDS:
                 yield Item(number, Entry(b"%d" % number, Kind.FILE, PACK_BYTES, 1, 0o600))
 
-    with closing(StreamMover(rate).carry(_Noise(), cast("Store", store), items())) as events:
+    with closing(StreamMover(rate).carry(_Noise(), store, items())) as events:
         for event in events:
             if isinstance(event, Landed):
                 if event.problem is not None:
@@ -353,10 +352,10 @@ def _fetch(store: PosixStore) -> int:
     return int(come / (time.monotonic() - began))
 
 
-class _Noise:
+class _Noise(Source):
     """A source of random files of one pack each, which nothing on the way can make smaller."""
 
-    facts = local.FACTS
+    facts = AGENT_FACTS
 
     def __init__(self) -> None:
         self._content = secrets.token_bytes(PACK_BYTES)

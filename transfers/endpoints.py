@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import cast
 
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Noted
@@ -16,20 +15,16 @@ from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.entry import Kind, Proof, weakest
 from transfers.journal import Recorder
-from transfers.movers.base import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
 from transfers.movers.globus import GlobusMover
 from transfers.movers.globus_route import globus_between, open_globus
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
-    Identifies,
     KnownRoots,
-    KnowsRoot,
     check_another_file,
     check_apart,
     check_backup_apart,
     check_real_file,
-    identities_of,
 )
 from transfers.packs.view import PackedStore, Seeing, refuse_packed
 from transfers.packs.writing import PackMover, open_target
@@ -41,14 +36,11 @@ from transfers.recheck import drift
 from transfers.request import Request
 from transfers.rules import Rules
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Facts, Origin, Store
+from transfers.stores.base import Facts, Origin, Side, Source, Store
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
-# stores whose plain files Globus sees as we do
-_BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
-_MACHINES = frozenset({"local", "ssh"})  # kinds of sites with folders of a machine
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
@@ -228,7 +220,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     source = request.source
     store, found = opener.packs.find(source)
     if request.chosen is not None:
-        store = cast("Store", ChosenStore(store, request.chosen))
+        store = ChosenStore(store, request.chosen)
     opener.take(store)
     if found is None:
         raise missing_source(source.text)
@@ -238,7 +230,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
     # not where the source has to answer something else first
-    if request.saved is None and not request.rules.xattrs and isinstance(store, ListsAhead):
+    if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
     opened, plain = opener.open_target(target)
     existing = opened.stat()
@@ -286,11 +278,11 @@ def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Stor
     return Endpoints(request, root, source, *targets, opener.stack, stream)
 
 
-def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, KnowsRoot] | None:
+def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
     """Return what a schedule remembers of its targets, and the target's root; None without a schedule."""
     schedule = scheduled_by().get("schedule")
     store = target.store if isinstance(target, DatasetStore) else target
-    if schedule is None or request.operation not in _TYPED or not isinstance(store, KnowsRoot):
+    if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
         return None
     return KnownRoots(schedule), store
 
@@ -386,7 +378,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
 def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
     """Raise `RefusedError` where the backup is in the target or the source, whatever names lead there."""
     target = endpoints.target
-    if isinstance(target, Identifies):
+    if target.facts.machine:
         folders = [one for one in target.identify([backup.raw]) if one is not None]
         others = [*_identities(endpoints, target), *_identities(endpoints, endpoints.root)]
         check_backup_apart(folders, others, backup)
@@ -415,8 +407,8 @@ def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
     sites = endpoints.request.source.site, endpoints.request.target.site
     site = sites[store is endpoints.target]
     found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
-    if (sites[0].kind in _MACHINES) is (sites[1].kind in _MACHINES):
-        found += identities_of(store)
+    if endpoints.root.facts.machine is endpoints.target.facts.machine:
+        found += store.identities()
     return found
 
 
@@ -441,7 +433,7 @@ def _open_globus(
 ) -> GlobusMover | None:
     """Log in to Globus where both ends have a collection and nothing else is asked for; a dry run only checks."""
     source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
-    plain = all(type(store).__name__ in _BY_GLOBUS for store in (source, target))
+    plain = source.facts.globus and target.facts.globus
     reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
     pair = globus_between(request, source, target, (*reasons, *not_by_globus))
     if pair is None or not recorder.journaled:

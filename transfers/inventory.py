@@ -14,12 +14,11 @@ from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind, Proof
-from transfers.movers.base import Side
 from transfers.packs.view import Seeing
 from transfers.recorded_digests import DigestBook
 from transfers.rules import Rules, Selector, selector, unmet
 from transfers.spool import EntrySpool
-from transfers.stores.base import ListingIncompleteError, Problem, Store
+from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 

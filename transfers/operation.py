@@ -20,7 +20,7 @@ from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Proof, weakest
 from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
-from transfers.movers.base import Mover, Side
+from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
@@ -40,20 +40,18 @@ from transfers.planner import (
     replaced_entries,
 )
 from transfers.recheck import check_same_ends, recheck
-from transfers.reconnect import Reconnectable, Reconnection, is_lost
+from transfers.reconnect import Reconnection, is_lost
 from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.recorded_digests import recorded_digests
 from transfers.request import Request
 from transfers.stores.base import (
     Adjustment,
-    ChecksAbove,
-    Copier,
     Item,
     Landed,
     Lock,
     Problem,
+    Side,
     Store,
-    ThirdPartyTarget,
 )
 from transfers.stores.server_lease import this_client
 
@@ -335,7 +333,7 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
 
 def _check_above(target: Store, location: Location) -> None:
     """Raise `RefusedError` where a part of the target's path is a file."""
-    if isinstance(target, ChecksAbove) and target.file_above():
+    if target.file_above():
         raise RefusedError(
             "not-a-folder",
             f"the target cannot be made: {words_of('not-a-folder')}",
@@ -349,7 +347,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     request, recorder = operation.request, operation.recorder
     source: Side = endpoints.source
     target = endpoints.target_side
-    if endpoints.globus is not None and not isinstance(endpoints.target, ThirdPartyTarget):
+    if endpoints.globus is not None and not endpoints.target.facts.external_writes:
         target = UnprovenSide(target, endpoints.globus.unproven())
     remembering: list[RememberingSide] = []
     if request.recorded:
@@ -509,7 +507,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
     request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
     if endpoints.globus is not None:
         return endpoints.globus
-    if isinstance(endpoints.target, Copier) and endpoints.target.copies(origin.store):
+    if endpoints.target.copies(origin.store):
         return ServerMover(endpoints.target, origin, stream, endpoints.required_proof)
     if stream.word == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
@@ -603,7 +601,7 @@ def _count_connections(operation: Operation) -> None:
     receipt.logins += sum(store.logins for store in stores)
     if endpoints is not None and endpoints.direct is not None:
         receipt.logins += endpoints.direct.logins
-    receipt.reconnects += sum(store.reconnects for store in stores if isinstance(store, Reconnectable))
+    receipt.reconnects += sum(store.reconnects for store in stores)
 
 
 def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol, runtime_checkable
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, enclosing
-from transfers.movers.base import Side
 from transfers.plan import (
     IN_THE_WAY,
     PERMISSIONS,
@@ -28,8 +26,8 @@ from transfers.record_repair import MissingRecords
 from transfers.recorded_digests import DigestBook
 from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet
 from transfers.spool import Spool, sort_on_disk
-from transfers.stores.agent_listing import BothSides, Page, PagedListing
-from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Problem, Store
+from transfers.stores.agent_listing import BothSides
+from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Page, Problem, Side, Store
 
 
 class FirstNames:
@@ -86,7 +84,7 @@ _RUN = 20_000  # actions sorted in memory at a time
 _AT_ONCE = 1024  # entries looked up on record before those without a recorded digest are hashed
 
 
-class RememberingSide:
+class RememberingSide(Side):
     """A side that hashes a file only once; `used` says whether any digest came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
@@ -129,7 +127,7 @@ class RememberingSide:
         self._book.close()
 
 
-class UnprovenSide:
+class UnprovenSide(Side):
     """A side of which some files are compared as if they differed, so that a plan moves them again."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
@@ -150,14 +148,6 @@ class UnprovenSide:
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
         return self._side.digest(entries)
-
-
-@runtime_checkable
-class InPages(Protocol):
-    """A side that lists in pages."""
-
-    def pages(self) -> PagedListing | None:
-        """Return the listing; None where there is no folder."""
 
 
 Unlisted = list[tuple[bytes, Problem]]
@@ -337,7 +327,7 @@ def _listings(
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
-    if plain and isinstance(source, InPages) and isinstance(target, InPages):
+    if plain and source.in_pages and target.in_pages:
         ours, theirs = source.pages(), target.pages()
         if ours is not None and theirs is not None:
             both = BothSides(ours, theirs, plan.keep)

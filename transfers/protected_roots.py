@@ -15,9 +15,7 @@ from hibali.ssh.sessions import address_of
 from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
 from transfers.overlap import (
     AMAZON,
-    Identifies,
     host_name,
-    identities_of,
     identity_of_bucket,
     identity_of_url,
 )
@@ -96,13 +94,13 @@ def check_unprotected(
     `above` is the folder that holds the place, which is a `link` or anything else. Places are compared by device and inode, mounts
     and services (transfers.agent.identity), so other names of a root make no difference. Returns the place's identity at a machine.
     """
-    if not isinstance(above, Identifies):
-        for place in (child(one, location.name) for one in identities_of(above)):
+    if not above.facts.machine:
+        for place in (child(one, location.name) for one in above.identities()):
             for service, words in _service_roots(sites):
                 if relation(service, place) in {SAME, INSIDE}:
                     raise _refused(location, f"{words} is here or below")
         return None
-    (folder,) = identities_of(above)
+    (folder,) = above.identities()
     kept = list(_kept(location.site, sites, here=folder["machine"] == this_machine()))
     asked = [above.where.rstrip(b"/") + b"/" + location.name]
     for path, _ in kept:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.movers.base import Side
 from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
 from transfers.planner import TransferPlan, listed, settle
 from transfers.rules import Rules
 from transfers.spool import Spool
+from transfers.stores.base import Side
 
 
 class NumberedAction(NamedTuple):

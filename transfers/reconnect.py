@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, Retried
 from hibali.retry import pause, try_again
+from transfers.stores.base import Store
 
 Result = TypeVar("Result")
 
@@ -22,39 +23,6 @@ _LONGEST_PAUSE = 90.0
 def is_lost(problem: BaseException) -> bool:
     """Whether this error means a lost connection, and says nothing about the server."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
-
-
-@runtime_checkable
-class Reconnectable(Protocol):
-    """A store that goes on after lost lines, and comes back after the last one where its site allows it."""
-
-    @property
-    def reconnects(self) -> int:
-        """How many lost lines it went on after."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether its first line is lost."""
-
-    @property
-    def patience(self) -> float:
-        """For how many seconds it may be tried to come back; 0 for not at all."""
-
-    @property
-    def landed_before(self) -> int:
-        """How many bytes of unfinished files stood there when it began to land last."""
-
-    def can_come_back(self, *, anew: bool) -> bool:
-        """Whether it could know that nobody else wrote there meanwhile, or, where all is to be looked at `anew`, need not."""
-
-    def leave(self) -> None:
-        """Let go of all lines, lost or not; safe to call twice."""
-
-    def come_back(self, *, anew: bool) -> None:
-        """One try: one login at most, which asks nothing; then what was held before is held again.
-
-        Raises an error that is `transient` where a later try may succeed.
-        """
 
 
 class RetryPolicy:
@@ -89,7 +57,7 @@ class Reconnection:
     All of them: a store whose connection was not lost is in the middle of an answer.
     """
 
-    def __init__(self, stores: Sequence[object], progress: Callable[[], object], on_event: Listener) -> None:
+    def __init__(self, stores: Sequence[Store], progress: Callable[[], object], on_event: Listener) -> None:
         """`stores` may still grow; `progress` returns another value whenever something was done."""
         self._stores = stores
         self._progress = progress
@@ -120,14 +88,14 @@ class Reconnection:
 
     def _reconnect(self, problem: TryLaterError, *, anew: bool) -> None:
         """Raise `problem` where reconnecting is not possible, or what the last try raised."""
-        stores = [store for store in self._stores if isinstance(store, Reconnectable)]
-        lost = [store for store in stores if store.lost]
-        seconds = min((store.patience for store in lost), default=0.0)
-        possible = len(stores) == len(self._stores) and all(one.can_come_back(anew=anew) for one in stores)
+        stores = self._stores
+        lost = [store for store in stores if store.connection_lost]
+        seconds = min((store.reconnect_seconds for store in lost), default=0.0)
+        possible = all(store.can_reconnect(anew=anew) for store in stores)
         if not (is_lost(problem) and seconds and possible):
             raise problem
         policy = self._note_loss(seconds)
-        _leave(stores)
+        _disconnect(stores)
         try_again(
             lambda: _reconnect_all(stores, anew=anew),
             problem,
@@ -139,8 +107,8 @@ class Reconnection:
     def _note_loss(self, seconds: float) -> RetryPolicy:
         """Note a lost connection; `seconds` is how long it is retried without progress."""
         self._policy = policy = self._policy or RetryPolicy(seconds, _jitter)
-        landed = sum(store.landed_before for store in self._stores if isinstance(store, Reconnectable))
-        policy.lost(time.monotonic(), (self._progress(), landed))
+        resumed = sum(store.resumed_bytes for store in self._stores)
+        policy.lost(time.monotonic(), (self._progress(), resumed))
         return policy
 
     def wait_to_restart(self, problem: HibaliError, seconds: float) -> bool:
@@ -160,18 +128,18 @@ class Reconnection:
         self._on_event(Noted(f"{problem.about}: {words} ({problem.message})"))
 
 
-def _reconnect_all(stores: Iterable[Reconnectable], *, anew: bool) -> None:
+def _reconnect_all(stores: Iterable[Store], *, anew: bool) -> None:
     try:
         for store in stores:
-            store.come_back(anew=anew)
+            store.reconnect(anew=anew)
     except BaseException:
-        _leave(stores)
+        _disconnect(stores)
         raise
 
 
-def _leave(stores: Iterable[Reconnectable]) -> None:
+def _disconnect(stores: Iterable[Store]) -> None:
     for store in stores:
-        store.leave()
+        store.disconnect()
 
 
 def _jitter() -> float:

@@ -17,7 +17,7 @@ from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import RemovesTrees, Store
+from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 
@@ -109,7 +109,7 @@ class _Removal:
         above = self._open(location.parent)
         if not above.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", about=location.text)
-        if not isinstance(above, RemovesTrees):
+        if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
                 "it cannot be told at this kind of site whether somebody is at work there",
@@ -185,18 +185,17 @@ class _Removal:
         """Lock it, look, have it agreed to, and remove it."""
         found = self.find()
         store = self._stores[-1]
-        assert isinstance(store, RemovesTrees)
         lock = store.lock("rm")
         self._stack.callback(lock.release)
         doomed = self.look(found)
-        store.check_vacant(itself=doomed.folder)
+        store.check_no_locks(itself=doomed.folder)
         self.recorder.record(doomed.planned())
         self.check_limit(doomed)
         if doomed.folder:
             agree(doomed)
         self.recorder.append(target_line(self._request.location, store.where), durable=True)
         if doomed.folder:
-            for path, problem in store.sweep():
+            for path, problem in store.remove_own_files():
                 self.recorder.record(Failed(path, problem.code, problem.message))
         for entry, gone in store.remove(doomed.entries):
             self.recorder.record(
@@ -205,12 +204,12 @@ class _Removal:
                 else Failed(entry.path, gone.code, gone.message)
             )
         if doomed.folder and not self.recorder.receipt.files_failed:
-            self._vacate(store)
+            self._remove_root(store)
         lock.release()
 
-    def _vacate(self, store: RemovesTrees) -> None:
-        """Now that nothing is left in it."""
-        stays = store.vacate()
+    def _remove_root(self, store: Store) -> None:
+        """Remove the folder, which is empty now."""
+        stays = store.remove_root()
         if stays is None:
             self.recorder.record(Deleted(b"", Kind.FOLDER))
             self.recorder.append({"kind": "empty"})

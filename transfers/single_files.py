@@ -9,11 +9,11 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar, runtime_checkable
+from typing import IO, Any, Protocol, TypeVar
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
@@ -21,7 +21,6 @@ from hibali.locations import Location, check_writable
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
-from transfers.packs.place import HashesRanges
 from transfers.pipeline.batches import group_units
 from transfers.protected_roots import check_guarded
 from transfers.stores.base import (
@@ -30,6 +29,7 @@ from transfers.stores.base import (
     Landed,
     ListingIncompleteError,
     Payload,
+    SmallFiles,
     Store,
     Unit,
     is_own_name,
@@ -37,25 +37,6 @@ from transfers.stores.base import (
 )
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleSource
-
-
-@runtime_checkable
-class Resolves(Protocol):
-    """A store whose site has symlinks above and at what was named."""
-
-    def resolved(self, paths: Sequence[bytes] = ()) -> list[bytes]:
-        """Where the root and these paths are without symlinks, as far as anything stands there.
-
-        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
-        """
-
-
-@runtime_checkable
-class Guarded(Protocol):
-    """A store whose site has symlinks that other accounts may have made."""
-
-    def check_trusted(self) -> None:
-        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
 
 
 def contents(
@@ -103,10 +84,9 @@ def _real_place(location: Location, store: Store) -> Location:
         )
     if location.slash:
         raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=location.text)
-    if not isinstance(store, Resolves):
+    if not store.facts.machine:
         return location
-    if isinstance(store, Guarded):
-        store.check_trusted()
+    store.check_trusted()
     return replace(location, path=store.resolved()[0].decode("utf-8", "surrogateescape"))
 
 
@@ -211,7 +191,7 @@ def _take(
     stream.truncate(there)
     vouched = entry.digest
     units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
-    if there and vouched and not isinstance(store, HashesRanges):
+    if there and vouched and not store.facts.hashes_ranges:
         # else it would read what is there once more, to tell the digest of the whole
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
@@ -279,40 +259,10 @@ _MODE = 0o644
 _STANDING = "target-changed"  # how every store calls it where something stands that nobody expected
 
 
-class SmallFiles(Protocol):
-    """The files of one place, each at most `PACK_BYTES`; they are never replaced and never removed."""
-
-    def list(self) -> Iterator[Entry]:
-        """Every regular file, in no order. Raises `NotFoundError` where the place itself is missing, and the errors of reaching it."""
-
-    def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
-        """Their contents in the order asked, several asked for at once; raises `IncompleteError` where one changed since it was listed."""
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Nobody else of hibali's writes there meanwhile, where the place can hold a lock; raises `TryLaterError("locked")`."""
-
-    def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Make each of them where nothing stands, durable, inside `writing`.
-
-        Returns what stands instead, by path, where that is something else. Raises `IncompleteError`, `AccessError`, `RefusedError`.
-        """
-
-    def close(self) -> None:
-        """Let go of what was opened; safe to call twice."""
-
-
-@runtime_checkable
-class KeepsSmallFiles(Protocol):
-    """A store that has a better way to them than the one for whole trees."""
-
-    def small_files(self) -> SmallFiles:
-        """Those below its root; closing them closes the store."""
-
-
 def open_small_files(location: Location, *, tell: Listener = ignore) -> SmallFiles:
     """The files at a location, connected; close them. Raises the errors of reaching a site."""
     store = open_store(location, tell=tell)
-    if isinstance(store, KeepsSmallFiles):
+    if store.facts.small_files:
         return store.small_files()
     return StoreFiles(store, location, tell)
 
@@ -323,8 +273,8 @@ def content_mark(entry: Entry) -> str:
     return "-".join(str(part) for part in told)
 
 
-class StoreFiles:
-    """The SmallFiles protocol over any store (transfers.stores.base.Store): what is made is guarded by the store's own lock."""
+class StoreFiles(SmallFiles):
+    """Small files of any store: what is made is guarded by the store's own lock."""
 
     def __init__(self, store: Store, location: Location, tell: Listener = ignore) -> None:
         self._store = store

@@ -28,9 +28,7 @@ from transfers.stores.base import (
     Landed,
     Lock,
     Problem,
-    Shelving,
     Store,
-    StoresWhole,
     named_anew,
     unsafe_component,
 )
@@ -52,7 +50,7 @@ class KeptPlace:
         self._there: Store | None = None
         self._here: Store | None = None
         self._lent: list[Store] = []
-        self._whole: StoresWhole | None = None
+        self._whole: Store | None = None
         self._checked = False
 
     def close(self) -> None:
@@ -86,10 +84,10 @@ class KeptPlace:
         """The place's store."""
         if self._there is None:
             self._there = open_store(self.location, tell=self.tell)
-            self._whole = self._there if isinstance(self._there, StoresWhole) else None
+            self._whole = self._there if self._there.facts.whole_files else None
         return self._there
 
-    def whole(self) -> StoresWhole | None:
+    def whole(self) -> Store | None:
         """The same, where it handles single small files without a lock; found out once, as every request needs it."""
         self.store()
         return self._whole
@@ -144,8 +142,8 @@ class KeptPlace:
         """A store for files of that folder, and the folder's path in it with a slash behind, or b"". Nothing is locked."""
         store = self.writable()
         try:
-            if isinstance(store, Shelving):
-                shelf, below = store.shelf(folder)
+            if store.facts.substores:
+                shelf, below = store.substore(folder)
                 yield shelf, below + b"/" if below else b""
                 return
             place = self.location
@@ -177,8 +175,7 @@ class KeptPlace:
         folder, _, name = real.rpartition(b"/")
         if self._here is None:
             self._here = open_store(Location(local_site(), "/", "/", slash=True))
-        assert isinstance(self._here, Shelving)
-        source = SingleSource(self._here.shelf(folder.lstrip(b"/"))[0], name, shown)
+        source = SingleSource(self._here.substore(folder.lstrip(b"/"))[0], name, shown)
         if source.entry().kind is not Kind.FILE:
             raise UsageError("not-a-file", "this is no regular file", about=printable(real))
         return source

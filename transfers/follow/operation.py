@@ -20,7 +20,7 @@ from hibali.retry import Pace, pause
 from hibali.text import printable
 from transfers.endpoints import Endpoints
 from transfers.entry import Entry, Kind, Proof
-from transfers.follow.appending import Added, Growable, Tail, add_tails
+from transfers.follow.appending import Added, add_tails
 from transfers.follow.watcher import (
     HELD_BACK,
     CyclePlan,
@@ -48,7 +48,7 @@ from transfers.plan import Action, Conflict
 from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector
-from transfers.stores.base import Landed, Problem
+from transfers.stores.base import Landed, Problem, Tail
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
 _EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished
@@ -170,7 +170,7 @@ def _watcher(
             return any(source.store.stat(name) is not None for name in names)
 
         watcher.marked = is_marked
-    if following.append and isinstance(endpoints.target, Growable) and isinstance(source.store, Growable):
+    if following.append and endpoints.target.facts.appends and source.store.facts.appends:
         takes = selector(Rules(include=following.append))
         watcher.grows = lambda entry: takes(entry._replace(path=source.path_of(entry)))
     elif following.append:
@@ -418,15 +418,13 @@ class Follower:
     def _grow(self, cycle: Cycle, grown: dict[bytes, Entry | None]) -> Iterator[int]:
         """Send the tails of grown files; yields the bytes that each added, and puts into `grown` what the target has now."""
         source, target = self.endpoints.origin, self.endpoints.target
-        assert isinstance(source.store, Growable)
-        assert isinstance(target, Growable)
         tails = (
             Tail(source.path_of(action.entry), action.entry, action.target.size)
             for action in cycle.plan.growths
             if action.target is not None
         )
         rate = Pace(self.operation.request.lowest_rate)
-        for event in add_tails(source.store.growing(), target.growing(), tails, rate):
+        for event in add_tails(source.store.appender(), target.appender(), tails, rate):
             if not isinstance(event, Added):
                 self.operation.recorder.record(event)
             elif event.digest is None or event.problem is not None:

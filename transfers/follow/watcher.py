@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.movers.base import Source
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
 from transfers.planner import listed
 from transfers.rules import Rules, Selector, selector
 from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
-from transfers.stores.base import Facts, Problem
+from transfers.stores.base import Facts, Problem, Source
 
 QUIET_SECONDS = 30.0
 _LONGEST_PAUSE = 5.0

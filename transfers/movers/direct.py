@@ -15,13 +15,12 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
-from transfers.movers.base import Source
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Store, Unit
+from transfers.stores.base import Item, Landed, Source, Store, Unit
 from transfers.stores.single_file import SingleSource
 
 

@@ -12,9 +12,8 @@ from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
-from transfers.movers.base import OverLines, Source
 from transfers.pipeline.batches import group_units, packed_together
-from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
+from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Source, Store, Unit
 
 ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
 FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -86,7 +85,7 @@ class StreamMover:
 def _piece_bytes(source: Source, target: Store) -> int:
     """How large the pieces of a large file are: small ones are shared out more evenly among several lines."""
     facts = (source.facts, target.facts)
-    if any(isinstance(side, OverLines) and side.several_lines for side in (source, target)):
+    if source.several_lines or target.several_lines:
         return max(one.least_segment_bytes for one in facts)
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
@@ -26,16 +26,6 @@ class Range(NamedTuple):
     pack: str
     offset: int
     length: int
-
-
-@runtime_checkable
-class HashesRanges(Protocol):
-    """A store that can be asked for the digest of a part of a file without its bytes coming here."""
-
-    def digest_ranges(
-        self, ranges: Iterable[tuple[Entry, int, int]]
-    ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
-        """The sha256 of so many bytes from an offset on, as they are now, in the order asked."""
 
 
 class MemberSpool(Spooled[Member]):
@@ -187,7 +177,7 @@ class PackedPlace:
         pack = self._packs.get(wanted.pack)
         return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
 
-    def digests(self, hashing: HashesRanges, ranges: Iterable[Range]) -> Iterator[str | Problem]:
+    def digests(self, ranges: Iterable[Range]) -> Iterator[str | Problem]:
         """The sha256 of each, computed where the tar files are."""
         self.load()
         asked: deque[Problem | None] = deque()
@@ -199,7 +189,7 @@ class PackedPlace:
                 if tar is not None:
                     yield tar, wanted.offset, wanted.length
 
-        answers = hashing.digest_ranges(stretches())
+        answers = self.store.digest_ranges(stretches())
         while True:
             answer = next(answers, None)
             while asked and (lost := asked.popleft()) is not None:

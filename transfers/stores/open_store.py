@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener, ignore
@@ -12,7 +10,6 @@ from hibali.plugins import load
 from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
 from transfers.stores.base import Store
-from transfers.stores.sftp.client import Client
 
 
 def open_store(location: Location, *, tell: Listener = ignore) -> Store:
@@ -20,17 +17,21 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     module = load("transfers.stores", location.site.kind)
 
     def opened() -> Store:
-        return cast("Store", module.open_store(location, tell=tell))
+        store: Store = module.open_store(location, tell=tell)
+        return store
 
     if location.site.kind != "ssh":
         return opened()
     from transfers.remote.transport import open_either
     from transfers.stores.sftp.kind import store_over
 
-    def over_sftp(client: Client, logins: int) -> Store:
-        return cast("Store", store_over(client, logins, location))
-
-    return open_either(location.site, bulk=True, with_agent=opened, with_sftp=over_sftp, tell=tell)
+    return open_either(
+        location.site,
+        bulk=True,
+        with_agent=opened,
+        with_sftp=lambda client, logins: store_over(client, logins, location),
+        tell=tell,
+    )
 
 
 def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:

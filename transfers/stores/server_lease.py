@@ -9,12 +9,13 @@ import secrets
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
+from transfers.stores.base import Lock
 
 _let_go: set[str] = set()  # the tokens of locks that this process took and holds no more
 
@@ -71,7 +72,7 @@ def is_free(holder: dict[str, Any], age: float | None) -> bool:
 _ASK_SECONDS = 1.0
 
 
-class NoLock:
+class NoLock(Lock):
     """What `lock` gives where the server cannot hold one."""
 
     held = False
@@ -83,7 +84,7 @@ class NoLock:
         """Nothing is held, nothing can be lost."""
 
 
-class KeptLease(ABC):
+class KeptLease(Lock):
     """Held from construction to `release`. Whoever says how it is taken, renewed and given back ends `__init__` with `_keep`."""
 
     def __init__(self, about: str, operation: str, seconds: int = LEASE_SECONDS) -> None:

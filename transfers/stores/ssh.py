@@ -6,28 +6,18 @@ import contextlib
 import re
 import threading
 import time
+from dataclasses import replace
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login
-from transfers.entry import Proof
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
-from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Facts
+from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 
-FACTS = Facts(
-    kind="ssh",
-    proof_read=Proof.DIGEST,
-    proof_write=Proof.DIGEST,
-    keeps=True,
-    adjusts=True,
-    holes=True,
-    attributes=True,
-    hard_links=True,
-)
+FACTS = replace(AGENT_FACTS, kind="ssh")
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 

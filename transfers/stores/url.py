@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 from hibali.config.model import Site
@@ -29,12 +29,10 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.overlap import identity_of_url
 from transfers.stores.base import (
     Facts,
-    Item,
-    Landed,
     ListingIncompleteError,
     Payload,
     Problem,
-    Space,
+    Store,
     Unit,
     is_own_name,
     unsafe_component,
@@ -314,15 +312,12 @@ _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
 _Stack = list[Iterator[Entry]]
 _Readings = list[Reading]
-_Identities = list[Identity]
 
 
-class UrlStore:
-    """The Store protocol over pages that link to what they hold (transfers.stores.base.Store)."""
+class UrlStore(Store):
+    """A store over pages that link to what they hold; it is only read."""
 
     facts = _FACTS
-    logins = 0
-    limited_by = None
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL without slashes around it."""
@@ -337,8 +332,8 @@ class UrlStore:
         """See Store."""
         return sum(reading.bytes for reading in self._readings)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_url(self._web.base, self.where)]
 
     def _path(self, path: bytes) -> bytes:
@@ -422,57 +417,13 @@ class UrlStore:
         return self._reading().digest(entries, self._size_now, _PIECE)
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self._web), self._pool, self._path)
+        reading = Reading(self._web.get, self._pool, self._path)
         self._readings.append(reading)
         return reading
 
     def _size_now(self, entry: Entry) -> int | None:
         page = self._web.look(self._path(entry.path))
         return None if page is None or page.folder or page.size < 0 else page.size
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """See Store: nothing can be written."""
-        del payloads
-        self._refuse()
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: nothing can be removed."""
-        del entries
-        self._refuse()
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del place, entries
-        self._refuse()
-
-    def make_root(self) -> None:
-        """See Store."""
-        self._refuse()
-
-    def lock(self, operation: str) -> Any:
-        """See Store: there is nothing to hold."""
-        del operation
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise RefusedError(
-            "read-only-site",
-            "this site can only be read",
-            about=self._web.about,
-            hint="Write to another site.",
-        )
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def space(self) -> Space:
-        """See Store."""
-        return Space(None, None)
 
     def close(self) -> None:
         """See Store."""

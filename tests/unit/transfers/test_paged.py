@@ -15,8 +15,8 @@ from hibali.errors import IncompleteError
 from transfers.agent import protocol
 from transfers.agent.listing import Pages
 from transfers.agent.protocol import Record
-from transfers.stores.agent_listing import BothSides, Page, PagedListing, entries_of
-from transfers.stores.base import ListingIncompleteError
+from transfers.stores.agent_listing import AgentListing, BothSides, entries_of
+from transfers.stores.base import ListingIncompleteError, Page
 
 
 class Understands:
@@ -55,8 +55,8 @@ def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iter
     yield protocol.Frame(protocol.END, {**header, "pages": pages.take()}, bytes(pages.block))
 
 
-def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> PagedListing:
-    return PagedListing(answers(records, each, **closing), Understands(), lambda _: None)  # type: ignore[arg-type]
+def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> AgentListing:
+    return AgentListing(answers(records, each, **closing), Understands(), lambda _: None)  # type: ignore[arg-type]
 
 
 def tree(folders: int, files: int) -> list[Record]:
@@ -181,7 +181,7 @@ def test_a_listing_that_does_not_add_up_is_refused() -> None:
     ):
         bad = replace_header(good, pages)
         with pytest.raises(IncompleteError):
-            list(PagedListing(iter([bad]), Understands(), lambda _: None))  # type: ignore[arg-type]
+            list(AgentListing(iter([bad]), Understands(), lambda _: None))  # type: ignore[arg-type]
 
 
 def replace_header(frame: protocol.Frame, pages: Any) -> protocol.Frame:
@@ -194,7 +194,7 @@ def test_what_is_passed_over_keeps_the_order() -> None:
         yield frame._replace(kind=protocol.REPLY)
         yield frame
 
-    passing = PagedListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]
+    passing = AgentListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]
     assert passing.page is not None
     passing.pass_over()
     assert passing.page is not None

@@ -14,12 +14,11 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
 from transfers.agent.large_files import partial_path
 from transfers.entry import Kind
-from transfers.movers.base import Source
 from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
 from transfers.movers.gridftp.receiving import Carriage
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Origin, Store
+from transfers.stores.base import Item, Landed, Origin, Source, Store
 
 _BATCH = 50_000  # entries that are told apart before the first of them goes
 

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NoReturn, cast
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http import MOST_ANSWER
-from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
@@ -25,7 +24,7 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
-    Space,
+    Store,
     Unit,
     is_own_name,
     is_partial_name,
@@ -245,7 +244,6 @@ def _is_same(found: Entry, listed: Entry) -> bool:
 
 
 _AT_ONCE = 8
-_Identities = list[Identity]  # inside the class `list` is a method
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
@@ -258,6 +256,9 @@ _FACTS = Facts(
     swaps=False,
     utf8_names=True,
     refuses=LINE_ENDS,
+    hashes=False,
+    globus=True,
+    only_globus=True,
     segment_bytes=_PIECE,
     least_segment_bytes=_PIECE,
 )
@@ -266,11 +267,8 @@ _BY_TASKS = Problem(
 )
 
 
-class GlobusStore:
-    """The Store protocol over the operations of Globus Transfer (transfers.stores.base.Store)."""
-
-    logins = 0
-    limited_by = None
+class GlobusStore(Store):
+    """A store over the operations of Globus Transfer."""
 
     def __init__(self, site: Site, where: str, *, tell: Listener = ignore) -> None:
         """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
@@ -282,8 +280,7 @@ class GlobusStore:
         self.site = site
         self.root = root
         self.where = where.encode("utf-8", "surrogateescape")
-        self.facts = _facts(https=site.globus.https)
-        self.hashes = site.globus.https
+        self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
         self._tell = tell
         self._access = open_access([site])
@@ -293,12 +290,17 @@ class GlobusStore:
         self._read: list[Reading] = []
 
     @property
+    def facts(self) -> Facts:
+        """See Store."""
+        return self._facts
+
+    @property
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(reading.bytes for reading in self._read)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_collection(self._collection, self.root)]
 
     def _path(self, path: bytes) -> str:
@@ -354,7 +356,7 @@ class GlobusStore:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: every file is read whole over HTTPS, where the site's settings allow that."""
-        if not self.hashes:
+        if not self._facts.hashes:
             why = Problem(
                 "cannot-hash", "without `https` in the site's globus table nothing can be read there"
             )
@@ -366,7 +368,7 @@ class GlobusStore:
         return None if found is None else found.size
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self), self._pool, lambda path: path)
+        reading = Reading(self.get, self._pool, lambda path: path)
         self._read.append(reading)
         return reading
 
@@ -392,7 +394,7 @@ class GlobusStore:
     def _https(self) -> Web:
         """The collection's own server, asked with a token of its own. Raises `UsageError` where it has none."""
         if self._web is None:
-            if not self.hashes:
+            if not self._facts.hashes:
                 raise UsageError(
                     "globus-needs-both",
                     "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
@@ -469,11 +471,6 @@ class GlobusStore:
         )
         return {_joined(folder, entry.path): entry for entry in below_it}
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del place, entries
-        self._refuse("nothing can be kept aside in a collection")
-
     def make_root(self) -> None:
         """See Store; those above it are made, too."""
         missing: list[str] = []
@@ -491,31 +488,6 @@ class GlobusStore:
             return False
         return True
 
-    def lock(self, operation: str, *, make: bool = False) -> Any:
-        """See Store: there is nothing to hold."""
-        del operation, make
-        self._refuse("a collection cannot be locked")
-
-    def _refuse(self, words: str) -> NoReturn:
-        raise RefusedError(
-            "not-by-globus",
-            words,
-            about=self.site.name,
-            hint="Where the site has ssh, name it as an ssh site with a globus table.",
-        )
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def space(self) -> Space:
-        """See Store: Globus does not tell."""
-        return Space(None, None)
-
     def close(self) -> None:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -526,7 +498,7 @@ class GlobusStore:
 
 def _facts(*, https: bool) -> Facts:
     """What is written is read back where that is allowed; what is only read is hashed here as it comes."""
-    return replace(_FACTS, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
+    return replace(_FACTS, hashes=True, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
 
 
 def _tag(entry: Entry) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
@@ -54,6 +54,13 @@ class Got(NamedTuple):
     content: Bytes
     etag: str
     size: int
+
+
+class Getter(Protocol):
+    """Gets a file by its whole key or path, or `length` > 0 bytes of it from `offset`; see `Bulk.get`."""
+
+    def __call__(self, key: bytes, /, *, etag: str | None, offset: int, length: int | None, most: int) -> Got:
+        """Raises `IncompleteError("source-changed")` where more than `most` bytes come."""
 
 
 class Bulk:
@@ -251,9 +258,9 @@ class _Frontier:
 class Reading:
     """The reading half of a store; one `read` at a time."""
 
-    def __init__(self, bulk: Bulk, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
+    def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
         """`key_of` gives the whole key of a path below the root."""
-        self._bulk = bulk
+        self._getter = get
         self._pool = pool
         self._key_of = key_of
         self._files: dict[int, _Frontier | Problem] = {}
@@ -297,7 +304,7 @@ class Reading:
     def _get(self, entry: Entry, offset: int, length: int | None) -> Got | Problem:
         try:
             key = self._key_of(entry.path)
-            got = self._bulk.get(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
+            got = self._getter(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
         except HibaliError as problem:
             self._failures += 1
             if problem.code == FAILED and self._failures <= _FAILURES:
@@ -379,7 +386,7 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "there is no such object")
                 continue
-            again = Reading(self._bulk, self._pool, self._key_of)
+            again = Reading(self._getter, self._pool, self._key_of)
             *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
             self.bytes += again.bytes
             yield entry, last.digests[0], last.problems.get(0)

@@ -26,6 +26,10 @@ def facts_of(*, read_back: bool) -> Facts:
         proof_write=Proof.DIGEST if read_back else Proof.SIZE,
         mtime_unit_ns=_SECOND,
         adjusts=True,
+        globus=True,
+        machine=True,
+        substores=True,
+        removes_trees=True,
     )
 
 

@@ -87,6 +87,7 @@ def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> 
         segment_bytes=SEGMENT_BYTES,
         refuses=tuple(word.encode() for word in seen.refuses),
         known=honours is not None,
+        removes_trees=True,
     )
 
 

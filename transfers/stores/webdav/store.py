@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, NoReturn, cast
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -19,12 +17,12 @@ from transfers.overlap import identity_of_url
 from transfers.plan import unholdable
 from transfers.stores.base import (
     Facts,
-    Item,
     Landed,
     ListingIncompleteError,
     Payload,
     Problem,
     Space,
+    Store,
     Unit,
     unsafe_component,
 )
@@ -144,15 +142,10 @@ def _why(found: Found) -> Problem:
 
 _Streams = list[Reading | Writing]
 _Paths = list[bytes]
-_Identities = list[Identity]
-_Troubles = list[tuple[bytes, Problem]]
 
 
-class DavStore:
-    """The Store protocol over one folder (transfers.stores.base.Store)."""
-
-    logins = 0
-    limited_by = None
+class DavStore(Store):
+    """A store over one folder."""
 
     def __init__(
         self,
@@ -192,8 +185,8 @@ class DavStore:
         """See Store."""
         return sum(stream.bytes for stream in self._streams)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
@@ -228,7 +221,7 @@ class DavStore:
         return entry
 
     def file_above(self) -> bool:
-        """See ChecksAbove."""
+        """See Store."""
         parts = self.where.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._files.look(b"/".join(parts[:count]))
@@ -266,7 +259,7 @@ class DavStore:
         return self._reading().digest(entries, self._size_now, SEGMENT_BYTES)
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self._files), self._pool, self._path)
+        reading = Reading(self._files.get, self._pool, self._path)
         self._streams.append(reading)
         return reading
 
@@ -342,41 +335,23 @@ class DavStore:
         self._holder.check(now=True)
         yield from self._removing().remove(entries, self._holder.check)
 
-    def check_vacant(self, *, itself: bool) -> None:
-        """See Vacating; nothing tells of links there."""
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store; nothing tells of links there."""
         del itself
         self._vacating().check()
 
-    def sweep(self) -> _Troubles:
-        """See Vacating."""
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
         self._purge()
         return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
 
-    def vacate(self) -> Problem | None:
-        """See Vacating."""
+    def remove_root(self) -> Problem | None:
+        """See Store."""
         self._holder.check(now=True)
         return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
 
     def _vacating(self) -> TreeRemover:
         return TreeRemover(self._files, self.where, self._places)
-
-    def adjust(self, adjustments: object) -> NoReturn:
-        """See Store: never asked (`Facts.adjusts`)."""
-        del adjustments
-        raise NotImplementedError
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: never asked (`Facts.keeps`)."""
-        del place, entries
-        raise NotImplementedError
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store: a PUT that broke off leaves nothing to go on with."""
-        del item
-        return 0
 
     def make_root(self) -> None:
         """See Store; what the server honours is known after this."""
