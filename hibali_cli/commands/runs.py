@@ -504,7 +504,7 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     from hibali.text import path_fields
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.progress import listening
-    from runs.reports.run_page import render, tell_of
+    from runs.reports.run_page import render, report_run
     from runs.store import RunStore
 
     book = RunStore()
@@ -512,7 +512,7 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     if update:
         with listening(common, "report") as tell:
             runs = update_runs(common, book, runs, tell)
-    page = render([tell_of(run, book) for run in sorted(runs, key=lambda run: run.id)], time.time())
+    page = render([report_run(run, book) for run in sorted(runs, key=lambda run: run.id)], time.time())
     with WholeFile(Path(output)) as file:
         file.write(page)
         file.commit()

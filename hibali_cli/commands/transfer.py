@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hibali.errors import Exit, IncompleteError, UsageError
 from hibali_cli.command import command
-from hibali_cli.handlers.transfer import (
+from hibali_cli.failure import tell_people
+from hibali_cli.interruption import OutOfTime, Terminated
+from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.records import event_fields
+from hibali_cli.transfer_options import (
     add_applying_options,
     add_following_options,
     add_moving_options,
     add_packing_options,
     add_planning_options,
-    carry_out,
-    follow,
-    move,
-    planned_exit,
+    request_of,
     rules_of,
-    show_plan,
+    saving_of,
     take_following,
     take_recorded,
 )
-from hibali_cli.options import OUTPUT_FILE, Common
-from hibali_cli.transfer_options import saving_of
+
+# modules of transfers are imported where they are used, for start-up time
+if TYPE_CHECKING:
+    from transfers.follow.watcher import Following
+    from transfers.journal import Receipt
+    from transfers.planner import TransferPlan
+    from transfers.request import Request
 
 
 @command(
@@ -147,10 +155,8 @@ def plan_command(
     the plan: what --delete and --max-delete allowed here is what `apply` may do.
     """
     from hibali.locations import read_location, read_target
-    from hibali_cli.handlers.transfer import show_summary
     from hibali_cli.progress import listening
     from transfers.operation import plan_only
-    from transfers.planner import TransferPlan
     from transfers.request import Request
 
     settings = common.settings()
@@ -205,7 +211,6 @@ def apply_command(
     A plan that was not signed in this account's state folder, that belongs to another account or that other accounts
     can write to is refused, unless FROM and TO, the ends of the plan, are named on the line.
     """
-    from hibali.errors import UsageError
     from hibali.locations import read_location, read_target
     from transfers.plan_reader import check_trust, read_plan
     from transfers.request import Request
@@ -229,3 +234,145 @@ def apply_command(
         saving = saving_of(push_to, no_save=no_save)
         request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
         return carry_out(common, request, dry_run=dry_run, detailed=detailed_exit_code)
+
+
+def move(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
+    """Carry out one push, pull or sync and tell its receipt; returns the exit code."""
+    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
+    request = request_of(common, operation, source, target, options)
+    return carry_out(common, request, dry_run=dry_run, detailed=detailed)
+
+
+def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
+    """Do what was asked and tell the receipt, or only show the plan; returns the exit code."""
+    from hibali_cli.progress import listening
+    from transfers.operation import plan_only, synchronise
+
+    title = f"{request.operation} {request.source.text} {request.target.text}"
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as tell:
+        if dry_run:
+            found = plan_only(request, lambda plan: show_plan(common, plan), tell)
+            return planned_exit(found, request.target.text, detailed=detailed)
+        try:
+            receipt = synchronise(request, tell)
+        except KeyboardInterrupt:
+            common.output.say(tell.tally.safe())
+            raise
+    tell_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def planned_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
+    """The exit code of a dry run: 6, said aloud, where a part of the source or the target could not be read."""
+    if found.unlisted:
+        tell_people(unread(found, target))
+        return int(Exit.INCOMPLETE)
+    return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
+
+
+def unread(found: TransferPlan, target: str) -> IncompleteError:
+    """The error for a plan that does not know all there is."""
+    names = len(found.unlisted)
+    return IncompleteError(
+        "plan-incomplete",
+        f"the plan is not complete: {names} {'name' if names == 1 else 'names'} could not be read; see above",
+        about=target,
+        hint="Correct what is named above, then plan again.",
+    )
+
+
+def follow(common: Common, source: str, target: str, following: Following, options: dict[str, Any]) -> int:
+    """Follow the source, and tell the receipt however that ended; returns the exit code."""
+    from hibali_cli.progress import listening
+    from transfers.follow.operation import follow as follow_source
+
+    del options["dry_run"], options["detailed_exit_code"]
+    request = request_of(common, "push", source, target, options)
+    with listening(common, f"push {source} {target}") as tell:
+        receipt, interruption = follow_source(request, following, tell)
+    if interruption is not None:
+        receipt.exit = _exit_of(interruption)
+    tell_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _exit_of(interruption: KeyboardInterrupt) -> Exit:
+    if isinstance(interruption, OutOfTime):
+        return Exit.TRY_LATER
+    return Exit.TERMINATED if isinstance(interruption, Terminated) else Exit.INTERRUPTED
+
+
+def show_plan(common: Common, plan: TransferPlan) -> None:
+    """Every action on stdout, a line each."""
+    from hibali_cli.records import action_fields, event_fields
+
+    count = 0
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
+        for action in actions:
+            count += 1
+            if common.json:
+                common.output.record("action", action_fields(action))
+            else:
+                common.output.line(
+                    f"{action.verb:<8}".encode() + action.entry.path + f"  ({action.because})".encode()
+                )
+    planned = plan.planned()
+    if common.json:
+        common.output.record("planned", event_fields(planned))
+        common.output.record(
+            "end", {"count": count + 1, "exit": int(Exit.INCOMPLETE if plan.unlisted else Exit.DONE)}
+        )
+    else:
+        common.output.say(
+            f"{planned.files_to_move} of {planned.files} files ({planned.bytes_to_move} bytes) would move,"
+            f" {planned.files_kept} are kept, {planned.files_to_delete} would be deleted. Nothing was changed."
+        )
+
+
+def tell_receipt(common: Common, receipt: Receipt) -> None:
+    """The receipt as the last line: a record for programs, one sentence for people."""
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    proof = f", proven by {receipt.proof_moved}" if receipt.proof_moved else ""
+    adjusted = f", {receipt.files_adjusted} adjusted" if receipt.files_adjusted else ""
+    packed = f" into {receipt.packs_made} packs" if receipt.packs_made else ""
+    linked = f", {receipt.files_linked} linked" if receipt.files_linked else ""
+    deleted = f", {receipt.files_deleted} deleted" if receipt.files_deleted else ""
+    common.output.say(
+        f"{receipt.files_moved} files and {receipt.bytes_moved} bytes moved{packed}{proof}; {receipt.files_kept} files kept{adjusted}{linked}{deleted};"
+        f" {receipt.seconds:.1f} s; {receipt.id}"
+    )
+    if receipt.exit is Exit.INCOMPLETE:
+        from transfers.planner import incomplete
+
+        tell_people(incomplete(receipt.target, receipt.files_failed))
+
+
+def show_summary(common: Common, plan: TransferPlan, saved: str) -> None:
+    """A table for people, records of kind `reason` for programs; never a line for each name."""
+    names: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
+        for action in actions:
+            reason = (str(action.verb), action.because)
+            names[reason] += 1
+            sizes[reason] += action.entry.size
+    planned = plan.planned()
+    if common.json:
+        for reason in sorted(names):
+            verb, because = reason
+            fields = {"action": verb, "because": because, "names": names[reason], "bytes": sizes[reason]}
+            common.output.record("reason", fields)
+        common.output.record("planned", event_fields(planned))
+        code = Exit.INCOMPLETE if plan.unlisted else Exit.DONE
+        common.output.record("end", {"count": len(names) + 1, "exit": int(code)})
+        return
+    if names:
+        rows = [(*reason, names[reason], sizes[reason]) for reason in sorted(names)]
+        common.output.table(("action", "because", "names", "bytes"), rows)
+    common.output.say(
+        f"{planned.files_to_move} of {planned.files} files ({planned.bytes_to_move} bytes) to move,"
+        f" {planned.files_kept} kept, {planned.files_to_delete} to delete. Nothing was changed."
+        f" Look at {saved}, then: hibali apply {saved}"
+    )

@@ -159,7 +159,9 @@ def _try_writing(walk: StepList, site: Site, requests: Requests) -> None:
         )
     elif not seen.proves:
         words = "the server compares no sha256: the proof of what is sent is claimed at best"
-        walk.warn("writes", words, f"See docs/proof.md, and what it does: hibali sites check {site.name}")
+        walk.warn(
+            "writes", words, f"See docs/verification.md, and what it does: hibali sites check {site.name}"
+        )
     elif not seen.locks:
         words = "the server knows no conditional writes: two hibali may write at a time"
         walk.warn("writes", words, f"See what it does: hibali sites check {site.name}")

@@ -26,7 +26,7 @@ _BATCH = 50_000  # entries that are told apart before the first of them goes
 class GridftpMover(StreamMover):
     """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again as a stream does it.
 
-    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 0260).
+    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 23).
     """
 
     def __init__(

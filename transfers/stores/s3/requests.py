@@ -282,7 +282,7 @@ CONNECTIONS = 32
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # so much is under way at once: several parts, or two objects put whole
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
-_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 0131),
+_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 09),
 _PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
 _LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
