@@ -202,7 +202,7 @@ class _Opener:
         elif request.saving.push_to:
             raise UsageError(
                 "no-dataset",
-                "--push-to is for a target in a dataset of this machine, and this is none",
+                "--push-to needs a target in a dataset on this machine, and this is not in one",
                 about=request.target.text,
             )
         if request.pack_bytes:
@@ -225,7 +225,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     if found is None:
         raise missing_source(source.text)
     if found.kind is Kind.FILE and source.slash:
-        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
+        raise UsageError("not-a-folder", "this is a file, and PATH ends in a slash", about=source.text)
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
@@ -252,13 +252,13 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
             "unsafe-name",
             f"the target cannot hold the name {printable(name)}: {reason}",
             about=target.text,
-            hint="Give it another name. Nothing was moved.",
+            hint="Choose another name. Nothing was moved.",
         )
     existing = opened.stat(name)
     if existing is not None and existing.kind is Kind.FOLDER:
         raise UsageError(
             "is-a-folder",
-            "a folder of that name stands there",
+            "a folder with that name already exists",
             about=target.text,
             hint=f"To put the file into it: {target.text}/",
         )
@@ -310,7 +310,7 @@ def check_facts(request: Request, source: Facts, target: Facts) -> None:
     if request.rules.delete and not source.complete:
         raise RefusedError(
             "listing-unproven",
-            "nothing says that what the source lists is all it has, so nothing is deleted by it",
+            "the listing of the source may be incomplete, so it cannot decide what is deleted",
             about=request.source.text,
             hint="Leave out --delete.",
         )
@@ -322,7 +322,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
                 "cannot-keep-modes",
-                "permissions cannot be kept there",
+                "this endpoint cannot keep permissions",
                 about=subject,
                 hint="Leave out --modes keep. Nothing was changed.",
             )
@@ -332,9 +332,9 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
         if rules.hard_links and not facts.hard_links:
             raise RefusedError(
                 "cannot-keep-hard-links",
-                "hard links cannot be kept there",
+                "this endpoint cannot keep hard links",
                 about=subject,
-                hint="Leave out --hard-links: each name is a file of its own then. Nothing was changed.",
+                hint="Leave out --hard-links; each name then becomes a separate file. Nothing was changed.",
             )
 
 
@@ -348,7 +348,7 @@ def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -
 def _no_attributes(subject: str) -> RefusedError:
     return RefusedError(
         "cannot-keep-attributes",
-        "extended attributes cannot be kept there",
+        "this endpoint cannot keep extended attributes",
         about=subject,
         hint="Leave out --xattrs. Nothing was changed.",
     )
@@ -358,20 +358,18 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
     """Raise `UsageError` for a backup that is not at the target's site, or overlaps with the target by its name."""
     check_writable(backup)
     if not facts.keeps:
-        raise UsageError(
-            "cannot-keep", "what is replaced cannot be kept at this kind of site", about=target.text
-        )
+        raise UsageError("cannot-keep", "this kind of site cannot keep backups", about=target.text)
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(
             "backup-elsewhere",
-            "the backup has to be at the target's own site",
+            "the backup has to be at the target's site",
             about=backup.text,
-            hint="Files are not sent there, they are moved.",
+            hint="Backups are moved, not copied. Name a folder at the target's site.",
         )
     # a bucket's own root is an empty key
     if lies(b"/" + backup.raw, b"/" + target.raw) is not None:
         raise UsageError(
-            "backup-overlaps", "the backup and the target lie one in the other", about=backup.text
+            "backup-overlaps", "one of the backup and the target is inside the other", about=backup.text
         )
 
 

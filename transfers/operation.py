@@ -16,6 +16,7 @@ from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, Refus
 from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, words_of
+from hibali.text import counted
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Proof, weakest
@@ -126,7 +127,7 @@ def plan_only(
         except AccessError as problem:
             if problem.code != "denied":
                 raise
-            message = f"there is no plan: {problem.message}"
+            message = f"the plan cannot be made: {problem.message}"
             raise IncompleteError(
                 "plan-incomplete", message, about=problem.about, hint=problem.hint
             ) from problem
@@ -260,8 +261,8 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
         target = operation.request.target
         operation.recorder.record(
             Noted(
-                f"{target.text}: it is not known yet which names and locks this server can hold,"
-                f" and a dry run does not try. To find out: hibali sites check {target.site.name}"
+                f"{target.text}: a dry run does not find out which names and locks this server supports."
+                f" To find out: hibali sites check {target.site.name}"
             )
         )
 
@@ -324,8 +325,8 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     if plan.annex_links and request.rules.links != "skip":
         recorder.record(
             Noted(
-                f"{request.source.text}: {plan.annex_links} symlinks lead to content that git-annex keeps; only in datasets"
-                " of this machine are they looked through, so they are kept as symlinks"
+                f"{request.source.text}: {counted(plan.annex_links, 'symlink')} to the content of git-annex kept as"
+                " symlinks; only datasets on this machine are transferred with their content"
             )
         )
     return plan
@@ -392,7 +393,7 @@ def execute(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
     if plan.files_to_link:  # further names of a file, once it is committed
         _transfer(operation, endpoints, plan, backed_up=backed_up, names=True)
     if not backed_up:
-        recorder.record(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+        recorder.record(Failed(b"", "not-kept", "nothing was replaced, because the backup is not complete"))
     _delete(operation, endpoints, plan)
     _adjust(operation, endpoints, plan)
 
@@ -447,7 +448,7 @@ def _transfer(
 
     operation.reconnection.until_done(carry_rest)
     if len(answered) < expected:
-        message = f"{expected - len(answered)} entries were not tried"
+        message = f"not tried: {counted(expected - len(answered), 'entry', 'entries')}"
         operation.recorder.record(Failed(b"", "not-tried", message))
 
 
@@ -535,7 +536,7 @@ def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
     if not plan.deletions.count:
         return
     if recorder.receipt.files_failed:
-        message = "nothing was deleted, because not everything else succeeded"
+        message = "nothing was deleted, because there were other failures"
         recorder.record(Failed(b"", "deletions-left", message))
         return
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.entry import Entry, Kind, enclosing
 from transfers.plan import (
     IN_THE_WAY,
@@ -292,7 +292,7 @@ def plan_transfer(
     proven = missing_records.proven if missing_records is not None else None
     _take_decisions(plan, decisions, lambda compared: settle(source, target, compared, rules, proven))
     plan.withdraw()
-    nothing = Problem("missing", "the source has nothing of this name")
+    nothing = Problem("missing", "the source has no such name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
     return plan
 
@@ -457,9 +457,9 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         raise RefusedError(
             "unsafe-name",
-            f"the target cannot hold {len(refused)} of the names: {names}{more}",
+            f"the target cannot hold {counted(len(refused), 'name')}: {names}{more}",
             about=subject,
-            hint="Rename them, or leave them out with --exclude. Nothing was moved.",
+            hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
         return
@@ -468,7 +468,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
             "empty-source",
             "the source is empty, and --delete would empty the target",
             about=subject,
-            hint="Is the source mounted? If it is meant: --allow-empty-source.",
+            hint="Is the source mounted? To empty the target, add --allow-empty-source.",
         )
     if not rules.delete_limit.allows(plan.files_to_delete, plan.target_files):
         limit = rules.delete_limit.in_files(plan.target_files)
@@ -476,7 +476,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
             "delete-limit",
             f"{plan.files_to_delete} of {plan.target_files} files would be deleted, and the limit is {limit}",
             about=subject,
-            hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files_to_delete}",
+            hint=f"Check with --dry-run. To delete them, add --max-delete {plan.files_to_delete}",
         )
 
 
@@ -487,8 +487,14 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
     space = target.space()
     to_hold = plan.bytes_to_move - (plan.bytes_in_holes if target.facts.holes else 0)
     for name, code, needed, free, words in (
-        ("bytes", "no-space", to_hold, space.free_bytes, "bytes are to move"),
-        ("inodes", "no-inodes", plan.names_to_make, space.free_inodes, "names are to be made"),
+        ("bytes", "no-space", to_hold, space.free_bytes, f"{counted(to_hold, 'byte')} to move"),
+        (
+            "inodes",
+            "no-inodes",
+            plan.names_to_make,
+            space.free_inodes,
+            f"{counted(plan.names_to_make, 'name')} to create",
+        ),
     ):
         if free is None or needed <= free:
             continue
@@ -496,15 +502,15 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
         if whose:
             raise RefusedError(
                 "no-quota",
-                f"{needed} {words} and the quota of {whose} leaves {free} {name}",
+                f"{words}, and the quota of {whose} leaves {free} {name}",
                 about=subject,
-                hint="Make room there, or ask the site for more. Nothing was moved.",
+                hint="Delete files there, or ask the site for more quota. Nothing was moved.",
             )
         raise RefusedError(
             code,
-            f"{needed} {words} and {free} {name} are free",
+            f"{words}, and only {free} {name} are free",
             about=subject,
-            hint="Make room there. Nothing was moved.",
+            hint="Free some space there. Nothing was moved.",
         )
 
 
@@ -512,12 +518,12 @@ def missing_source(subject: str) -> NotFoundError:
     """Return the error for a source that does not exist."""
     return NotFoundError(
         "no-such-source",
-        "there is nothing at the source",
+        "the source does not exist",
         about=subject,
-        hint="Look with: hibali ls SITE:PATH",
+        hint="To see what exists: hibali ls SITE:PATH",
     )
 
 
 def incomplete(subject: str, failures: int) -> IncompleteError:
     """Return the error for an operation with failures."""
-    return IncompleteError("incomplete", f"{failures} were not done; they are named above", about=subject)
+    return IncompleteError("incomplete", f"{counted(failures, 'failure')}; see above", about=subject)

@@ -102,7 +102,7 @@ class Reconnection:
             next_pause=lambda: policy.next_pause(time.monotonic()),
             tell=self._report_pause,
         )
-        self._on_event(Noted(f"{problem.about}: the line is back"))
+        self._on_event(Noted(f"{problem.about}: reconnected"))
 
     def _note_loss(self, seconds: float) -> RetryPolicy:
         """Note a lost connection; `seconds` is how long it is retried without progress."""
@@ -123,8 +123,8 @@ class Reconnection:
         return True
 
     def _report_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
-        words = f"the line is lost, trying again in {seconds:.0f} s"
-        self._on_event(Retried(problem.about, attempt, seconds, f"the line is lost: {problem.message}"))
+        words = f"connection lost, retrying in {seconds:.0f} s"
+        self._on_event(Retried(problem.about, attempt, seconds, f"connection lost: {problem.message}"))
         self._on_event(Noted(f"{problem.about}: {words} ({problem.message})"))
 
 

@@ -17,19 +17,19 @@ from hibali.locations import Location
 from hibali.text import path_fields, path_from_fields
 from transfers.entry import Entry
 
-_SLACK = 10_000  # so many lines may be overtaken before the file is written anew
+_SLACK = 10_000  # outdated lines before the file is rewritten
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class DigestBook:
-    """One append-only file in the ledger, named by what it is about; whatever is wrong in it costs a hashing, never truth.
+    """An append-only file of digests in the ledger; a damaged one costs hashing again, never a wrong digest.
 
-    A line counts while the identity of every file it speaks of is the same (S5): size, mtime, ctime, device and
-    inode, or the ETag. Files of a store that tells neither are never in it.
+    A line is valid while the identity of each of its files is the same (S5): size, mtime, ctime, device and
+    inode, or the ETag. Files of a store that has neither are never in it.
     """
 
     def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """`question` is any JSON value that names the place and what was asked; without `keep` it begins anew."""
+        """`question` is any JSON value that names the place and what is hashed; without `keep` the book starts empty."""
         name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
         self._path = ledger_folder(folder) / f"{name}.jsonl"
         self._known: dict[bytes, tuple[str, str]] = {}
@@ -46,7 +46,7 @@ class DigestBook:
         self._journal = Journal(self._path)
 
     def _compact(self) -> None:
-        """Leave out what later lines overtook."""
+        """Rewrite the file without outdated lines."""
         records = [self.header] if self.header else []
         for path, (identity, digest) in self._known.items():
             records.append({**path_fields(path), "identity": identity, "sha256": digest})
@@ -54,13 +54,13 @@ class DigestBook:
             write_atomic(self._path, "".join(f"{line_of_json(r)}\n" for r in records).encode("ascii"))
 
     def begin(self, fields: dict[str, Any]) -> None:
-        """Write what a later call has to know to go on; it finds the last such line in `header`."""
+        """Write what a later operation needs to resume; it finds the last such line in `header`."""
         self.header = {"kind": "begun", "at": now(), **fields}
         self._journal.append(self.header)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is known."""
+        """Whether no digest is known."""
         return not self._known
 
     def _take(self, record: dict[str, Any]) -> None:
@@ -73,30 +73,30 @@ class DigestBook:
             return
 
     def find(self, entries: Iterable[Entry]) -> str | None:
-        """The sha256 of these files of equal content (mostly one), if each is still what it was."""
+        """Return the sha256 of these files of equal content (mostly one), if none of them changed."""
         listed = list(entries)
         known = self._known.get(listed[0].path)
         return known[1] if known is not None and known[0] == _identity(listed) else None
 
     def add(self, entries: Iterable[Entry], digest: str) -> None:
-        """Keep what was computed now; `entries` are as they were listed before."""
+        """Record a computed digest; `entries` are as they were listed before it was computed."""
         listed = list(entries)
         identity = _identity(listed)
         if identity is not None:
             self._journal.append({**path_fields(listed[0].path), "identity": identity, "sha256": digest})
 
     def close(self) -> None:
-        """Keep it for the next call; safe to call twice."""
+        """Close the file; safe to call twice."""
         self._journal.close()
 
     def discard(self) -> None:
-        """All is done: nothing is left to go on with."""
+        """Delete the file: there is nothing left to resume."""
         self._journal.close()
         self._path.unlink(missing_ok=True)
 
 
 def _identity(entries: list[Entry]) -> str | None:
-    """The identities of all, as one word; None where a store tells too little."""
+    """Return one hash of the identities of all; None where a store reports too little."""
     parts = list(_parts(entries))
     if None in parts:
         return None
@@ -113,7 +113,7 @@ def _parts(entries: list[Entry]) -> Iterator[list[Any] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a file should be: its sha256 in hexadecimal, its size, and what else was recorded when it landed."""
+    """What is on record of a file: its sha256 in hexadecimal, its size, and the rest of what was recorded when it was committed."""
 
     digest: str
     size: int
@@ -123,7 +123,7 @@ class Expected:
 
 
 def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
-    """Path to digest, folded over every operation that wrote at, above or below `where` there, oldest first.
+    """Return path to digest, from every operation that wrote at, above or below `where`, oldest first.
 
     Paths are relative to `where`, the root as its store knows it; b"" is a file of that very name.
     """
@@ -145,13 +145,13 @@ def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
 
 
 def _began(journal: Path) -> tuple[str, str]:
-    """When an operation began, to the microsecond: names alone order to the second."""
+    """Return when an operation began, to the microsecond: journal names have only seconds."""
     first = next(read_records(journal), {})
     return str(first.get("at", "")), journal.name
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
-    """What to put before and what to take from a recorded path to make it relative to `wanted`; None when apart."""
+    """Return the prefix to add to and the prefix to remove from recorded paths to make them relative to `wanted`; None if unrelated."""
     place, wanted = place.rstrip(b"/"), wanted.rstrip(b"/")
     if place == wanted:
         return b"", b""
@@ -163,13 +163,13 @@ def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
-    """The place was found empty: what was recorded there before is gone, and nobody's loss."""
+    """Drop earlier records of a place that was found empty."""
     for path in [path for path in known if below or path.startswith(before)]:
         del known[path]
 
 
 def _relative(path: bytes, before: bytes, below: bytes) -> bytes | None:
-    """A recorded path relative to the root that is asked about; None for one that is not in it."""
+    """Return a recorded path relative to the requested root; None for one that is not in it."""
     if below:
         if path == below:
             path = b""
@@ -200,7 +200,7 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
 
 
 def moved_by(operation: str) -> dict[bytes, Expected] | None:
-    """What one operation brought to its target; None for one that is not known, or that found a part of it there already."""
+    """Return what one operation moved to its target; None if it is not known, or if some of it was already there."""
     moved: dict[bytes, Expected] = {}
     receipt: dict[str, Any] = {}
     for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):

@@ -22,8 +22,8 @@ from transfers.stores.open_store import open_store
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is to go. `recursive` takes a folder with all in it; `sites` are all that are configured, whose roots stay."""
+class RemovalRequest:
+    """What is to be removed: with `recursive` a folder and its contents; the roots of `sites`, all that are configured, stay."""
 
     location: Location
     recursive: bool = False
@@ -32,8 +32,8 @@ class Request:
 
 
 @dataclass(slots=True)
-class Doomed:
-    """What goes, the deepest first, on disk; links and special files count as files."""
+class RemovalPlan:
+    """What is removed, deepest first, on disk; links and special files count as files."""
 
     folder: bool
     entries: EntrySpool = field(default_factory=EntrySpool)
@@ -41,7 +41,7 @@ class Doomed:
     folders: int = 0
 
     def add(self, entry: Entry) -> None:
-        """One more."""
+        """Add one entry."""
         self.entries.add(entry)
         self.folders += entry.kind is Kind.FOLDER
         self.files += entry.kind is not Kind.FOLDER
@@ -52,45 +52,52 @@ class Doomed:
         return self.entries.bytes
 
     def planned(self) -> Planned:
-        """The counts as an event."""
+        """Return the counts as an event."""
         return Planned(self.files, self.bytes, 0, 0, 0, self.files)
 
 
-Agree = Callable[[Doomed], None]
+Confirm = Callable[[RemovalPlan], None]
 
 
-def remove(request: Request, agree: Agree, tell: Listener = ignore) -> Receipt:
-    """Do it, and return the receipt, whose `exit` says how it went.
+def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignore) -> Receipt:
+    """Remove a file or a tree, and return the receipt, whose `exit` is the exit code.
 
-    `agree` is called with what a whole tree holds, before anything of it goes, and raises to keep it. Raises what stopped the call:
-    `RefusedError` when nothing was changed, `TryLaterError` where somebody is at work there, `NotFoundError`.
+    Args:
+        request: what is to be removed.
+        confirm: called with the plan before a tree is removed; raises to keep it.
+        on_event: the listener.
+
+    Raises:
+        RefusedError: nothing was changed.
+        TryLaterError: another operation holds a lock in the tree.
+        NotFoundError: it does not exist.
     """
     with ExitStack() as stack:
-        removal = _Removal(request, tell, stack)
+        removal = _Removal(request, on_event, stack)
         removal.recorder.start(stack)
         try:
-            removal.run(agree)
+            removal.run(confirm)
         except BaseException as problem:
             removal.end(problem)
             raise
         return removal.end(None)
 
 
-def look_only(request: Request, show: Agree, tell: Listener = ignore) -> None:
-    """Look exactly as `remove` would, and show what would go; nothing is touched, not even to lock it."""
+def plan_removal(request: RemovalRequest, show: Confirm, on_event: Listener = ignore) -> None:
+    """List exactly as `remove` would, and show what it would remove; nothing is changed, not even to lock it."""
     with ExitStack() as stack:
-        removal = _Removal(request, tell, stack)
-        doomed = removal.look(removal.find())
-        removal.check_limit(doomed)
-        show(doomed)
+        removal = _Removal(request, on_event, stack)
+        plan = removal.plan(removal.find())
+        removal.check_limit(plan)
+        show(plan)
 
 
 class _Removal:
-    """One call."""
+    """One removal."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack) -> None:
+    def __init__(self, request: RemovalRequest, on_event: Listener, stack: ExitStack) -> None:
         place = request.location.text
-        self.recorder = Recorder("rm", place, place, tell)
+        self.recorder = Recorder("rm", place, place, on_event)
         self._request = request
         self._stack = stack
         self._stores: list[Store] = []
@@ -102,7 +109,7 @@ class _Removal:
         return store
 
     def find(self) -> Entry:
-        """What is named, checked to be something that may go; the last of the stores has it, as its root if it is a folder."""
+        """Find what is named and check that it may be removed; the last of the stores has it, as its root if it is a folder."""
         location, recursive = self._request.location, self._request.recursive
         check_writable(location)
         check_named(location)
@@ -147,19 +154,19 @@ class _Removal:
             raise UsageError("not-a-folder", f"PATH ends in a slash, and this is {what}", about=location.text)
         return again
 
-    def look(self, found: Entry) -> Doomed:
-        """All that goes with it. A listing that is not whole is raised: then nothing goes."""
-        doomed = Doomed(found.kind is Kind.FOLDER)
-        self._stack.callback(doomed.entries.close)
+    def plan(self, found: Entry) -> RemovalPlan:
+        """List everything that is removed with it. Raises where the listing is incomplete: then nothing is removed."""
+        plan = RemovalPlan(found.kind is Kind.FOLDER)
+        self._stack.callback(plan.entries.close)
         self.recorder.record(Listing())
-        if not doomed.folder:
-            doomed.add(found)
-            return doomed
+        if not plan.folder:
+            plan.add(found)
+            return plan
         for entry in _deepest_first(self._stores[-1].list()):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._another(entry.path)
-            doomed.add(entry)
-        return doomed
+            plan.add(entry)
+        return plan
 
     def _another(self, path: bytes) -> RefusedError:
         where = f"at {printable(path)}" if path else "here"
@@ -170,40 +177,40 @@ class _Removal:
             hint="Remove what it holds by itself, or unmount it.",
         )
 
-    def check_limit(self, doomed: Doomed) -> None:
+    def check_limit(self, plan: RemovalPlan) -> None:
         """Raise `RefusedError` for more files than may go."""
         limit = self._request.limit
-        if limit is not None and doomed.folder and not limit.allows(doomed.files, doomed.files):
+        if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
                 "delete-limit",
-                f"{doomed.files} files would be removed, and the limit is {limit.in_files(doomed.files)}",
+                f"{plan.files} files would be removed, and the limit is {limit.in_files(plan.files)}",
                 about=self._request.location.text,
-                hint=f"Look with --dry-run; if it is meant: --max-delete {doomed.files}",
+                hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
             )
 
-    def run(self, agree: Agree) -> None:
-        """Lock it, look, have it agreed to, and remove it."""
+    def run(self, confirm: Confirm) -> None:
+        """Lock it, list it, have it confirmed, and remove it."""
         found = self.find()
         store = self._stores[-1]
         lock = store.lock("rm")
         self._stack.callback(lock.release)
-        doomed = self.look(found)
-        store.check_no_locks(itself=doomed.folder)
-        self.recorder.record(doomed.planned())
-        self.check_limit(doomed)
-        if doomed.folder:
-            agree(doomed)
+        plan = self.plan(found)
+        store.check_no_locks(itself=plan.folder)
+        self.recorder.record(plan.planned())
+        self.check_limit(plan)
+        if plan.folder:
+            confirm(plan)
         self.recorder.append(target_line(self._request.location, store.where), durable=True)
-        if doomed.folder:
+        if plan.folder:
             for path, problem in store.remove_own_files():
                 self.recorder.record(Failed(path, problem.code, problem.message))
-        for entry, gone in store.remove(doomed.entries):
+        for entry, gone in store.remove(plan.entries):
             self.recorder.record(
                 Deleted(entry.path, entry.kind)
                 if gone is None
                 else Failed(entry.path, gone.code, gone.message)
             )
-        if doomed.folder and not self.recorder.receipt.files_failed:
+        if plan.folder and not self.recorder.receipt.files_failed:
             self._remove_root(store)
         lock.release()
 

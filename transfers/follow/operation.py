@@ -17,7 +17,7 @@ from hibali.errors import IncompleteError, UsageError
 from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round, ignore
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.endpoints import Endpoints
 from transfers.entry import Entry, Kind, Proof
 from transfers.follow.appending import Added, add_tails
@@ -94,9 +94,9 @@ def check_request(request: Request) -> None:
     if request.source.site.kind != "local":
         raise UsageError(
             "not-with-follow",
-            "only a folder or file of this machine can be followed",
+            "only a folder or file on this machine can be followed",
             about=request.source.text,
-            hint="Start it where the data is written.",
+            hint="Follow the data on the machine where it is written.",
         )
     refused = {
         "--delete": rules.delete,
@@ -109,7 +109,7 @@ def check_request(request: Request) -> None:
             raise UsageError(
                 "not-with-follow",
                 f"{option} cannot be used with --follow",
-                hint=f"Follow without it; afterwards push once more with {option}.",
+                hint=f"Leave it out; afterwards run push once more with {option}.",
             )
 
 
@@ -176,8 +176,8 @@ def _watcher(
     elif following.append:
         operation.recorder.record(
             Noted(
-                f"{operation.request.target.text}: nothing can be appended there; a file that grows is sent again in whole,"
-                f" each time that it was quiet for {following.quiet:g} s"
+                f"{operation.request.target.text}: files cannot be appended to there; a file that grows is sent again as a whole"
+                f" whenever it did not change for {following.quiet:g} s"
             )
         )
     return watcher
@@ -225,8 +225,8 @@ def _record_interruption(operation: Operation, progress: Progress) -> None:
     files, size = operation.recorder.receipt.files_moved, operation.recorder.receipt.bytes_moved
     operation.recorder.record(
         Noted(
-            f"interrupted; {files} files ({size} bytes) that this call sent stand at the target, whole and proven;"
-            f" {progress.waiting} were not finished. The same line again goes on, also with what was under way."
+            f"interrupted; {counted(files, 'file')} ({counted(size, 'byte')}) sent and verified,"
+            f" {counted(progress.waiting, 'file')} not finished yet. Run the same command again to resume."
         )
     )
 
@@ -334,9 +334,9 @@ class Follower:
         if self._root_inode and found.inode != self._root_inode:
             raise IncompleteError(
                 "source-replaced",
-                "another folder stands in the place of the one that was followed",
+                "the followed folder was replaced by another one",
                 about=subject,
-                hint="The same line again follows the new one.",
+                hint="Run the same command again to follow the new one.",
             )
         self._root_inode = found.inode
 
@@ -397,7 +397,7 @@ class Follower:
         assert pattern is not None
         if not any(marker.path in marker_names(pattern, path) for path in missing):
             return True
-        self._fail(cycle, marker, Problem(HELD_BACK, "what it marks is not there yet"))
+        self._fail(cycle, marker, Problem(HELD_BACK, "the files that it marks are not all at the target yet"))
         return False
 
     def _fail(self, cycle: Cycle | None, entry: Entry, problem: Problem) -> None:
@@ -413,7 +413,7 @@ class Follower:
         """Report a failure once for each name: it may be tried for days."""
         if path not in self._noted:
             self._noted.add(path)
-            self.operation.recorder.record(Noted(f"{printable(path) or '.'}: not sent so far: {message}"))
+            self.operation.recorder.record(Noted(f"{printable(path) or '.'}: not sent yet: {message}"))
 
     def _grow(self, cycle: Cycle, grown: dict[bytes, Entry | None]) -> Iterator[int]:
         """Send the tails of grown files; yields the bytes that each added, and puts into `grown` what the target has now."""
@@ -474,7 +474,7 @@ class Follower:
         if next(self.failures(), None) is None:
             self.run_cycle()
         else:
-            problem = Problem(HELD_BACK, "it goes last, and not everything is there")
+            problem = Problem(HELD_BACK, "it is sent last, and other files are missing")
             self._fail(None, Entry(path, Kind.FILE), problem)
 
     def failures(self) -> Iterator[Failed]:
@@ -489,4 +489,6 @@ class Follower:
     def unproven(self) -> Iterator[Failed]:
         """What was sent in tails, and could not be hashed as a whole."""
         for path in self.progress.grown:
-            yield Failed(path, "not-proven", "it never stood still long enough to be hashed in whole")
+            yield Failed(
+                path, "not-proven", "it was written all the time, so that it could not be hashed as a whole"
+            )
