@@ -29,7 +29,8 @@ from runs.script import Need, Waiting
 from runs.store import Named, Reference, RunStore, find_output, parts_meant, read_reference
 from transfers.datasets.repository import bring_here, is_reserved, look_into
 from transfers.entry import Entry, Kind
-from transfers.journal import Expected, Receipt, moved_by
+from transfers.journal import Receipt
+from transfers.recorded_digests import Expected, moved_by
 from transfers.remote.host import RemoteHost
 from transfers.request import Saving
 from transfers.stores.open_store import open_store

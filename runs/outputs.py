@@ -16,7 +16,7 @@ from runs.collect import choose_outputs, work_of
 from runs.model import Output, Run
 from runs.store import Named, RunStore, find_output
 from transfers.entry import Entry, Kind
-from transfers.journal import DigestBook, moved_by
+from transfers.recorded_digests import DigestBook, moved_by
 from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 

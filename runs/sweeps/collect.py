@@ -19,8 +19,9 @@ from runs.outputs import Left
 from runs.records import sweep_of
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
-from transfers.journal import Receipt, moved_by
+from transfers.journal import Receipt
 from transfers.operation import synchronise
+from transfers.recorded_digests import moved_by
 from transfers.request import Request, Saving
 from transfers.stores.open_store import open_store
 

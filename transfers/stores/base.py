@@ -245,6 +245,10 @@ class Origin:
         """What an item is at its source."""
         return item.entry if self.name is None else item.entry._replace(path=self.name)
 
+    def path_of(self, entry: Entry) -> bytes:
+        """Return the path at the source of an entry of the target."""
+        return entry.path if self.name is None else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
