@@ -309,6 +309,16 @@ class Answer:
         except (KeyError, ValueError, TypeError):
             return None
 
+    @property
+    def age(self) -> float | None:
+        """Seconds since what it holds was written, by the server's own clock."""
+        now = self.seconds
+        try:
+            modified = parsedate_to_datetime(self.headers["last-modified"]).timestamp()
+        except (KeyError, ValueError, TypeError):
+            return None
+        return None if now is None else now - modified
+
 
 class Requests:
     """Signed requests about one bucket, each with its payload's sha256; may be used by many threads."""

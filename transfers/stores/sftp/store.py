@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.system_errors import hint_of, words_of
 from hibali.text import printable
 from transfers.agent import protocol
@@ -24,6 +24,7 @@ from transfers.stores.base import (
     Store,
     Unit,
 )
+from transfers.stores.server_lease import locked, lost_lease
 from transfers.stores.sftp import channel as wire
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import (
@@ -35,7 +36,7 @@ from transfers.stores.sftp.client import (
     listed_names,
     problem_of,
 )
-from transfers.stores.sftp.lock import OWN, Own, SftpLock, living_holder, locked
+from transfers.stores.sftp.lock import OWN, Own, SftpLock, find_lock
 from transfers.stores.sftp.paths import Beneath, Guard
 from transfers.stores.sftp.reading import Files, Listing, Reading
 from transfers.stores.sftp.writing import Landing, SftpTarget
@@ -121,9 +122,9 @@ class SftpTreeRemover:
         for folder in folders:
             own = Own(self._client, Beneath(self._client, folder))
             own.user = self._own.user
-            holder = living_holder(own, clock)
-            if holder is not None:
-                raise locked(holder, self._client.where)
+            held = find_lock(own, clock)
+            if held is not None and not held.free:
+                raise locked(held.holder, self._client.where)
 
     def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
         """Remove what is kept at places below; what could not be."""
@@ -431,9 +432,7 @@ class SftpStore(Store):
 
     def _held(self) -> SftpLock:
         if self._lock is None:
-            raise TryLaterError(
-                "lease-lost", "the target is not locked", about=self._client.where, transient=False
-            )
+            raise lost_lease(self._client.where, "the target is not locked")
         self._lock.check()
         return self._lock
 
