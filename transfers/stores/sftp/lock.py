@@ -13,7 +13,7 @@ from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Kind
 from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names
 from transfers.stores.sftp.paths import Beneath
@@ -38,10 +38,10 @@ class Own:
         client = self._client
         try:
             if kind_of(client.attributes_of(client.ask_stat(full))) is not Kind.FILE:
-                raise StatusError(wire.FAILURE, "it is not a file")
-            handle = client.handle_of(client.ask_open(full, wire.FOR_READING))
+                raise StatusError(channel.FAILURE, "it is not a file")
+            handle = client.handle_of(client.ask_open(full, channel.FOR_READING))
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise
         try:
@@ -54,7 +54,7 @@ class Own:
     def write(self, path: bytes, content: bytes) -> Attributes:
         """A new private file, on disk where the server can. Raises `StatusError`."""
         client = self._client
-        flags = wire.FOR_WRITING | wire.FOR_READING | wire.CREATE | wire.EXCLUSIVE
+        flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags, _PRIVATE))
         asked = [*client.ask_write(handle, 0, memoryview(content)), client.ask_sync(handle)]
         told = client.ask_handle_stat(handle)
@@ -79,7 +79,7 @@ class Own:
         Through one handle: what another renames over the name meanwhile is not touched. Raises `StatusError`.
         """
         client = self._client
-        flags = wire.FOR_WRITING | wire.FOR_READING
+        flags = channel.FOR_WRITING | channel.FOR_READING
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags))
         try:
             if client.data_of(client.ask_read(handle, 0, min(_LIMIT, client.read_bytes))) != content:
@@ -159,14 +159,14 @@ class SftpLock(Lease):
 
     def _take(self) -> None:
         """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
-        problem = StatusError(wire.FAILURE, "")
+        problem = StatusError(channel.FAILURE, "")
         for _ in range(_TRIES):
             try:
                 self._take_in_folder()
                 return
             except StatusError as refused:
                 problem = refused
-                if refused.code != wire.NO_SUCH_FILE:
+                if refused.code != channel.NO_SUCH_FILE:
                     break
         found = self._client.problem(self._unmade or problem, self._beneath.full(b""))
         if found.code == "no-space":
@@ -197,11 +197,11 @@ class SftpLock(Lease):
         try:
             found = self._client.attributes_of(look)
         except StatusError as problem:
-            if problem.code != wire.NO_SUCH_FILE or refused is None:
+            if problem.code != channel.NO_SUCH_FILE or refused is None:
                 raise
             # It cannot be made, or another's went with their lock between the two questions.
             self._unmade = refused
-            raise (problem if refused.code == wire.FAILURE else refused) from None
+            raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
             raise self._refused("reserved-name", "is no folder, and hibali needs the name")
         return found
@@ -216,14 +216,14 @@ class SftpLock(Lease):
             refused = self._client.settle([linked])
             if refused is None:
                 return True
-            if refused.code == wire.NO_SUCH_FILE:
+            if refused.code == channel.NO_SUCH_FILE:
                 raise refused
-            if refused.code == wire.FAILURE and self._own.read(_LOCK) is not None:
+            if refused.code == channel.FAILURE and self._own.read(_LOCK) is not None:
                 return False
         try:
             self._own.write(_LOCK, self._content)
         except StatusError as problem:
-            if problem.code != wire.FAILURE:
+            if problem.code != channel.FAILURE:
                 raise
             return False
         return True

@@ -25,7 +25,7 @@ from transfers.stores.base import (
     Unit,
 )
 from transfers.stores.server_lease import locked, lost_lease
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import (
     Client,
@@ -58,7 +58,7 @@ def adjust_all(
         try:
             mode = _mode_to_set(one, client.attributes_of(look))
         except StatusError as problem:
-            gone = problem.code == wire.NO_SUCH_FILE
+            gone = problem.code == channel.NO_SUCH_FILE
             problems[position] = (
                 Problem("vanished", "there is nothing there") if gone else problem_of(problem)
             )
@@ -165,9 +165,9 @@ class SftpTreeRemover:
         try:
             self._client.ask_remove_folder(self._where).wait()
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
-            if problem.code == wire.FAILURE:  # all that servers say of it
+            if problem.code == channel.FAILURE:  # all that servers say of it
                 return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
             return problem_of(problem)
         return None
@@ -456,7 +456,7 @@ class SftpStore(Store):
                 self._remove_tree(path + b"/" + one.name)
             client.ask_remove_folder(full).wait()
         except StatusError as problem:
-            if problem.code != wire.NO_SUCH_FILE:
+            if problem.code != channel.NO_SUCH_FILE:
                 raise client.error(problem, full) from None
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -517,7 +517,7 @@ class SftpStore(Store):
             try:
                 found = client.attributes_of(look)
             except StatusError as problem:
-                problems[-1] = None if problem.code == wire.NO_SUCH_FILE else problem_of(problem)
+                problems[-1] = None if problem.code == channel.NO_SUCH_FILE else problem_of(problem)
                 continue
             if kind_of(found) is not entry.kind or (
                 entry.kind is Kind.FILE and not is_unchanged(entry, found)
@@ -544,7 +544,7 @@ class SftpStore(Store):
             try:
                 pending.wait()
             except StatusError as problem:
-                gone = problem.code == wire.NO_SUCH_FILE
+                gone = problem.code == channel.NO_SUCH_FILE
                 yield position, None if gone else problem_of(problem)
 
     def lock(self, operation: str, *, make: bool = False) -> _Held:
