@@ -120,7 +120,7 @@ class Turn:
         """Raise `TryLaterError` unless the turn is still ours."""
         if self._token is None or self._read() != self._token:
             raise TryLaterError(
-                "lock-lost",
+                "lease-lost",
                 "the lock was lost; nothing more is written",
                 subject=self._subject,
                 hint="Type the same line again.",
