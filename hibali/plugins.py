@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from hibali.errors import UsageError
@@ -43,6 +42,8 @@ def words(package: str) -> list[str]:
 
 def built_in_words(package: str) -> list[str]:
     """The words of hibali's own folder, sorted; `base`, and a module with a `_` in its name, are parts of others."""
+    from pkgutil import iter_modules  # here, for start-up: reading config.toml usually needs no list
+
     folder = import_module(package).__path__
     return sorted(
         found.name for found in iter_modules(folder) if found.name != "base" and _MODULE.fullmatch(found.name)

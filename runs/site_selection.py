@@ -114,7 +114,7 @@ def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
     """Why `--site auto` does not consider a site; "" where it does."""
     if site.kind not in {"ssh", "local"}:
         return f"a site of kind {site.kind} has no machine to run anything"
-    if site.scheduler is not None or site.container != "bare" or site.name in ran_at:
+    if site.scheduler is not None or site.container.name != "bare" or site.name in ran_at:
         return ""
     return (
         "it has no [scheduler] or [container] table, and this pipeline has not run there yet;"

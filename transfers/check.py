@@ -142,7 +142,7 @@ def _check_machine(site: Site, far: RemoteHost, report: SiteReport) -> None:
     for name, path in site.roots.items():
         _check_folder(site, far, report, f"root {name}", path, needed=True)
     _check_folder(site, far, report, "work", site.work, needed=False)
-    words = [site.scheduler.name if site.scheduler else "direct", site.container]
+    words = [site.scheduler.name if site.scheduler else "direct", site.container.name]
     programs = [program for word in words for program in programs_of(word)]
     if not isinstance(far, AgentHost):
         return  # behind a gate only an answer shows that a word is allowed, and asking is not for free

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hibali.config.model import GlobusClient, Site
-from hibali.config.schema import (
+from hibali.config.kinds import read_site
+from hibali.config.model import (
+    BAD_SITE_NAME,
+    REMOTE_NAME,
     SITE_NAME,
     URL_PROTOCOLS_BUILT,
     CatalogueSettings,
+    GlobusClient,
     RemoteSettings,
-    Wrong,
-    read_document,
+    Site,
 )
+from hibali.config.schema import Note, Wrong, collect, read_table, setting, table, table_of, tables
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
 from hibali.subprocesses import hide_variable
@@ -110,14 +113,60 @@ def parse_settings(text: str, path: Path) -> Settings:
     except tomllib.TOMLDecodeError as problem:
         _raise_syntax(problem, path)
     wrong: list[Wrong] = []
-    tables = read_document(document, wrong)
+    found = read_document(document, wrong)
+    raise_wrong(text, path, wrong)
+    return Settings(path, found.sites, found.catalogue, found.remotes, found.globus)
+
+
+def raise_wrong(text: str, path: Path, wrong: list[Wrong]) -> None:
+    """Raise `SettingsError` with the line of each wrong key, where there is any."""
     if wrong:
         problems = [
             {"line": line_of_key(text, found.keys), "key": ".".join(found.keys), "message": found.message}
             for found in wrong
         ]
         raise SettingsError(path, sorted(problems, key=lambda found: (found["line"], found["key"])))
-    return Settings(path, *tables)
+
+
+def _version(value: Any, note: Note) -> int:
+    del note
+    if value != 1 or value is True:
+        raise ValueError("must be 1: a newer hibali wrote this file, or it is a mistake")
+    return 1
+
+
+def _read_remote(name: str, content: Any, note: Note) -> RemoteSettings:
+    return read_table(RemoteSettings, content, note, name=name)
+
+
+@table
+class Document:
+    """All tables of a config.toml."""
+
+    version: int = setting(_version, default=1, doc="the version of this format")
+    sites: dict[str, Site] = setting(
+        tables(read_site, SITE_NAME.pattern, BAD_SITE_NAME), default={}, doc="the sites, by name"
+    )
+    catalogue: CatalogueSettings = setting(
+        table_of(CatalogueSettings), default=CatalogueSettings(), doc="the catalogue of pipelines"
+    )
+    remotes: dict[str, RemoteSettings] = setting(
+        tables(_read_remote, REMOTE_NAME, f"a remote's name matches {REMOTE_NAME}"),
+        default={},
+        doc="the remotes of the catalogue, by name",
+    )
+    globus: GlobusClient | None = setting(
+        table_of(GlobusClient), default=None, doc="the Globus client of all sites that name none"
+    )
+
+
+def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
+    """Read a parsed config.toml; what is wrong anywhere goes to `wrong`."""
+    found = read_table(Document, document, collect(wrong))
+    for name, site in found.sites.items():
+        if site.globus is not None and site.globus.client is None:
+            found.sites[name] = replace(site, globus=replace(site.globus, client=found.globus))
+    return found
 
 
 def require_built(site: Site) -> None:
@@ -138,8 +187,8 @@ def require_built_for_runs(site: Site) -> None:
     require_built(site)
     if site.scheduler is not None and site.scheduler.name not in words("runs.schedulers"):
         _raise_not_built(site, "scheduler.name", site.scheduler.name)
-    if site.container not in words("runs.containers"):
-        _raise_not_built(site, "container.name", site.container)
+    if site.container.name not in words("runs.containers"):
+        _raise_not_built(site, "container.name", site.container.name)
 
 
 def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:

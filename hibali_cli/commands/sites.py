@@ -8,7 +8,6 @@ import click
 
 from hibali.errors import HibaliError
 from hibali_cli.command import command, command_group
-from hibali_cli.handlers.sites import how_reached, site_pairs, site_record, site_table
 from hibali_cli.options import Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -80,6 +79,7 @@ def add_command(common: Common, name: str, **options: Any) -> int | None:
     command ends with 4 or 5. No secret is ever an option.
     """
     from hibali.config.edit import add_site, plan_site, render_site
+    from hibali_cli.handlers.sites import site_table
 
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")
@@ -247,6 +247,8 @@ def import_command(
 @command("list", examples=[("hibali sites list", "See every site and how it is reached.")])
 def list_command(common: Common) -> int | None:
     """List the sites of config.toml."""
+    from hibali_cli.handlers.sites import how_reached, site_record
+
     settings = common.settings()
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     if common.json:
@@ -324,6 +326,8 @@ def remove_command(common: Common, name: str) -> int | None:
 @click.argument("name", metavar="SITE")
 def show_command(common: Common, name: str) -> int | None:
     """Show the settings of a site, defaults included."""
+    from hibali_cli.handlers.sites import site_pairs, site_record
+
     site = common.settings().site(name)
     if common.json:
         common.output.record("site", site_record(site))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.amounts import read_words
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
 
@@ -17,6 +18,15 @@ def site_record(site: Site) -> dict[str, Any]:
     values = asdict(site)
     if values["ssh"] is not None:
         del values["ssh"]["proxy"]  # it is the site's
+    own = values.pop("own")
+    container, scheduler = values["container"], values["scheduler"]
+    values["container"] = container["name"]
+    if container["own"] is not None:
+        values["container_settings"] = container["own"]
+    if scheduler is not None:
+        scheduler |= scheduler.pop("own") or {}
+    if own is not None:
+        values[site.kind] = own
     return {"name": values.pop("name"), "type": values.pop("kind"), **_listed(values)}
 
 
@@ -27,13 +37,7 @@ def site_pairs(site: Site) -> dict[str, str]:
 
 def how_reached(site: Site) -> str:
     """The address in one word: a host, an endpoint, a URL or this machine."""
-    if site.ssh is not None:
-        return site.ssh.host
-    if site.s3 is not None:
-        return site.s3.endpoint
-    if site.kind == "globus" and site.globus is not None:
-        return site.globus.collection
-    return site.url or "this machine"
+    return kind_of(site).address(site)
 
 
 def _listed(value: Any) -> Any:

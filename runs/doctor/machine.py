@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from hibali.amounts import size_words
-from hibali.config.model import Site, SshSettings
+from hibali.config.model import ContainerSettings, Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.ledger import new_identifier
@@ -195,7 +195,7 @@ def run_job(
 def _request(site: Site) -> Request:
     """Without a container: whatever image it would take, the site need not have it."""
     pipeline = read_descriptor(_DESCRIPTOR, "hibali doctor")
-    site = replace(site, container="bare", fast=None)
+    site = replace(site, container=ContainerSettings(), fast=None)
     return Request(
         pipeline=pipeline,
         invocation=check_invocation(pipeline, {}),
@@ -461,13 +461,13 @@ def _foretell(site: Site, far: RemoteHost) -> str:
 
 
 def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
-    if site.container == "bare":
+    if site.container.name == "bare":
         walk.ok("container", "none: tools run as you, with consent to each pipeline")
         return
     if not isinstance(far, KnowsPrograms):
         walk.skip(["container"], "without an agent no program can be asked")
         return
-    program = (programs_of(site.container) or (site.container,))[0]
+    program = (programs_of(site.container.name) or (site.container.name,))[0]
     try:
         answer = SiteCommands(far, site).ask((program, "--version"))
         if answer.exit_code == 127:

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from hibali.config.model import SchedulerSettings, Site
+from hibali.config.model import ContainerSettings, SchedulerSettings, Site
 from hibali.errors import TryLaterError, UsageError
 from runs.schedulers.base import Foretells, load_scheduler
 from runs.site_selection import Candidate, can_choose, choose, no_site, why_not_considered
@@ -60,9 +60,9 @@ def test_a_site_that_is_not_considered_says_why() -> None:
 
 def test_auto_is_for_sites_that_say_how_jobs_are_run() -> None:
     assert can_choose(Site("a", "ssh", scheduler=SchedulerSettings("slurm")))
-    assert can_choose(Site("a", "local", container="podman"))
+    assert can_choose(Site("a", "local", container=ContainerSettings("podman")))
     assert not can_choose(Site("a", "ssh"))
-    assert not can_choose(Site("a", "s3", container="podman"))
+    assert not can_choose(Site("a", "s3", container=ContainerSettings("podman")))
 
 
 def slurm() -> Foretells:
