@@ -18,7 +18,6 @@ from runs.launch import request_key
 from runs.model import Run
 from runs.prepare import Prepared
 from runs.request import Request, show_prepared
-from runs.schedulers.base import Foretells
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
 from runs.sweeps.launch import show_tasks
@@ -218,10 +217,8 @@ def _image_bytes(request: Request, far: RemoteHost, work: bytes, cache: Cache, t
 def _waiting(request: Request, far: RemoteHost) -> float | None:
     """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
     scheduler = request.scheduler
-    if not isinstance(scheduler, Foretells):
-        return None
     words = scheduler.start_words()
     if not words:
-        return 0.0
+        return None if words is None else 0.0
     script = _shown(request).job_script.encode("utf-8", "surrogateescape")
     return scheduler.read_start(far.run(words, stdin=script), datetime.now(UTC))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
+from hibali.config.kinds import kind_of
 from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import Ended, Event, Listener, Listing, Noted
 from hibali.ledger import new_identifier, now, scheduled_by
@@ -162,7 +163,6 @@ def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
 
 # plain files, as both ends see them
 _BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
-_MACHINES = frozenset({"local", "ssh"})  # kinds of sites with folders of a machine
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
@@ -344,7 +344,7 @@ class Ends(Call):
         sites = self._request.source.site, self._request.target.site
         site = sites[store is self._target]
         found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
-        if (sites[0].kind in _MACHINES) is (sites[1].kind in _MACHINES):
+        if kind_of(sites[0]).has_machine is kind_of(sites[1]).has_machine:
             found += identities_of(store)
         return found
 

@@ -6,8 +6,10 @@ its own module, `transfers.stores.WORD` or that of an entry point `hibali.stores
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from hibali.config.model import Site
@@ -91,12 +93,15 @@ def kind_of(site: Site) -> StoreKind:
 
 def kind_names() -> list[str]:
     """Every kind there is; imports the modules of those that hibali does not bring."""
-    return [
-        *_BUILT_IN,
-        *(word for word in words("transfers.stores") if word not in _BUILT_IN and _load(word)),
-    ]
+    found = list(_BUILT_IN)
+    for word in words("transfers.stores"):
+        with contextlib.suppress(UsageError):  # a plugin that cannot be imported
+            if word not in _BUILT_IN and _load(word) is not None:
+                found.append(word)
+    return found
 
 
+@cache
 def _load(word: str) -> StoreKind | None:
     """The kind that a module declares; None where there is no such module, or it is a part of another kind."""
     if word not in words("transfers.stores") or word in keys_of(Site):

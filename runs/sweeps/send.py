@@ -11,7 +11,7 @@ from hibali.text import as_text, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.rate_limits import courteous
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Job, NotSubmitted, Scheduler
+from runs.schedulers.base import Job, NotSubmitted, Scheduler, load_scheduler
 from runs.send import take_room
 from runs.store import Queued, RunStore, holder_of
 from runs.submit import Submission, find_job, submit_once
@@ -94,7 +94,9 @@ def _put_nothing() -> None:
 def _put_allocation(far: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
     from runs.pilot.setup import allocation_texts, put_allocation
 
-    put_allocation(far, chunk_folder(run, chunk), allocation_texts(run.id, chunk.number, chunk.tasks, pilot))
+    variables = load_scheduler(run.scheduler).variables
+    texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
+    put_allocation(far, chunk_folder(run, chunk), texts)
 
 
 def _waiting(run: Run) -> int:

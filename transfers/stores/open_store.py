@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener, ignore
@@ -22,7 +23,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
     def opened() -> Store:
         return cast("Store", module.open_store(location, tell=tell))
 
-    if location.site.kind != "ssh":
+    if location.site.ssh is None:
         return opened()
     from transfers.remote.transport import open_either
     from transfers.stores.sftp.kind import store_over
@@ -35,7 +36,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
 
 def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
     """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
-    if site.kind not in {"ssh", "local"}:
+    if not kind_of(site).has_machine:
         raise UsageError(
             "no-machine",
             f"a site of kind {site.kind} has no machine to run anything",
@@ -47,7 +48,7 @@ def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
     def with_agent() -> RemoteHost:
         return AgentHost(module.connect(site, tell=tell)[0])
 
-    if site.kind != "ssh":
+    if site.ssh is None:
         return with_agent()
     from transfers.remote.transport import open_either, sftp_host
 
