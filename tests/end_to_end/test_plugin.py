@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,12 @@ def test_its_scheduler_and_container_run_a_tool(with_plugin: Any) -> None:
     script = (work / "runs" / ended["id"] / "job.sh").read_text()
     assert "\n#SPOOL --queue=night\n" in script
     assert "native_job=${SPOOL_JOB:-}\n" in script
+
+
+def test_the_page_shows_what_the_example_has() -> None:
+    page = (PLUGIN.parents[2] / "docs" / "extending.md").read_text()
+    example = [path.read_text() for path in sorted(PLUGIN.glob("hibali_example/*.py"))]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert any(block in text for text in example), block
