@@ -57,7 +57,7 @@ def _check_collection(site: Site, note: Note) -> None:
             note(f"{path!r} has a variable, and a collection has none", "roots", name)
 
 
-_BUILT_IN = {
+BUILT_IN = {
     "ssh": StoreKind(
         keys=("ssh", "reached_from", "gridftp", *_MACHINE),
         needs=("ssh", "a table ssh with host"),
@@ -88,15 +88,15 @@ _BUILT_IN = {
 
 def kind_of(site: Site) -> StoreKind:
     """The kind of a site, which reading config.toml has found."""
-    return _BUILT_IN.get(site.kind) or _load(site.kind) or StoreKind()
+    return BUILT_IN.get(site.kind) or _load(site.kind) or StoreKind()
 
 
 def kind_names() -> list[str]:
     """Every kind there is; imports the modules of those that hibali does not bring."""
-    found = list(_BUILT_IN)
+    found = list(BUILT_IN)
     for word in words("transfers.stores"):
         with contextlib.suppress(UsageError):  # a plugin that cannot be imported
-            if word not in _BUILT_IN and _load(word) is not None:
+            if word not in BUILT_IN and _load(word) is not None:
                 found.append(word)
     return found
 
@@ -119,7 +119,7 @@ def read_site(name: str, content: Any, note: Note) -> Site:
         if isinstance(content, dict) and "kind" not in given:
             note(f"needs kind, one of {', '.join(kind_names())}")
         word = next((each for each in ("s3", "url", "ssh", "globus") if each in given), "local")
-        kind = _BUILT_IN[word]
+        kind = BUILT_IN[word]
     belongs = {"kind", "limits", *kind.keys}
     own: Any = None
     if kind.settings is not None:
@@ -146,7 +146,7 @@ def _find_kind(word: Any, note: Note) -> StoreKind | None:
         note("must be a string", "kind")
         return None
     try:
-        kind = _BUILT_IN.get(word) or _load(word)
+        kind = BUILT_IN.get(word) or _load(word)
     except UsageError as problem:
         note(f"{problem.message}. {problem.hint}", "kind")
         return None

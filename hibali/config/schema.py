@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, overload
 
 from hibali.amounts import read_duration, read_job_time, read_size, read_words
@@ -83,12 +83,15 @@ def table(declared: type[T]) -> type[T]:
 
 def keys_of(declared: type) -> dict[str, Key]:
     """The keys of a table, by the names in the file, those of inline tables included."""
-    found: dict[str, Key] = {}
-    for each in fields(declared):
-        one: Key | None = each.metadata.get("key")
-        if one is not None:
-            found |= keys_of(one.inline) if one.inline else {one.name or each.name: one}
-    return found
+    return {name: one for each in fields(declared) for name, one in keys_of_field(each).items()}
+
+
+def keys_of_field(declared: Field[Any]) -> dict[str, Key]:
+    """The key of a field by its name in the file; those of an inline table, or none for a field that is no key."""
+    one: Key | None = declared.metadata.get("key")
+    if one is None:
+        return {}
+    return keys_of(one.inline) if one.inline else {one.name or declared.name: one}
 
 
 def read_table(
