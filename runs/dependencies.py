@@ -11,7 +11,7 @@ from runs.containers.base import Container
 from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
-from runs.schedulers.base import Scheduler, WaitsForTasks
+from runs.schedulers.base import Scheduler
 from runs.script import Need
 from runs.store import Reference, RunStore, find_output, parts_meant
 from transfers.remote.host import RemoteHost
@@ -101,7 +101,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
     if not still_open:
         return ()
-    if run.placement.scheduler != scheduler.name or not isinstance(scheduler, WaitsForTasks):
+    if run.placement.scheduler != scheduler.name:
         return None
     if sweep.pilot is not None:  # what its job leaves goes on in another one
         return None
@@ -113,10 +113,13 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         if len(chunk.jobs) != 1:
             return None
         [job] = chunk.jobs
+        tasks = [scheduler.task_job(job, index) for index in indices]
+        if None in tasks:
+            return None
         if wanted.issuperset(chunk.tasks):
             jobs[job] = None
         else:
-            jobs |= dict.fromkeys(scheduler.task_job(job, index) for index in indices)
+            jobs |= {task: None for task in tasks if task is not None}
         waited = chunk.tasks if job in jobs else [chunk.tasks[index - 1] for index in indices]
         if any(sweep.tasks[number].state in UNSUCCESSFUL_STATES for number in waited):
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hibali.config.model import Site, Tier
 from hibali.errors import UsageError
 from runs.containers.base import Container
-from runs.schedulers.base import Scheduler, Warns
+from runs.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from runs.model import Input
@@ -52,7 +52,7 @@ class Fast:
         before = (
             _LONGEST_BEFORE if seconds is None else max(_SHORTEST_BEFORE, min(_LONGEST_BEFORE, seconds // 10))
         )
-        more = scheduler.warning_directives(before) if self.work and isinstance(scheduler, Warns) else ()
+        more = scheduler.warning_directives(before) if self.work else ()
         return (*(each for each in found if each is not None), *more)
 
     def inputs_in(self, folder: str, inputs: Sequence[Input]) -> list[Input]:

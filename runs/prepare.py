@@ -6,6 +6,7 @@ import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import UsageError
@@ -62,12 +63,13 @@ def prepare(
     fast: Fast = NOTHING_FAST,
     waiting: Waiting | None = None,
     proxy: bool = False,
+    own: Any = None,
 ) -> Prepared:
     """Decide all of it.
 
     `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
     what the command line asks for, `gpus` what the site called `site` has of them, `waiting` what the job waits for; `proxy` says that it
-    finds one for GSI in its folder. Raises
+    finds one for GSI in its folder, and `own` are the settings of the container alone. Raises
     `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
     """
     waiting = waiting or Waiting()
@@ -99,6 +101,7 @@ def prepare(
         image_environment=image.environment,
         tasks=asked.resources.tasks or 1,
         gpus=gpus.kind if gpus is not None and asked.resources.gpus else "",
+        own=own,
     )
     task = _with_image_options(pipeline, line, task) if container.isolates else task
     check_environment(task.environment)
@@ -108,11 +111,13 @@ def prepare(
     return Prepared(
         run=run,
         folder=folder,
-        job_script=job_script(run, directives),
+        job_script=job_script(run, directives, scheduler.variables),
         start=start_script(
             settings.prologue,
             guard_lines(folder, waiting.needs)
-            + _launched(find_launcher(asked.resources, settings), container.start(task)),
+            + _launched(
+                find_launcher(asked.resources, settings.mpi or scheduler.launcher), container.start(task)
+            ),
         ),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=inside.command,

@@ -142,7 +142,7 @@ class Request:
         """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
         asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
         check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
-        find_launcher(asked.resources, self.settings)
+        find_launcher(asked.resources, self.settings.mpi or self.scheduler.launcher)
         return asked
 
 
@@ -167,6 +167,7 @@ def prepare_request(
         gpus=request.site.gpus,
         site=request.site.name,
         proxy=request.proxy,
+        own=request.site.container.own,
     )
 
 

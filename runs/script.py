@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hibali.errors import UsageError
 from runs.containers.base import Bind, Container, Task
 from runs.model import Output
+from runs.schedulers.base import JobVariables
 
 if TYPE_CHECKING:
     from runs.model import Input
@@ -32,13 +33,13 @@ mask=$(umask) host=
 umask 077
 case "$PWD" in
   */"$run") ;;
-  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
+  *) cd -- "${native_folder:-.}" ;;
 esac
 case "$PWD" in
   */"$run") ;;
   *) echo "hibali: this is not the folder of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 wish=cancel
 """
@@ -49,15 +50,15 @@ mask=$(umask) host=
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
-  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # as with a single job
+  *) cd -- "${native_folder:-.}" ;;
 esac
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=${1:-${SLURM_ARRAY_JOB_ID:-${OAR_ARRAY_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=${1:-$native_array}
 job=$(printf '%s' "$job" | sed 's/\[[0-9]*\]/[]/' | tr -cd 'A-Za-z0-9._:+[]-')
-index=${2:-${SLURM_ARRAY_TASK_ID:-${OAR_ARRAY_INDEX:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-${SGE_TASK_ID:-${LSB_JOBINDEX:-}}}}}}}
+index=${2:-$native_index}
 task=
 case "$index" in
   ''|*[!0-9]*) ;;
@@ -177,14 +178,29 @@ check_those_before() {
 """
 
 
-def job_script(run: str, directives: Sequence[str]) -> str:
+def job_script(run: str, directives: Sequence[str], variables: JobVariables) -> str:
     """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
-    return script_head(run, directives) + _JOB + TURN
+    return script_head(run, directives) + read_variables(variables) + _JOB + TURN
 
 
-def array_script(run: str, chunk: int, directives: Sequence[str]) -> str:
+def array_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{script_head(run, directives)}chunk={chunk:d}{_ARRAY}{TURN}"
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{TURN}"
+
+
+def read_variables(variables: JobVariables) -> str:
+    """Shell lines that read what the scheduler tells a job into `native_job`, `native_array`, `native_index` and `native_folder`."""
+    values = [
+        ("job", variables.job),
+        ("array", variables.array),
+        ("index", variables.index),
+        ("folder", variables.folder),
+    ]
+    return "".join(f"native_{word}={_first_set(names)}\n" for word, names in values)
+
+
+def _first_set(names: Sequence[str]) -> str:
+    return f"${{{names[0]}:-{_first_set(names[1:])}}}" if names else ""
 
 
 def script_head(run: str, directives: Sequence[str]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 from hibali.config.model import SchedulerSettings, Site
-from hibali.errors import IncompleteError, TryLaterError
+from hibali.errors import IncompleteError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
-from runs.containers.base import check_answered
+from runs.containers.base import check_answered, load_container
+from runs.schedulers.base import load_scheduler
 from transfers.remote.host import Finished, RemoteHost
 from transfers.stores.base import Lock
 from transfers.stores.open_store import open_store
@@ -20,6 +22,16 @@ from transfers.stores.server_lease import record_of
 
 _CONVERT_SECONDS = 3600.0
 _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
+
+
+def programs_of(site: Site) -> list[str]:
+    """The programs that the site's scheduler and container need; nothing for one that hibali does not know."""
+    found: list[str] = []
+    with contextlib.suppress(UsageError):
+        found += load_scheduler(site.scheduler.name if site.scheduler else "direct").programs
+    with contextlib.suppress(UsageError):
+        found += load_container(site.container.name).programs
+    return found
 
 
 class SiteCommands:

@@ -18,7 +18,6 @@ from runs.launch import request_key
 from runs.model import Run
 from runs.prepare import Prepared
 from runs.request import Request, show_prepared
-from runs.schedulers.base import Foretells
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
 from runs.sweeps.launch import show_tasks
@@ -114,7 +113,7 @@ def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
     """Why `--site auto` does not consider a site; "" where it does."""
     if site.kind not in {"ssh", "local"}:
         return f"a site of kind {site.kind} has no machine to run anything"
-    if site.scheduler is not None or site.container != "bare" or site.name in ran_at:
+    if site.scheduler is not None or site.container.name != "bare" or site.name in ran_at:
         return ""
     return (
         "it has no [scheduler] or [container] table, and this pipeline has not run there yet;"
@@ -218,10 +217,8 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
     scheduler = request.scheduler
-    if not isinstance(scheduler, Foretells):
-        return None
     words = scheduler.start_words()
     if not words:
-        return 0.0
+        return None if words is None else 0.0
     script = _shown(request).job_script.encode("utf-8", "surrogateescape")
     return scheduler.read_start(host.run(words, stdin=script), datetime.now(UTC))

@@ -449,7 +449,7 @@ def stage_command(common: Common, *, pipeline: str, site_name: str, image: str) 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     site = run_site(common, site_name)
-    container = load_container(site.container)
+    container = load_container(site.container.name)
     staged = _stage(common, found, site, container, image, pinned_image(catalogue, found))
     if common.json:
         record = {

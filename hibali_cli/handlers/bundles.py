@@ -279,7 +279,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             check_contents(archive, bundle)
             catalogue = open_catalogue(common)
             _keep(common, catalogue, bundle, asked.file)
-            require_consent(common, catalogue, bundle.pipeline, load_container(site.container))
+            require_consent(common, catalogue, bundle.pipeline, load_container(site.container.name))
             turn = f"bundle-{bundle.content}-{site.name}"
             with book.claim(turn, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)

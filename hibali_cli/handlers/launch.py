@@ -145,7 +145,7 @@ def read_request(
 
     site = run_site(common, site_name)
     invocation = read_invocation(pipeline, answers)
-    container = load_container(site.container)
+    container = load_container(site.container.name)
     container.image_name(pipeline.container)
     references = list_references(list_inputs(invocation), common.settings())
     order = order or Order()
@@ -192,7 +192,7 @@ def make_request(
     from runs.request import Request
     from runs.schedulers.base import load_scheduler
 
-    container = load_container(site.container)
+    container = load_container(site.container.name)
     inputs = tuple(each.input for each in located)
     in_place = [each.identity is None or each.input.in_place for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")

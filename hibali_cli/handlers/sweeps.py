@@ -127,7 +127,9 @@ def request_at(
     site = run_site(common, site_name)
     settings = common.settings()
     if identify:
-        settle(common, list_references(sweep.files, settings), order, site, load_container(site.container))
+        settle(
+            common, list_references(sweep.files, settings), order, site, load_container(site.container.name)
+        )
     if located is None:
         several = takes_several(sweep.tasks)
         located = locate_files(sweep.files, settings, site, identify=identify, several=several)

@@ -24,7 +24,8 @@ from runs.model import Pilot, Run
 from runs.prepare import Prepared
 from runs.records import sweep_of
 from runs.resources import DecidedResources
-from runs.script import TURN, script_head
+from runs.schedulers.base import JobVariables
+from runs.script import TURN, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -72,13 +73,13 @@ mask=$(umask)
 umask 077
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
-  *) cd -- "${PBS_O_WORKDIR:-${OAR_WORKDIR:-.}}" ;; # PBS begins in the home folder, OAR in what a start-up file left
+  *) cd -- "${native_folder:-.}" ;;
 esac
 case "$PWD" in
   */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of allocation $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
-job=${1:-${SLURM_JOB_ID:-${OAR_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}}}
+job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 if mkdir started 2>/dev/null; then
   printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
@@ -113,9 +114,9 @@ wish=../../cancel
 """
 
 
-def allocation_script(run: str, chunk: int, directives: Sequence[str]) -> str:
+def allocation_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """The script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
-    return f"{script_head(run, directives)}chunk={chunk:d}{_ALLOCATION}"
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ALLOCATION}"
 
 
 def task_script(run: str, chunk: int) -> str:
@@ -223,12 +224,14 @@ def program_files(folder: bytes, pilot: Pilot) -> list[SmallFile]:
     ]
 
 
-def allocation_texts(run: str, chunk: int, tasks: Iterable[int], pilot: Pilot) -> dict[str, str]:
+def allocation_texts(
+    run: str, chunk: int, tasks: Iterable[int], pilot: Pilot, variables: JobVariables
+) -> dict[str, str]:
     """The files of an allocation, by name in its folder."""
     return {
         "task.sh": task_script(run, chunk),
         "tasks": "".join(f"{number:d}\n" for number in tasks),
-        "job.sh": allocation_script(run, chunk, pilot.directives),
+        "job.sh": allocation_script(run, chunk, pilot.directives, variables),
     }
 
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from hibali.documents import canonical_digest
 from hibali.errors import IncompleteError
@@ -23,22 +23,11 @@ from runs.pilot.setup import pristine, program_files
 from runs.prepare import Prepared
 from runs.records import chunk_folder, sweep_fields, sweep_of
 from runs.request import Request, TaskRequest, job_proxy, prepare_request, shown_image, shown_inputs
-from runs.schedulers.base import Job
+from runs.schedulers.base import Job, load_scheduler
 from runs.script import FILE, PROXY, Need, array_script
 from runs.stage import Cache
 from runs.store import RunStore
-from transfers.remote.host import Finished, RemoteHost, SmallFile
-
-
-@runtime_checkable
-class TellsArrayLimit(Protocol):
-    """A scheduler that can be asked how large a job array may be."""
-
-    def array_limit_words(self) -> tuple[str, ...]:
-        """The question."""
-
-    def read_array_limit(self, finished: Finished) -> int | None:
-        """The largest number of tasks of one array, numbered from 1; None where the answer does not tell."""
+from transfers.remote.host import RemoteHost, SmallFile
 
 
 def split_tasks(
@@ -174,7 +163,9 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
         folders.append(folder)
         lines = "".join(f"{number:d}\n" for number in chunk.tasks)
         files.append(SmallFile(folder + b"/tasks", lines.encode("ascii")))
-        script = array_script(run.id, chunk.number, directives)
+        script = array_script(
+            run.id, chunk.number, directives, load_scheduler(run.placement.scheduler).variables
+        )
         files.append(SmallFile(folder + b"/job.sh", as_bytes(script), executable=True))
     host.put_all(files, folders)
 
@@ -283,9 +274,8 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
     """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
-    if wanted < 2 or not isinstance(request.scheduler, TellsArrayLimit):
-        return None
-    return request.scheduler.read_array_limit(host.run(request.scheduler.array_limit_words()))
+    words = request.scheduler.array_limit_words()
+    return request.scheduler.read_array_limit(host.run(words)) if words and wanted > 1 else None
 
 
 def _prepare_tasks(
@@ -367,14 +357,14 @@ def show_tasks(request: Request, run_id: str) -> Shown:
         from runs.pilot.setup import allocation_texts
 
         pilot = Pilot("python3", directives=prepared.directives)
-        texts = allocation_texts(run_id, 1, numbers, pilot)
+        texts = allocation_texts(run_id, 1, numbers, pilot, request.scheduler.variables)
         submit = request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh"))
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
         return Shown(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
     chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
     job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
     files = {
-        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives),
+        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives, request.scheduler.variables),
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
         **tasks,
     }

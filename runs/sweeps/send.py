@@ -11,7 +11,7 @@ from hibali.text import as_text, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Job, NotSubmitted, Scheduler
+from runs.schedulers.base import Job, NotSubmitted, Scheduler, load_scheduler
 from runs.send import reserve_queue_places
 from runs.store import Queued, RunStore, holder_of
 from runs.submit import SubmitRequest, find_job, submit_once
@@ -94,9 +94,9 @@ def _put_nothing() -> None:
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
     from runs.pilot.setup import allocation_texts, write_allocation
 
-    write_allocation(
-        host, chunk_folder(run, chunk), allocation_texts(run.id, chunk.number, chunk.tasks, pilot)
-    )
+    variables = load_scheduler(run.placement.scheduler).variables
+    texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
+    write_allocation(host, chunk_folder(run, chunk), texts)
 
 
 def _waiting(run: Run) -> int:

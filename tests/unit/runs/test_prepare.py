@@ -68,7 +68,7 @@ def test_no_value_reaches_the_job_script(value: str) -> None:
     """S9: constant but for run id and typed directives, whatever the answers are."""
     for container in (BARE, PODMAN):
         found = prepared({"say": f"v{value}"}, container)
-        assert found.job_script == job_script(RUN, ())
+        assert found.job_script == job_script(RUN, (), SLURM.variables)
         assert found.submit == prepared({"say": "another"}, container).submit
 
 

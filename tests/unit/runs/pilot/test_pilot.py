@@ -24,7 +24,7 @@ from runs.pilot.setup import allocation_script, check_pilot_resources, find_pyth
 from runs.poll import PilotProgress, judge_in_allocation, read_journal, status_of
 from runs.records import fold_records, sweep_of
 from runs.resources import DecidedResources
-from runs.schedulers.base import Phase, Resources, Status, load_scheduler
+from runs.schedulers.base import JobVariables, Phase, Resources, Status, load_scheduler
 from runs.status import ExitRecord, Observation
 from transfers.remote.host import Finished
 
@@ -216,11 +216,11 @@ def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_scripts_are_shell() -> None:
-    for text in (allocation_script(RUN, 1, ("#SBATCH --time=1",)), task_script(RUN, 1)):
+    for text in (allocation_script(RUN, 1, ("#SBATCH --time=1",), JobVariables()), task_script(RUN, 1)):
         for shell in ("/bin/sh", "bash"):
             subprocess.run([shell, "-n"], input=text.encode(), check=True)
         with pytest.raises(UsageError):
-            allocation_script("x; y", 1, ())
+            allocation_script("x; y", 1, (), JobVariables())
 
 
 @pytest.fixture
