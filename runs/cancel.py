@@ -63,7 +63,7 @@ def check_releasable(run: Run) -> None:
 def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) -> Run:
     """The sweep after the wish to end it is in the ledger: what was not submitted never is.
 
-    Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
+    Whoever calls has the run's turn (RunStore.lock). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
     whether it was.
     """
     unsent = sweep_of(run).unsubmitted()
@@ -111,7 +111,7 @@ def cancel_run(
         return run
     run = run_store.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
-        with run_store.claim(run.key, on_event=on_event):
+        with run_store.lock(run.key, on_event=on_event):
             run = _give_up(open_host, scheduler, run_store, run_store.load(run.id))
     if run.state.final:
         return run

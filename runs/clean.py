@@ -88,7 +88,7 @@ def plan_cleaning(runs: Iterable[Run], wanted: CleanRequest) -> Iterator[Cleaned
 def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
     """Remove the folder of a run, unless it may not go after all; a failure is told and left for the next call."""
     try:
-        with run_store.claim(run.key):
+        with run_store.lock(run.key):
             run = run_store.load(run.id)
             because = why_kept(run, wanted, datetime.now(UTC))
             if because:

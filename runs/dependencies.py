@@ -12,7 +12,7 @@ from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler, WaitsForTasks
-from runs.script import Need
+from runs.script import Dependency
 from runs.store import Reference, RunStore, find_output, parts_meant
 from transfers.remote.host import RemoteHost
 
@@ -136,7 +136,9 @@ def require_submitted(run: Run) -> None:
         )
 
 
-def check_needs(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]) -> None:
+def check_needs(
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
+) -> None:
     """Raise `NotFoundError` where a run that succeeded did not leave what is taken of it, and for what nobody can wait for."""
     runs = _ask(host, scheduler, run_store, needs)
     _jobs_of(needs, runs, scheduler)
@@ -154,17 +156,17 @@ def check_needs(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, nee
             raise NotFoundError(
                 "no-such-output",
                 f"the run did not leave it: {printable(path)}",
-                about=need.word,
+                about=need.reference,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )
 
 
-def _state_of(run: Run, need: Need) -> State:
+def _state_of(run: Run, need: Dependency) -> State:
     return run.state if run.sweep is None or not need.task else run.sweep.tasks[need.task].state
 
 
 def jobs_to_come_after(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Need]
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Dependency]
 ) -> tuple[str, ...] | Run:
     """The jobs to come after, as they are now; or the run itself, ended, where one that it needs failed meanwhile."""
     try:
@@ -174,7 +176,7 @@ def jobs_to_come_after(
         return run_store.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
-def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
+def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
     """Raises as `find_jobs` does."""
     jobs = list(find_jobs([run for run in runs.values() if run.sweep is None], scheduler.name))
     for run in runs.values():
@@ -191,7 +193,7 @@ def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Schedule
 
 
 def _ask(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
 ) -> dict[str, Run]:
     """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
     runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]

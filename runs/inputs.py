@@ -25,7 +25,7 @@ from runs.collect import choose_outputs, pull_files
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
 from runs.outputs import content_at, look_at, matched_paths, require_whole, size_at, work_location
-from runs.script import Need, Waiting
+from runs.script import Dependencies, Dependency
 from runs.store import Named, Reference, RunStore, find_output, parts_meant, read_reference
 from transfers.datasets.repository import bring_here, is_reserved, look_into
 from transfers.entry import Entry, Kind
@@ -345,7 +345,7 @@ def _told_apart(taken: Taken, reference: Reference) -> Taken:
     return replace(taken, identity=replace(taken.identity, text=text))
 
 
-def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
+def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Dependencies:
     """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first.
 
     The jobs are those of the ledger; whoever submits asks again.
@@ -360,7 +360,7 @@ def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *,
         if run.site == site.name and not (run.sweep is not None and run.state is State.SUCCEEDED):
             runs[run.reference] = run
     needs = (
-        Need(
+        Dependency(
             run.id,
             run.folder.decode("utf-8", "surrogateescape"),
             tuple(paths.get(run.reference, ())),
@@ -370,7 +370,7 @@ def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *,
         for run in runs.values()
     )
     jobs = (run.job for run in runs.values() if run.job and not run.state.ended)
-    return Waiting(tuple(needs), tuple(dict.fromkeys(jobs)), hold)
+    return Dependencies(tuple(needs), tuple(dict.fromkeys(jobs)), hold)
 
 
 _MOST_NAMED = 100

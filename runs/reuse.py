@@ -60,18 +60,18 @@ class Reuse:
 
     def _alike(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
         """By the ledger alone, the latest first."""
-        values = _values_digest(request.invocation)
-        names = [[each.id, each.name] for each in request.inputs]
+        values = _values_digest(request.workload.invocation)
+        names = [[each.id, each.name] for each in request.workload.inputs]
         for run in reversed(self._run_store.all()):
             if run.sweep is not None or run.state is not State.SUCCEEDED:
                 continue
-            if run.spec.pipeline_digest != request.pipeline.digest:
+            if run.spec.pipeline_digest != request.workload.pipeline.digest:
                 continue
             record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue
-            if _values_before(request.pipeline, record) == values:
+            if _values_before(request.workload.pipeline, record) == values:
                 yield run, record
 
     def _same_inputs(
@@ -100,7 +100,7 @@ class Reuse:
             return known
         if identity.text.startswith(FROM_RUN):
             return self._content_of_output(identity.text)
-        place = request.places[number]
+        place = request.workload.locations[number]
         if place.site.kind not in {"ssh", "local"}:
             return ""  # whole objects would have to come here to be hashed
         if identity.text not in self._contents:
@@ -124,9 +124,12 @@ class Reuse:
 
     def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
         """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""
-        if not request.container.isolates:
-            same_place = (run.site, run.placement.container) == (request.site.name, request.container.name)
-            return same_place and record.get("prologue", []) == list(request.settings.prologue)
+        if not request.compute.container.isolates:
+            same_place = (run.site, run.placement.container) == (
+                request.compute.site.name,
+                request.compute.container.name,
+            )
+            return same_place and record.get("prologue", []) == list(request.compute.settings.prologue)
         if not load_container(run.placement.container).isolates:
             return False
         from runs.bundles.create import image_of
@@ -169,10 +172,10 @@ def _wanted_image(request: Request) -> str:
     from registry.images.archive import read_archive
     from runs.images import first_image, read_image_id
 
-    name = request.container.image_name(request.pipeline.container)
+    name = request.compute.container.image_name(request.workload.pipeline.container)
     if request.image:
         given = read_image_id(request.image)
         return given or read_archive(Path(request.image), name).record.id.removeprefix("sha256:")
     if request.pinned is not None:
         return request.pinned.record.id.removeprefix("sha256:")
-    return first_image(request.pipeline, request.site.name, name) or ""
+    return first_image(request.workload.pipeline, request.compute.site.name, name) or ""

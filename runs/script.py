@@ -216,7 +216,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     return "\n".join(["#!/bin/sh", *head, *prologue, start]) + "\n"
 
 
-class Inside:
+class ContainerPaths:
     """Where what a run has in its folder lies, and where a tool in a container sees it."""
 
     def __init__(self, folder: str, container: Container) -> None:
@@ -295,7 +295,7 @@ hibali_left() {
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Dependency:
     """A run of the same site, or with a number a task of a sweep, that has to have succeeded: its folder, and what is taken of its work folder.
 
     Each of `paths` is relative to the work folder; without any it only comes first. Of `all_tasks` of a sweep every one has to have
@@ -309,12 +309,12 @@ class Need:
     all_tasks: bool = False
 
     @property
-    def word(self) -> str:
-        """How it is called in a reference."""
+    def reference(self) -> str:
+        """The id as references to outputs have it: `ID`, or `ID.NUMBER` for a task of a sweep."""
         return f"{self.run}.{self.task}" if self.task else self.run
 
 
-def guard_lines(folder: str, needs: Sequence[Need]) -> str:
+def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
     """Shell lines for `start` of the run whose folder this is; "" where there is nothing to look after.
 
     Where something is wrong they say so in `FOLDER/unmet` and end with 75 (`runs.script.EXIT_NOT_RUN`), the tool unstarted.
@@ -323,7 +323,7 @@ def guard_lines(folder: str, needs: Sequence[Need]) -> str:
         return ""
     lines = [f"hibali_folder={shlex.quote(folder)}{_CHECKS}"]
     for need in needs:
-        of = f"{shlex.quote(need.word)} {shlex.quote(need.folder)}"
+        of = f"{shlex.quote(need.reference)} {shlex.quote(need.folder)}"
         if need.all_tasks:
             every = f'hibali_succeeded {shlex.quote(need.run)}."${{hibali_task##*/}}" "$hibali_task"'
             lines.append(f"for hibali_task in {shlex.quote(need.folder)}/tasks/*; do {every}; done\n")
@@ -333,7 +333,7 @@ def guard_lines(folder: str, needs: Sequence[Need]) -> str:
     return "".join(lines)
 
 
-FILE = "outputs.sh"
+REQUIRED_SCRIPT = "outputs.sh"
 ID = re.compile(
     r"[A-Za-z0-9_,.-]{1,200}"
 )  # more than the schema allows, and nothing that a shell or JSON reads
@@ -394,7 +394,7 @@ PROXY = b"/proxy"  # in the run's folder; the job script knows it, too
 _VARIABLE = "X509_USER_PROXY"
 
 
-def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
+def with_proxy(task: Task, inside: ContainerPaths, container: Container) -> Task:
     """The task, whose tool sees the proxy in the run's folder. Raises `UsageError` where its container can show it no single file."""
     if container.isolates and not container.binds_inputs:
         raise UsageError(
@@ -408,9 +408,9 @@ def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Dependencies:
     """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
 
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Dependency, ...] = ()
     jobs: tuple[str, ...] = ()
     hold: bool = False

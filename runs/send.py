@@ -71,7 +71,7 @@ def _settle_begun(
     host: RemoteHost, scheduler: Scheduler, run_store: RunStore, queued: Queued, run_id: str
 ) -> None:
     """Find out what became of a submission whose process is gone; one that is at work keeps its place."""
-    with contextlib.suppress(TryLaterError), run_store.claim(run_store.load(run_id).key, longest_wait=0.0):
+    with contextlib.suppress(TryLaterError), run_store.lock(run_store.load(run_id).key, longest_wait=0.0):
         run = run_store.load(run_id)
         if run.job or run.state.ended:
             return
@@ -88,8 +88,8 @@ def send(
     run_store: RunStore,
     run: Run,
     *,
-    words: Sequence[str],
-    put: Callable[[], None],
+    argv: Sequence[str],
+    write_files: Callable[[], None],
     limits: Limits,
     on_event: Listener = ignore,
     look: bool = True,
@@ -97,7 +97,7 @@ def send(
     """The run with its job; or still waiting where there is no room (`Run.waits`), or CANCELLED where that was wished.
 
     `words` submit it, `put` lays everything ready; `look` as `take_room` has it. Whoever calls has the run's turn
-    (Book.claim). Raises what the scheduler refuses with.
+    (RunStore.lock). Raises what the scheduler refuses with.
     """
     run = run_store.load(run.id)
     if run.job or run.state.ended:
@@ -110,10 +110,10 @@ def send(
         )
     begin = partial(run_store.note, run.id, "submitting")
     if not reserve_queue_places(host, scheduler, run_store, run, limits.queued_jobs, note=begin, look=look):
-        put()
-        return _wait(run_store, run, words, limits.queued_jobs)
+        write_files()
+        return _wait(run_store, run, argv, limits.queued_jobs)
     submission = SubmitRequest(
-        run.id, run.folder, tuple(words), run.created[:10], put, begun=run.submission.begun
+        run.id, run.folder, tuple(argv), run.created[:10], write_files, begun=run.submission.begun
     )
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
@@ -123,11 +123,11 @@ def send(
     return run_store.note(run.id, "submitted", {"job": answer.job})
 
 
-def _wait(run_store: RunStore, run: Run, words: Sequence[str], limit: int) -> Run:
+def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run:
     reason = format_queue_full(limit, count_queued(Queued(run.site).held()))
     if run.waits and run.status.reason == reason:
         return run
-    return run_store.note(run.id, "waits", {"reason": reason, "words": list(words)})
+    return run_store.note(run.id, "waits", {"reason": reason, "words": list(argv)})
 
 
 def send_waiting(
@@ -141,7 +141,7 @@ def send_waiting(
     look: bool = True,
 ) -> Run:
     """The same for a run that waited for room: everything lies ready at the site."""
-    with run_store.claim(run.key, on_event=on_event):
+    with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if not run.waits:
             return run
@@ -150,8 +150,8 @@ def send_waiting(
             scheduler,
             run_store,
             run,
-            words=run.submission.argv,
-            put=_nothing,
+            argv=run.submission.argv,
+            write_files=_nothing,
             limits=limits,
             on_event=on_event,
             look=look,

@@ -16,8 +16,8 @@ from runs.images import SiteImages
 from runs.inputs import Identity, identify_at_site
 from runs.launch import request_key
 from runs.model import Run
-from runs.prepare import Prepared
-from runs.request import Request, show_prepared
+from runs.prepare import Prepared, prepare_dry_run
+from runs.request import Request
 from runs.schedulers.base import Foretells
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
@@ -158,7 +158,7 @@ def look_at(
     on_event: Listener = ignore,
 ) -> Looked:
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
-    site = request.site
+    site = request.compute.site
     try:
         _shown(request)  # refuses what can never be there, before anybody is asked
         host = open_host()
@@ -178,7 +178,9 @@ def look_at(
 
 def _shown(request: Request) -> Prepared:
     """What would be put there; of a sweep the first of its tasks, whose job is as any other's."""
-    return show_tasks(request, _NO_RUN).prepared if request.tasks else show_prepared(request, _NO_RUN)
+    return (
+        show_tasks(request, _NO_RUN).prepared if request.workload.tasks else prepare_dry_run(request, _NO_RUN)
+    )
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:
@@ -189,10 +191,12 @@ def _unable(site: Site, problem: HibaliError) -> Candidate:
 
 def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
     """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
-    work = host.expand(work_path(request.site))
-    cache = open_cache(host, request.site, work, Synchroniser(), on_event)
+    work = host.expand(work_path(request.compute.site))
+    cache = open_cache(host, request.compute.site, work, Synchroniser(), on_event)
     total = 0
-    for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
+    for each, place, identity in zip(
+        request.workload.inputs, request.workload.locations, request.workload.identities, strict=True
+    ):
         if each.in_place:
             continue  # what a run leaves there, perhaps later
         if identity is None:
@@ -208,7 +212,7 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
     if request.pinned is None:
         return 0
     record = request.pinned.record
-    images = SiteImages(host, request.site, request.container, work, cache, on_event)
+    images = SiteImages(host, request.compute.site, request.compute.container, work, cache, on_event)
     if images.find(record) is not None:
         return 0
     archive = Identity(record.digest, record.hex, {b"": record.hex}, record.size)
@@ -217,7 +221,7 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
-    scheduler = request.scheduler
+    scheduler = request.compute.scheduler
     if not isinstance(scheduler, Foretells):
         return None
     words = scheduler.start_words()

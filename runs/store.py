@@ -142,7 +142,7 @@ class RunStore:
 
     def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
         """A run that another ledger began, with what is known of it, whole or not at all; one that is known stays as it is."""
-        with self.claim(key):
+        with self.lock(key):
             if not self.knows(run_id):
                 with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
                     index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
@@ -199,7 +199,7 @@ class RunStore:
                 return None if run.results.reported else run
         return None
 
-    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    def lock(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
         return wait_for_claim(folder, tell=on_event, longest_wait=longest_wait)

@@ -273,7 +273,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
-    """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
+    """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (RunStore.lock)."""
     if run.sweep is not None:
         return cancel_tasks(run_store, run, run.sweep.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
@@ -284,7 +284,7 @@ def cancel_begun(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, ru
     """The run whose submission was begun and not answered: with its job, where it has one, else CANCELLED.
 
     A job may still turn up: so its one turn is taken from here, and it will do nothing. Raises `TryLaterError` where a job
-    took the turn first and does not say which it is. Whoever calls has the run's turn (Book.claim).
+    took the turn first and does not say which it is. Whoever calls has the run's turn (RunStore.lock).
     """
     found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
     if isinstance(found, Submitted):

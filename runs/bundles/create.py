@@ -469,7 +469,7 @@ def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[
     places: dict[int, Path] = {}
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
-    with RunStore().claim(name, on_event=on_event):
+    with RunStore().lock(name, on_event=on_event):
         for given, each in zip(parts.inputs, record.inputs, strict=True):
             if not each.included:
                 continue

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -300,24 +299,24 @@ def by_pilot(request: Request, allocations: int) -> Request:
 
     Raises `UsageError` for what cannot be shared among tasks.
     """
-    check_pilot_resources(request.ask())
-    if request.marks.inputs or request.marks.work:
+    check_pilot_resources(request.decide_resources())
+    if request.job.fast_options.inputs or request.job.fast_options.work:
         raise UsageError(
             "not-in-a-pilot",
             "the tasks of a pilot share their node's fast storage, and nobody would share it out",
             about="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
-    return replace(request, allocations=allocations, marks=FastOptions(none=True))
+    return request.with_job(allocations=allocations, fast_options=FastOptions(none=True))
 
 
 def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
     """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
-    asked = request.ask()
+    asked = request.decide_resources()
     cores = check_pilot_resources(asked)
     find_library()
-    python = find_python(host, request.site)
-    return Pilot(python, cores, asked.resources.cores, request.allocations)
+    python = find_python(host, request.compute.site)
+    return Pilot(python, cores, asked.resources.cores, request.job.allocations)
 
 
 def record_pilot(

@@ -13,18 +13,17 @@ from hibali.errors import IncompleteError
 from hibali.locations import work_path
 from hibali.text import as_bytes, path_fields, printable, write_ranges
 from registry.invocation import Invocation
-from registry.pipeline import Pipeline
 from runs.containers.base import Started
 from runs.fast_storage import choose_fast_storage, fast_options_of_task
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
 from runs.pilot.setup import pristine, program_files
-from runs.prepare import Prepared
+from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import chunk_folder, sweep_fields, sweep_of
-from runs.request import Request, TaskRequest, job_proxy, prepare_request, shown_image, shown_inputs
+from runs.request import Request, TaskRequest, Workload, job_proxy
 from runs.schedulers.base import Job
-from runs.script import FILE, PROXY, Need, array_script
+from runs.script import PROXY, Dependency, array_script
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import Finished, RemoteHost, SmallFile
@@ -125,7 +124,9 @@ def _put_some(
     copies: list[tuple[bytes, bytes]] = []
     for each in prepared:
         top = placed(each.folder)
-        found = list(_files_of(each, placed))
+        found = [
+            SmallFile(placed(f"{each.folder}/{path}"), as_bytes(text)) for path, text in each.files().items()
+        ]
         copied = [(as_bytes(copy.source), placed(copy.target)) for copy in each.copies]
         wanted = [top, top + b"/work", *(_above(file.path) for file in found)]
         wanted += [_above(target) for _, target in copied]
@@ -140,17 +141,6 @@ def _put_some(
         copies += copied
     host.put_all(files, list(folders))
     host.copy_all(copies)
-
-
-def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[SmallFile]:
-    for path, content in prepared.configuration_files.items():
-        yield SmallFile(placed(f"{prepared.folder}/work/{path}"), as_bytes(content))
-    yield SmallFile(placed(prepared.command_path), as_bytes(prepared.command))
-    if prepared.fast:
-        yield SmallFile(placed(f"{prepared.folder}/fast.sh"), as_bytes(prepared.fast))
-    if prepared.required:
-        yield SmallFile(placed(f"{prepared.folder}/{FILE}"), as_bytes(prepared.required))
-    yield SmallFile(placed(f"{prepared.folder}/start"), as_bytes(prepared.start))
 
 
 def _above(path: bytes) -> bytes:
@@ -179,39 +169,17 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
     host.put_all(files, folders)
 
 
-def sweep_key(request: Request, identities: Sequence[str]) -> str:
-    """What makes two lines the same sweep, or the same running again, as a sha256 (contracts.md, "The same line again")."""
-    return tasks_key(
-        request.pipeline,
-        request.invocation,
-        request.tasks,
-        identities,
-        request.site.name,
-        request.name,
-        origin=request.origin,
-    )
-
-
-def tasks_key(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    tasks: Sequence[TaskRequest],
-    identities: Sequence[str],
-    site: str,
-    name: str,
-    *,
-    origin: str = "",
-) -> str:
-    """The same of what a sweep is made of; `site` is how it was named."""
+def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
+    """Return the sha256 by which the same command finds the sweep, or the repetition, that it started (contracts.md)."""
     return canonical_digest(
         {
-            "pipeline": pipeline.digest,
-            "values": dict(invocation.values),
-            "tasks": [[task.number, dict(task.invocation.values)] for task in tasks],
+            "pipeline": workload.pipeline.digest,
+            "values": dict(workload.invocation.values),
+            "tasks": [[task.number, dict(task.invocation.values)] for task in workload.tasks],
             "inputs": list(identities),
             "site": site,
-            "name": name,
-            "origin": origin,
+            "name": workload.name,
+            "origin": workload.origin,
         }
     )
 
@@ -224,12 +192,12 @@ def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> l
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
     """The fields of a sweep's first record; whatever cannot be prepared or submitted raises here, before there is one."""
-    request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
-    request = replace(request, inputs=tuple(placed))
+    request.compute.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
+    request = request.with_workload(inputs=tuple(placed))
     _check_marks(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
     outputs = {number: each.outputs for number, each in prepared}
-    return {"sweep": sweep_fields({task.number: task.values for task in request.tasks}, outputs)}
+    return {"sweep": sweep_fields({task.number: task.values for task in request.workload.tasks}, outputs)}
 
 
 def stage_tasks(
@@ -249,8 +217,8 @@ def stage_tasks(
     if not sweep_of(run).chunks:
         if image.id:
             run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
-        numbers = [task.number for task in request.tasks]
-        limits = request.site.limits
+        numbers = [task.number for task in request.workload.tasks]
+        limits = request.compute.site.limits
         pilot = _stage_pilot(request, run, host, cache)
         chunks = [tuple(numbers)]
         if pilot is None:
@@ -277,39 +245,45 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
         return None
     from runs.pilot.setup import stage_library
 
-    library = stage_library(host, request.site, cache, pilot.python)
-    return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
+    library = stage_library(host, request.compute.site, cache, pilot.python)
+    return replace(
+        pilot,
+        library=library,
+        directives=request.compute.scheduler.directives(request.decide_resources().resources),
+    )
 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
     """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
-    if wanted < 2 or not isinstance(request.scheduler, TellsArrayLimit):
+    if wanted < 2 or not isinstance(request.compute.scheduler, TellsArrayLimit):
         return None
-    return request.scheduler.read_array_limit(host.run(request.scheduler.array_limit_words()))
+    return request.compute.scheduler.read_array_limit(host.run(request.compute.scheduler.array_limit_words()))
 
 
 def _prepare_tasks(
     request: Request, run_id: str, folder: str, image: Started
 ) -> Iterator[tuple[int, Prepared]]:
     files: dict[str, list[Input]] = {}
-    for each in request.inputs:
+    for each in request.workload.inputs:
         files.setdefault(each.text, []).append(each)
     needs = {
         f"{need.folder}/work/{path}".removesuffix("/."): replace(need, paths=(path,))
-        for need in request.waiting.needs
+        for need in request.job.dependencies.needs
         for path in need.paths
     }
-    for task in request.tasks:
+    for task in request.workload.tasks:
         inputs = inputs_of(task.invocation, files)
-        marks = fast_options_of_task(request.marks, inputs)
-        fast = choose_fast_storage(request.site, inputs, [each.in_place for each in inputs], marks)
-        waiting = replace(request.waiting, needs=_needs_of(inputs, needs))
-        alone = replace(request, invocation=task.invocation, fast=fast, waiting=waiting)
+        marks = fast_options_of_task(request.job.fast_options, inputs)
+        fast = choose_fast_storage(request.compute.site, inputs, [each.in_place for each in inputs], marks)
+        dependencies = replace(request.job.dependencies, needs=_needs_of(inputs, needs))
+        alone = request.with_workload(invocation=task.invocation).with_job(
+            fast=fast, dependencies=dependencies
+        )
         where = f"{folder}/tasks/{task.number}"
-        yield task.number, prepare_request(alone, inputs, run_id, where, image=image, number=task.number)
+        yield task.number, prepare(alone, inputs, run_id, where, image=image, number=task.number)
 
 
-def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Need]) -> tuple[Need, ...]:
+def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Dependency]) -> tuple[Dependency, ...]:
     """What one task takes of other runs, which is looked after before its tool starts; `needs` are those of all by path."""
     taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
     return tuple(dict.fromkeys(taken))
@@ -317,9 +291,9 @@ def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Need]) -> tuple[Need,
 
 def _check_marks(request: Request) -> None:
     """Raise `UsageError` for a mark that no task has an input for."""
-    named = {each.id: each for task in request.tasks for each in list_inputs(task.invocation)}
+    named = {each.id: each for task in request.workload.tasks for each in list_inputs(task.invocation)}
     inputs = list(named.values())
-    choose_fast_storage(request.site, inputs, [False] * len(inputs), request.marks)
+    choose_fast_storage(request.compute.site, inputs, [False] * len(inputs), request.job.fast_options)
 
 
 def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
@@ -350,25 +324,22 @@ class Shown:
 
 def show_tasks(request: Request, run_id: str) -> Shown:
     """See `runs.request.show_prepared`."""
-    first = request.tasks[0]
-    folder = f"{work_path(request.site)}/runs/{run_id}"
+    first = request.workload.tasks[0]
+    folder = f"{work_path(request.compute.site)}/runs/{run_id}"
     where = f"tasks/{first.number}"
-    alone = replace(request, inputs=tuple(shown_inputs(request)), tasks=(first,))
-    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, shown_image(request))
-    tasks = {f"{where}/start": prepared.start, f"{where}/command": prepared.command}
-    if prepared.fast:
-        tasks[f"{where}/fast.sh"] = prepared.fast
-    if prepared.required:
-        tasks[f"{where}/{FILE}"] = prepared.required
-    tasks |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
-    limits = request.site.limits
-    numbers = [task.number for task in request.tasks]
-    if request.allocations:
+    alone = request.with_workload(inputs=tuple(known_inputs(request)), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, image_placeholder(request))
+    tasks = {f"{where}/{path}": text for path, text in prepared.shown_files().items()}
+    limits = request.compute.site.limits
+    numbers = [task.number for task in request.workload.tasks]
+    if request.job.allocations:
         from runs.pilot.setup import allocation_texts
 
         pilot = Pilot("python3", directives=prepared.directives)
         texts = allocation_texts(run_id, 1, numbers, pilot)
-        submit = request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh"))
+        submit = request.compute.scheduler.submit_words(
+            Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh")
+        )
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
         return Shown(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
     chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
@@ -378,5 +349,5 @@ def show_tasks(request: Request, run_id: str) -> Shown:
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
         **tasks,
     }
-    submit = request.scheduler.submit_words(job)
+    submit = request.compute.scheduler.submit_words(job)
     return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

@@ -123,7 +123,7 @@ def submit_more(
     look: bool = True,
 ) -> Run:
     """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
-    with run_store.claim(run.key, on_event=on_event):
+    with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if can_submit_more(run):
             run = _begin_next(host, run_store, run, on_event)
