@@ -27,7 +27,7 @@ from runs.cache.entries import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
 from runs.inputs import identify_local
-from runs.site_commands import SiteCommands, Turn, not_staged
+from runs.site_commands import SiteCommands, SiteLock, not_staged
 from runs.stage import Cache, Carrier, open_cache
 from transfers.entry import Kind
 from transfers.remote.host import RemoteHost
@@ -124,7 +124,7 @@ class SiteImages:
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with Turn(self._host, self._cache.location(folder), self._on_event) as turn:
+        with SiteLock(self._host, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
             return found or self._make(record, folder, self._bring(record, archive()), turn)
 
@@ -144,7 +144,7 @@ class SiteImages:
         place = Location(local_site(), text, text, typed_local=True)
         return self._cache.stage_with_retries(identity, place, self._on_event)
 
-    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
+    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: SiteLock) -> Staged:
         for left in self._host.names(folder):
             if left != b".hibali":  # the turn's own
                 self._host.remove_tree(folder + b"/" + left)
@@ -171,7 +171,7 @@ class SiteImages:
             return
 
     def _convert(
-        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: Turn
+        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: SiteLock
     ) -> Staged:
         """The result with its record beside it, in a folder that appears by one rename."""
         form = self._container.form.encode("ascii")

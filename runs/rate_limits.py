@@ -20,14 +20,14 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
-from runs.store import Queued, RunStore, count_queued
+from runs.store import QueuePlaces, RunStore, count_queued
 from transfers.remote.host import Finished, Once, RemoteHost
 
 # The codes with which schedulers refuse (runs.schedulers).
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
-def reach(site: Site, on_event: Listener = ignore) -> RemoteHost:
+def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site, with each command there counted; close it."""
     from transfers.stores.open_store import open_host
 
@@ -59,7 +59,7 @@ def scheduler_refusals(site: str) -> Refusals:
 
 
 def start_afresh(site: Site) -> None:
-    """Forget all refusals of a site: somebody wants to see for himself."""
+    """Forget all refusals of a site, because the user wants to try again."""
     scheduler_refusals(site.name).answered()
     if site.ssh is not None:
         for host in {site.ssh.host, site.ssh.data_host or site.ssh.host}:
@@ -115,7 +115,7 @@ class SharedPolling:
     def others(self, run_store: RunStore, known: Collection[str]) -> list[Run]:
         """The runs that have jobs there, but for those that are `known`."""
         found = []
-        for run_id in Queued(self._site).runs():
+        for run_id in QueuePlaces(self._site).runs():
             if run_id not in known:
                 with contextlib.suppress(NotFoundError):
                     found.append(run_store.load(run_id))
@@ -180,7 +180,7 @@ Carried = Callable[[str, datetime], int]
 def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
     """The fields of the JSON line of kind `site-usage`; `carried` says how many bytes went to or from a site since then."""
     now = datetime.now(UTC)
-    held = Queued(site.name).held() if site.kind in {"ssh", "local"} else {}
+    held = QueuePlaces(site.name).held() if site.kind in {"ssh", "local"} else {}
     limits = site.limits
     return {
         "name": site.name,

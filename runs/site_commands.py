@@ -52,7 +52,7 @@ class SiteCommands:
                 "no-space",
                 f"there is no room to convert the image: {said}",
                 about=f"{self._site.name}:{self._site.work}",
-                hint="Make room there, or move `work` of the site, and type the same line again.",
+                hint="Free some space there, or move `work` of the site, and run the same command again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
@@ -81,7 +81,7 @@ _LONGEST_WAIT = 5.0
 _PATIENCE = 2 * 3600.0
 
 
-class Turn:
+class SiteLock:
     """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
 
     def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
@@ -95,7 +95,7 @@ class Turn:
         self._token: object = None
 
     def wait(self, operation: str, look: Callable[[], Found | None]) -> Found | None:
-        """None when the turn is ours; or what `look` finds of another's work while it is not."""
+        """Wait for the lock; return None when it is taken, or what `look` finds of another process's work."""
         intervals = growing_intervals(0.2, _LONGEST_WAIT)
         waited = 0.0
         while True:

@@ -143,35 +143,35 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SiteAssessment:
     """A site that was looked at, and a run of the same line that is under way there."""
 
     candidate: Candidate
     run: Run | None = None
 
 
-def look_at(
+def assess_site(
     request: Request,
     open_host: Callable[[], RemoteHost],
     sizes: Sizes,
     run_store: RunStore,
     on_event: Listener = ignore,
-) -> Looked:
+) -> SiteAssessment:
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
     site = request.compute.site
     try:
         _shown(request)  # refuses what can never be there, before anybody is asked
         host = open_host()
     except HibaliError as problem:
-        return Looked(_unable(site, problem))
+        return SiteAssessment(_unable(site, problem))
     try:
         run = None if request.new else run_store.find_unreported(request_key(request, host))
         if run is not None:
-            return Looked(Candidate(site.name), run)
+            return SiteAssessment(Candidate(site.name), run)
         moving = _bytes_to_move(request, host, sizes, on_event)
-        return Looked(Candidate(site.name, moving, _waiting(request, host)))
+        return SiteAssessment(Candidate(site.name, moving, _waiting(request, host)))
     except HibaliError as problem:
-        return Looked(_unable(site, problem))
+        return SiteAssessment(_unable(site, problem))
     finally:
         host.close()
 

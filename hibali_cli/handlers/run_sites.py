@@ -31,7 +31,7 @@ from hibali_cli.output import flush_results, is_terminal, json_line, write_aside
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
-from runs.rate_limits import reach
+from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
 from runs.schedules.notices import Target, give_run_notice, read_target
 from runs.status import run_timeline
@@ -55,7 +55,7 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """How to reach the machine at a site, as often as needed."""
-    return lambda: reach(site, on_event)
+    return lambda: open_limited_host(site, on_event)
 
 
 def wait_for_runs(

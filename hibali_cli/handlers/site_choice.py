@@ -17,7 +17,7 @@ from runs.containers.base import find_consent_reasons
 from runs.inputs import Located
 from runs.model import Run
 from runs.request import Request
-from runs.site_selection import Candidate, Choice, Sizes, can_choose, choose, look_at, why_not_considered
+from runs.site_selection import Candidate, Choice, Sizes, assess_site, can_choose, choose, why_not_considered
 from runs.store import RunStore, runs_of
 
 AUTO = "auto"
@@ -147,7 +147,7 @@ def _choose(
     sizes = Sizes()
     with listening(common, "choosing a site") as on_event:
         for request in requests.values():
-            looked = look_at(request, opener(request.compute.site, on_event), sizes, run_store, on_event)
+            looked = assess_site(request, opener(request.compute.site, on_event), sizes, run_store, on_event)
             if looked.run is not None:
                 return Choice(looked.run.site, f"run {looked.run.id} of the same command is unfinished there")
             candidates.append(looked.candidate)

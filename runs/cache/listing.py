@@ -25,7 +25,7 @@ _LISTED = (b"cache", b"images")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheEntry:
     """One entry; `used_ns` is when a run last began to use it, else when it came; `oldest_ns` is by what a site deletes."""
 
     name: Name
@@ -40,7 +40,7 @@ class Kept:
 class CacheContents:
     """A look at a site's cache at `now_ns`: its entries by name, everybody's uses, and the runs among them that are not over."""
 
-    kept: tuple[Kept, ...]
+    kept: tuple[CacheEntry, ...]
     uses: tuple[Use, ...]
     holding: frozenset[str]
     now_ns: int
@@ -126,7 +126,7 @@ def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[N
     }
 
 
-def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[str]) -> list[Kept]:
+def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[str]) -> list[CacheEntry]:
     """The entries with who used them last and who holds them, the least recently used first; pure."""
     last: dict[Name, int] = {}
     held: dict[Name, list[str]] = {}
@@ -136,7 +136,7 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
             if use.run in holding:
                 held.setdefault(name, []).append(use.run)
     kept = [
-        Kept(
+        CacheEntry(
             name,
             each.files,
             each.bytes,
@@ -178,14 +178,14 @@ class EvictionResult(StrEnum):
 class Evicted:
     """One entry and its fate; `because` says in words why it stays."""
 
-    kept: Kept
+    kept: CacheEntry
     fate: EvictionResult
     because: str = ""
 
 
 def choose_entries(
     survey: CacheContents, *, keep_bytes: int | None = None, keep_seconds: float | None = None
-) -> list[Kept]:
+) -> list[CacheEntry]:
     """The entries to take out, the least recently used first; pure.
 
     With `keep_bytes` only until no more than that is left, with `keep_seconds` only what nobody used for so long, else all. What a
@@ -206,7 +206,7 @@ def evict(
     host: RemoteHost,
     work: bytes,
     survey: CacheContents,
-    chosen: Sequence[Kept],
+    chosen: Sequence[CacheEntry],
     on_event: Callable[[Evicted], None],
 ) -> None:
     """Take these out, and finish what an eviction before left half-way; `tell` hears of each. `work` is ours alone."""
@@ -219,7 +219,7 @@ def evict(
     aside = [(entry, name) for entry in host.names(folder) if (name := _name_of(entry)) is not None]
     held = _held_now(host, work, survey) if aside else frozenset()
     for entry, name in aside:
-        on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
+        on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, CacheEntry(name)), held))
     for name, each in by_name.items():
         if host.stat(work + b"/" + name.path) is not None:
             on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
@@ -227,7 +227,7 @@ def evict(
         remove_use(host, work, run)
 
 
-def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
+def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: CacheEntry, held: frozenset[Name]) -> Evicted:
     """What lies aside goes for good, or back where a run came to hold it meanwhile."""
     try:
         if kept.name in held:

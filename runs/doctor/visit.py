@@ -211,7 +211,7 @@ def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, tell), tell)
+        run_job(walk, site, far, lambda: rate_limits.open_limited_host(site, tell), tell)
 
 
 def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:

@@ -23,7 +23,7 @@ from runs.model import Pilot, Run
 from runs.prepare import Prepared
 from runs.records import sweep_of
 from runs.resources import DecidedResources
-from runs.script import TURN, script_head
+from runs.script import TAKE_TURN, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -119,7 +119,7 @@ def allocation_script(run: str, chunk: int, directives: Sequence[str]) -> str:
 
 def task_script(run: str, chunk: int) -> str:
     """The script of each task of a chunk; see `runs.script.array_script`."""
-    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TURN}"
+    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TAKE_TURN}"
 
 
 # One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
@@ -286,7 +286,7 @@ def check_pilot_resources(asked: DecidedResources) -> int:
     if wished.gpus:
         raise UsageError(
             "not-in-a-pilot",
-            f"nobody would share the {wished.gpus} GPUs out among the tasks of a pilot",
+            f"a pilot cannot divide {wished.gpus} GPUs among its tasks",
             about="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
         )
@@ -303,7 +303,7 @@ def by_pilot(request: Request, allocations: int) -> Request:
     if request.job.fast_options.inputs or request.job.fast_options.work:
         raise UsageError(
             "not-in-a-pilot",
-            "the tasks of a pilot share their node's fast storage, and nobody would share it out",
+            "the tasks of a pilot share their node's fast storage, which cannot be divided among them",
             about="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
@@ -330,7 +330,9 @@ def record_pilot(
     if sweep.chunks:
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
-            on_event(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
+            on_event(
+                Noted(f"run {run.id} was started {before} and keeps that; to start one with {now}, add --new")
+            )
         return run
     if sweep.pilot == pilot:
         return run

@@ -12,7 +12,7 @@ from typing import Any
 from hibali import __version__
 from hibali.amounts import size_words, time_words
 from runs.model import Run, State
-from runs.outputs import Left, recorded_outputs
+from runs.outputs import OutputDigests, recorded_outputs
 from runs.reports.markup import (
     LEGEND,
     Child,
@@ -40,7 +40,7 @@ class ReportedRun:
     record: Mapping[str, Any]
     spans: Sequence[Span]
     collected: Sequence[float]
-    left: Left | None
+    left: OutputDigests | None
 
     @property
     def tasks(self) -> Sequence[Mapping[str, Any]]:

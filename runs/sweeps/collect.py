@@ -15,7 +15,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import choose_outputs
 from runs.model import Output, Run, State, Sweep
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from runs.records import sweep_of
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
@@ -194,7 +194,7 @@ def ended_tasks(run: Run) -> tuple[int, ...]:
     return numbers
 
 
-def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
+def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
     """Each file as `N/PATH`: the number of its task, and its path in the work folder of that task, as collecting names it.
 
     Of tasks that failed, too, an output is missing that is not there. Raises `NotFoundError` where the folder is gone.
@@ -203,7 +203,7 @@ def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Lef
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is not None:
             chosen = _choose_tasks(run, (_at_site(path, each.size) for path, each in sorted(moved.items())))
-            return Left(
+            return OutputDigests(
                 {name: (moved[name].digest, moved[name].size) for name in chosen.files}, chosen.problems
             )
     return _hash(run, tasks_folder(run, site()))
@@ -225,7 +225,7 @@ def _choose_tasks(run: Run, entries: Iterable[Entry]) -> ChosenFiles:
     return choose_tasks(entries, sweep.outputs(), sweep.tasks.keys())
 
 
-def _hash(run: Run, source: Location) -> Left:
+def _hash(run: Run, source: Location) -> OutputDigests:
     store = open_store(source)
     try:
         if store.stat() is None:
@@ -236,7 +236,7 @@ def _hash(run: Run, source: Location) -> Left:
                 hint="Run it again.",
             )
         chosen = _choose_tasks(run, store.list())
-        left = Left(problems=chosen.problems)
+        left = OutputDigests(problems=chosen.problems)
         names = {entry.path: name for name, entry in chosen.files.items()}
         for entry, digest, problem in store.digest(list(chosen.files.values())):
             if digest is None:

@@ -100,7 +100,9 @@ def write_task_files(
         host.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
     host.move(partial, final)
     if host.stat(final) is None:
-        raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
+        raise IncompleteError(
+            "not-put", "the files of the tasks could not be moved to their final name", about=printable(final)
+        )
 
 
 def _put_nothing(prepared: Prepared) -> None:

@@ -13,7 +13,7 @@ from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler
 from runs.send import reserve_queue_places
-from runs.store import Queued, RunStore, holder_of
+from runs.store import QueuePlaces, RunStore, holder_of
 from runs.submit import SubmitRequest, find_job, submit_once
 from transfers.remote.host import RemoteHost
 
@@ -36,7 +36,9 @@ def send_chunks(
         run = run_store.load(run.id)
         if run.submission.cancelled:
             break
-        begun = holder_of(run.id, chunk.number) in Queued(run.site).held()  # an earlier call took its places
+        begun = (
+            holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
+        )  # an earlier call took its places
         begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
         if not reserve_queue_places(
             host,
@@ -82,7 +84,7 @@ def _send_chunk(
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
-            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
+            QueuePlaces(run.site).keep(holder_of(run.id, chunk.number), 0)
             raise answer.error
     return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
 
@@ -142,7 +144,7 @@ def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Liste
     if job is not None and job not in last.jobs:
         return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
     run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
-    Queued(run.site).keep(holder_of(run.id, last.number), 0)
+    QueuePlaces(run.site).keep(holder_of(run.id, last.number), 0)
     on_event(
         Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one")
     )
