@@ -23,21 +23,20 @@ _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 
 
 class SiteCommands:
-    """Words to a site's login node, which say what went wrong when they end badly."""
+    """Commands on a site's login node; a failure is reported with what the command printed."""
 
     def __init__(self, host: RemoteHost, site: Site) -> None:
         self._host = host
         self._site = site
 
     def ask(self, words: Sequence[str]) -> Finished:
-        """How a question ended, whichever way."""
+        """Run a query and return how it ended, whatever its exit code."""
         return self._host.run(self._after_prologue(words))
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
-        """One step of a conversion, done. In the C locale, so that its complaints are known.
+        """Run one step of a conversion, in the C locale, so that its error messages are known.
 
-        Raises `UsageError` where there is no such program, `IncompleteError` where it fails or there is no room,
-        `TryLaterError` where it was ended.
+        Raises `UsageError` if there is no such program, `IncompleteError` if it fails or there is no space, `TryLaterError` if it was killed.
         """
         finished = self._host.run(
             self._after_prologue(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
@@ -71,7 +70,7 @@ class SiteCommands:
 
 
 def not_staged(said: str) -> IncompleteError:
-    """The error for an image of which nothing came."""
+    """Return the error for an image that could not be staged."""
     return IncompleteError("image-not-staged", f"the image could not be converted: {said}")
 
 
@@ -82,10 +81,10 @@ _PATIENCE = 2 * 3600.0
 
 
 class SiteLock:
-    """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
+    """A lock from `wait` to the end of its `with`; the lock of a process that died is broken as for any target (S6)."""
 
     def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
-        """`location` is a folder of the site that `far` reaches; it is made when the turn is taken."""
+        """`location` is a folder of the site, which is created when the lock is taken."""
         self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
         self._about = location.text
@@ -117,7 +116,7 @@ class SiteLock:
                 return found
 
     def check(self) -> None:
-        """Raise `TryLaterError` unless the turn is still ours."""
+        """Raise `TryLaterError` if the lock was lost."""
         if self._token is None or self._read() != self._token:
             raise TryLaterError(
                 "lock-lost",

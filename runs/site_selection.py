@@ -32,9 +32,9 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One site as it was looked at: bytes that are not there yet, seconds until a job would start (None: nobody can tell).
+    """One site with the bytes to move there and the expected seconds until a job starts (None if unknown).
 
-    `why_not` says in words why the run cannot be there, "" where it can; with `later` it may be another time.
+    `why_not` says why the run cannot be there, "" if it can; with `later` it may be possible another time.
     """
 
     site: str
@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The site that was chosen, why in words, and all that were looked at, the best first."""
+    """The chosen site, the reason, and all candidates, the best first."""
 
     site: str
     because: str
@@ -63,14 +63,14 @@ class Choice:
 
 
 def rank(candidate: Candidate) -> tuple[int, int, float, int, str]:
-    """What a site is judged by: whole MiB to move, whole minutes to wait (unknown is last), the bytes, its name."""
+    """Return the key by which sites are compared: whole MiB to move, whole minutes to wait (unknown is last), bytes, name."""
     moving = candidate.bytes_to_move or 0
     waiting = math.inf if candidate.waiting is None else candidate.waiting // _MINUTE
     return bool(candidate.why_not), moving // _TRIFLE, waiting, moving, candidate.site
 
 
 def choose(candidates: Sequence[Candidate]) -> Choice:
-    """The best of them, the same whenever it is asked. Raises `UsageError` where none can, `TryLaterError` where one may later."""
+    """Return the best candidate; equal input gives the same choice. Raises `UsageError` if no site can run it, `TryLaterError` if one may later."""
     ranked = tuple(sorted(candidates, key=rank))
     able = [each for each in ranked if not each.why_not]
     if not able:
@@ -90,7 +90,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
 
 
 def no_site(candidates: Sequence[Candidate]) -> HibaliError:
-    """The error that names all of them."""
+    """Return the error that names all sites."""
     lines = [f"{each.site}: {each.why_not}" for each in candidates]
     message = "\n".join(["no site can run this", *(lines or ["no site is configured"])])
     if any(each.later for each in candidates):
@@ -106,12 +106,12 @@ _NO_RUN = "00000000-000000-00000000"  # of a script that nobody is going to star
 
 
 def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
-    """Whether `--site auto` considers a site: one that says how jobs are run there, or one among those where this pipeline ran before."""
+    """Whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
     return not why_not_considered(site, ran_at)
 
 
 def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
-    """Why `--site auto` does not consider a site; "" where it does."""
+    """Return why `--site auto` does not consider a site; "" if it does."""
     if site.kind not in {"ssh", "local"}:
         return f"a site of kind {site.kind} has no machine to run anything"
     if site.scheduler is not None or site.container != "bare" or site.name in ran_at:
@@ -123,13 +123,13 @@ def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
 
 
 class Sizes:
-    """The bytes of inputs, each counted once however many sites are looked at."""
+    """The sizes of inputs, each determined once for all sites."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
     def of(self, place: Location, identity: Identity) -> int:
-        """Of a folder at a site or in a store all that its listing shows."""
+        """Return the size of a location; of a folder the sizes in its listing."""
         if identity.size is not None:
             return identity.size
         if identity.text not in self._known:
@@ -144,7 +144,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class SiteAssessment:
-    """A site that was looked at, and a run of the same line that is under way there."""
+    """A site as a candidate, or the unfinished run of the same command there."""
 
     candidate: Candidate
     run: Run | None = None
@@ -157,7 +157,7 @@ def assess_site(
     run_store: RunStore,
     on_event: Listener = ignore,
 ) -> SiteAssessment:
-    """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
+    """Assess the site of a request as a candidate. Errors become part of the candidate and are never raised."""
     site = request.compute.site
     try:
         _shown(request)  # refuses what can never be there, before anybody is asked
@@ -177,7 +177,7 @@ def assess_site(
 
 
 def _shown(request: Request) -> Prepared:
-    """What would be put there; of a sweep the first of its tasks, whose job is as any other's."""
+    """Prepare the run for the site; of a sweep the first task, because all of them have equal jobs."""
     return (
         show_tasks(request, _NO_RUN).prepared if request.workload.tasks else prepare_dry_run(request, _NO_RUN)
     )
@@ -190,7 +190,7 @@ def _unable(site: Site, problem: HibaliError) -> Candidate:
 
 
 def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
-    """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
+    """Return the bytes of inputs and image that are missing at the site. Nothing is created there."""
     work = host.expand(work_path(request.compute.site))
     cache = open_cache(host, request.compute.site, work, Synchroniser(), on_event)
     total = 0
@@ -208,7 +208,7 @@ def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: L
 
 
 def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, on_event: Listener) -> int:
-    """Of the image that the catalogue pins, where the site has not got it."""
+    """Return the size of the pinned image, if the site does not have it."""
     if request.pinned is None:
         return 0
     record = request.pinned.record
@@ -220,7 +220,7 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 
 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
-    """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
+    """Return the seconds until such a job would start, as the scheduler predicts."""
     scheduler = request.compute.scheduler
     if not isinstance(scheduler, Foretells):
         return None

@@ -31,22 +31,21 @@ from transfers.remote.host import Finished, RemoteHost, SmallFile
 
 @runtime_checkable
 class TellsArrayLimit(Protocol):
-    """A scheduler that can be asked how large a job array may be."""
+    """A scheduler that can be queried for the largest job array."""
 
     def array_limit_words(self) -> tuple[str, ...]:
-        """The question."""
+        """Return the command of the query."""
 
     def read_array_limit(self, finished: Finished) -> int | None:
-        """The largest number of tasks of one array, numbered from 1; None where the answer does not tell."""
+        """Return the largest number of tasks of one array, numbered from 1; None if the answer does not say."""
 
 
 def split_tasks(
     numbers: Sequence[int], *, array_size: int, queued_jobs: int, limit: int | None = None
 ) -> list[tuple[int, ...]]:
-    """The numbers in chunks, in order: none larger than `array_size`, the scheduler's `limit`, or the room in the queue.
+    """Split task numbers into chunks, in order, none larger than `array_size`, the scheduler's `limit` or the queue.
 
-    What does not fit the queue at once goes in as room appears: chunks are then at most half of it, so that one
-    waits there while the other is at work.
+    If not all tasks fit into the queue, chunks are at most half of it, so that one waits there while another one runs.
     """
     most = max(1, min(array_size, queued_jobs if limit is None else min(limit, queued_jobs)))
     if len(numbers) > queued_jobs:
@@ -72,9 +71,9 @@ def write_task_files(
     prepare: Callable[[], Iterable[tuple[int, Prepared]]],
     proxy: Callable[[], bytes],
 ) -> None:
-    """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
+    """Write the folders of all tasks, after those of the chunks or the pilot's program; nothing if they exist.
 
-    What an earlier call left half-done is removed: no job has seen it. `proxy` makes that of each task, b"" for none.
+    Half-written folders of an earlier call are removed, because no job has seen them. `proxy` makes that of each task, b"" for none.
     """
     final = run.folder + b"/tasks"
     pilot = sweep_of(run).pilot
@@ -106,7 +105,7 @@ def write_task_files(
 
 
 def _put_nothing(prepared: Prepared) -> None:
-    """A task of a job array is run once, and its folder is never made anew."""
+    """Return nothing to restore: a task of a job array runs once."""
     del prepared
 
 
@@ -150,7 +149,7 @@ def _above(path: bytes) -> bytes:
 
 
 def _down_to(folder: bytes, top: bytes) -> list[bytes]:
-    """The folders from `top` to this one, `top` first."""
+    """Return the folders from `top` to this one, `top` first."""
     found = [top]
     for part in folder[len(top) + 1 :].split(b"/") if folder != top else ():
         found.append(found[-1] + b"/" + part)
@@ -158,7 +157,7 @@ def _down_to(folder: bytes, top: bytes) -> list[bytes]:
 
 
 def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
-    """The script of each job array, and which task each of its indices is."""
+    """Write the script of each job array, and the task of each of its indices."""
     folders = [run.folder + b"/chunks"]
     files = []
     for chunk in sweep_of(run).chunks:
@@ -187,13 +186,13 @@ def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
 
 
 def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> list[Input]:
-    """The inputs of one task, in its own order and numbers; `files` has those of all tasks by their texts, which may stand for several."""
+    """Return the inputs of one task, in its order and with its numbers; `files` has those of all tasks by text."""
     found = [replace(file, id=each.id) for each in list_inputs(invocation) for file in files[each.text]]
     return [replace(each, number=number) for number, each in enumerate(found)]
 
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
-    """The fields of a sweep's first record; whatever cannot be prepared or submitted raises here, before there is one."""
+    """Return the fields of a sweep's first record; raises whatever cannot be prepared or submitted, before there is a record."""
     request.compute.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
     request = request.with_workload(inputs=tuple(placed))
     _check_marks(request)
@@ -211,10 +210,9 @@ def stage_tasks(
     image: Staged,
     cache: Cache,
 ) -> Run:
-    """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
+    """Stage everything that the tasks need; the inputs of `request` have their paths at the site.
 
-    How the tasks are split into chunks is decided once: jobs may be on their way when this is done again. A pilot's first allocation is
-    for all of them.
+    The tasks are split into chunks once, because jobs may exist when this is repeated. A pilot's first allocation has all of them.
     """
     if not sweep_of(run).chunks:
         if image.id:
@@ -241,7 +239,7 @@ def stage_tasks(
 
 
 def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> Pilot | None:
-    """The pilot with its library at the site, ready to go into allocations; None for job arrays."""
+    """Stage the library of the sweep's pilot, and return the pilot; None for job arrays."""
     pilot = sweep_of(run).pilot
     if pilot is None:
         return None
@@ -256,7 +254,7 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
-    """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
+    """Query the scheduler for its largest job array if that can matter; None if it does not say."""
     if wanted < 2 or not isinstance(request.compute.scheduler, TellsArrayLimit):
         return None
     return request.compute.scheduler.read_array_limit(host.run(request.compute.scheduler.array_limit_words()))
@@ -286,20 +284,20 @@ def _prepare_tasks(
 
 
 def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Dependency]) -> tuple[Dependency, ...]:
-    """What one task takes of other runs, which is looked after before its tool starts; `needs` are those of all by path."""
+    """Return the outputs of other runs that one task reads; `needs` are those of all tasks by path."""
     taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
     return tuple(dict.fromkeys(taken))
 
 
 def _check_marks(request: Request) -> None:
-    """Raise `UsageError` for a mark that no task has an input for."""
+    """Raise `UsageError` for a fast input that no task has."""
     named = {each.id: each for task in request.workload.tasks for each in list_inputs(task.invocation)}
     inputs = list(named.values())
     choose_fast_storage(request.compute.site, inputs, [False] * len(inputs), request.job.fast_options)
 
 
 def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
-    """Whether an input of `files_of` may stand for several files: it does where it stands in lists alone."""
+    """Return whether an input of `files_of` may be several files: it may if it is only used in lists."""
     single = {
         answer for task in tasks for _, answer in task.invocation.file_inputs() if isinstance(answer, str)
     }
@@ -307,16 +305,16 @@ def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
 
 
 def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
-    """The files that any of the tasks names, each once, for all of them together."""
+    """Return the files of all tasks, each once."""
     texts = (each.text for task in tasks for each in list_inputs(task.invocation))
     return [Input("", number, text) for number, text in enumerate(dict.fromkeys(texts))]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder.
+    """A dry run of a sweep: the first task, its files and those of the first of so many chunks, by path in the run's folder.
 
-    With a pilot there are no `chunks`: it is one allocation after the other.
+    With a pilot `chunks` is 0.
     """
 
     prepared: Prepared
@@ -325,7 +323,7 @@ class Shown:
 
 
 def show_tasks(request: Request, run_id: str) -> Shown:
-    """See `runs.request.show_prepared`."""
+    """Prepare the first task and job array of a sweep without contacting the site, as `prepare_dry_run` does."""
     first = request.workload.tasks[0]
     folder = f"{work_path(request.compute.site)}/runs/{run_id}"
     where = f"tasks/{first.number}"

@@ -28,9 +28,9 @@ def send_chunks(
     on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
-    """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
+    """Submit the chunks of a sweep in order, as far as the queue has places; `look` as in `reserve_queue_places`.
 
-    Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
+    Raises the scheduler's refusal of the first chunk; if it accepted some and is busy now, the others wait.
     """
     for chunk in sweep_of(run).unsubmitted():
         run = run_store.load(run.id)
@@ -73,7 +73,7 @@ def _send_chunk(
     *,
     begun: bool,
 ) -> Run:
-    """One more job array, or allocation, in the queue; its folder has a marker of its own, as a run's has."""
+    """Submit one more job array or allocation; its folder has a marker of its own, as a run's has."""
     folder = chunk_folder(run, chunk)
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
@@ -90,7 +90,7 @@ def _send_chunk(
 
 
 def _put_nothing() -> None:
-    """It was laid ready with the tasks."""
+    """Write no files: they were written with the tasks."""
 
 
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
@@ -106,7 +106,7 @@ def _waiting(run: Run) -> int:
 
 
 def can_submit_more(run: Run) -> bool:
-    """Whether there is something to submit of a sweep: what waits for room, or one more allocation of its pilot."""
+    """Whether a sweep has chunks to submit, or may have another allocation."""
     return (
         run.sweep is not None
         and not run.submission.cancelled
@@ -124,7 +124,7 @@ def submit_more(
     *,
     look: bool = True,
 ) -> Run:
-    """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
+    """Submit more chunks of a sweep as far as the queue has places. Raises the scheduler's refusal."""
     with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if can_submit_more(run):
@@ -134,7 +134,7 @@ def submit_more(
 
 
 def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Listener) -> Run:
-    """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
+    """Add an allocation for the tasks that the last one did not finish, unless another job of it may still run."""
     sweep = sweep_of(run)
     left = sweep.unfinished()
     if not left:
