@@ -217,7 +217,7 @@ def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: boo
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, on_event), on_event)
+        run_job(walk, site, far, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
