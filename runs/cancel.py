@@ -57,7 +57,7 @@ def check_releasable(run: Run) -> None:
             "not-submitted",
             "this run was never submitted, so it cannot be released",
             subject=run.id,
-            hint="Run its `hibali run` command again to resume.",
+            hint="To resume, run the command that created it again.",
             transient=False,
         )
 
@@ -74,7 +74,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
             "submission-unclear",
             "the submission of a job of this sweep was begun, and its outcome is not recorded",
             subject=run.id,
-            hint="Run its `hibali run` command again to find out; then cancel the run.",
+            hint="To find out, run the command that created it again; then cancel the run.",
             transient=False,
         )
     numbers = [number for chunk in unsent for number in chunk.tasks]

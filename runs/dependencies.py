@@ -140,7 +140,7 @@ def require_submitted(run: Run) -> None:
             "not-submitted",
             "the run that this one depends on is not submitted yet",
             subject=run.id,
-            hint="Run the `hibali run` command of that run again to resume it.",
+            hint="To resume that run, run the command that created it again.",
             transient=False,
         )
 

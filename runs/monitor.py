@@ -345,7 +345,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
         "submission-unclear",
         f"hibali does not know yet whether the scheduler accepted the job: {found.reason}",
         subject=run.id,
-        hint="Run its `hibali run` command again to find out.",
+        hint="To find out, run the command that created it again.",
     )
 
 
@@ -354,7 +354,7 @@ def _not_submitted(run: Run) -> TryLaterError:
         _NOT_SUBMITTED,
         "this run was never submitted: the process that launched it ended before",
         subject=run.id,
-        hint="Run its `hibali run` command again to resume.",
+        hint="To resume, run the command that created it again.",
         transient=False,
     )
 
