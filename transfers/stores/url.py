@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
@@ -208,7 +209,7 @@ class Web:
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
             return NotFoundError("vanished", "there is nothing of that name", about=self.about)
-        if "Certificate" in type(cause).__name__:
+        if isinstance(cause, ssl.SSLCertVerificationError):
             return AccessError(
                 "bad-certificate", "the server's certificate cannot be trusted", about=self.about
             )
