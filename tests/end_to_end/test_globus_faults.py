@@ -195,7 +195,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
     time.sleep(0.5)  # until it follows
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert f"Globus task {task} goes on by itself. The same line again follows it" in _said(sites)
+    assert f"Globus task {task} continues at Globus. Run the same command again to follow it" in _said(sites)
     assert sites.transfers()[0]["status"] == "ACTIVE"
     operation = sites.hibali("history", "--json", exit=0).lines[0]["id"]
     assert task in " ".join(sites.hibali("history", "show", operation, "--json", exit=0).last["notes"])

@@ -1,4 +1,4 @@
-"""Define a store, its facts, and its optional capabilities."""
+"""Define a store: what every one can do, what some can do as well, and the facts that say which."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from transfers.entry import Entry, Kind, Proof
 PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
 PACK_ITEMS = 256
 SEGMENT_BYTES = 16 * 1024 * 1024
-FIRST_BYTES = (
-    2 * 1024 * 1024
-)  # on the first of several lines, before the others are up: one round trip's worth
-WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is under way and not yet landed, on one line
-LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further line,
+# On the first of several connections, before the others are open: one round trip's worth.
+FIRST_BYTES = 2 * 1024 * 1024
+WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is sent and not yet committed, on one connection
+LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further connection,
 MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
 
 
@@ -42,30 +41,31 @@ class Facts:
     file_and_folder: bool = False  # holds a file and a folder of one name
     links: bool = True  # holds symlinks
     modes: bool = True  # holds permission bits
-    hard_links: bool = False  # tells which names are of one file, and can make more of them
+    hard_links: bool = False  # lists which names are of one file, and can add names to it
     attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
     mtimes: bool = True  # holds modification times
-    mtime_unit_ns: int = 1  # how fine they are kept
+    mtime_unit_ns: int = 1  # their resolution
     locks: bool = True  # can hold a lease lock
-    swaps: bool = True  # a file is replaced in one step; False where for a moment neither stands there
+    swaps: bool = True  # a file is replaced in one step; False where for a moment neither the old nor the new one exists
     name_bytes: int = 255  # longest single component; 0: no limit
     path_bytes: int = 4096  # longest whole relative path
-    folds_case: bool = False  # takes names for one that differ in case alone
+    folds_case: bool = False  # names that differ only in case are one name
     utf8_names: bool = False  # only UTF-8 names
-    segment_bytes: int = 4 * 1024 * 1024  # how large a file's pieces best are, at most SEGMENT_BYTES
-    least_segment_bytes: int = 1024 * 1024  # and how small they may be
+    segment_bytes: int = 4 * 1024 * 1024  # the best size of a large file's segments, at most SEGMENT_BYTES
+    least_segment_bytes: int = 1024 * 1024  # and their smallest
     refuses: tuple[bytes, ...] = ()  # substrings no name here can have
-    reserved: frozenset[bytes] = (
-        frozenset()
-    )  # components, in lower case, that are kept for what is no data here
-    holes: bool = False  # what is a hole at the source takes no room here
-    writable: bool = True  # False where everything is only read
-    complete: bool = True  # a listing that ends normally has everything; where that is never sure, nothing is deleted by it
-    known: bool = True  # these are facts; False where the server was never asked and most is hoped
+    # Components, in lower case, that no data can have here.
+    reserved: frozenset[bytes] = frozenset()
+    holes: bool = False  # holes of sparse files take no space here
+    writable: bool = True  # False where it can only be read
+    complete: bool = (
+        True  # a listing that ends normally has everything; where that is not sure, nothing is deleted by it
+    )
+    known: bool = True  # False where the server was never probed, and these are assumptions
     hashes: bool = True  # `digest` can read the files
     globus: bool = False  # Globus sees the same files, where the site has a collection
     only_globus: bool = False  # and only Globus writes them
-    # Optional operations of `Store`; whoever wants one asks here first.
+    # Optional operations of `Store`: callers look here before they use one.
     machine: bool = False  # folders of a machine: `identify`, `resolved`, `check_trusted`
     root_identity: bool = False  # `root_identity`
     reports_packs: bool = False  # `packed_at` is known without a search
@@ -104,9 +104,9 @@ _NOT_OF_VIEWS = dict.fromkeys(
 class Item:
     """One entry that is to be carried, by its number in the plan: receivers know numbers, not paths (S1).
 
-    `replaces` is what stands at the target now, or None where nothing does; `clear` says that what stands
-    there is of another kind and was agreed to make room. With `exact` it lands only where that still stands,
-    or nothing does; else it is a problem, "target-changed". `permissions` are the bits it is to have exactly;
+    `replaces` is the entry of that name at the target, or None; `clear` says that it is of another kind and may be removed
+    to make room. With `exact` the item is committed only where the target still has that entry, or none; else it is a
+    problem, "target-changed". `permissions` are the bits it is to have exactly;
     None leaves them to the site, but for the execute bit. `attributes` are all that it is to have; None leaves them.
     """
 
@@ -120,7 +120,7 @@ class Item:
 
     @property
     def carries(self) -> bool:
-        """Whether bytes travel: those of a file, but not for a further name of one that has landed."""
+        """Whether bytes travel: those of a file, but not for a further name of a file that is there already."""
         return self.entry.kind is Kind.FILE and not self.entry.same_as
 
 
@@ -130,7 +130,7 @@ class Unit:
 
     In a pack, `items` are whole and `offset` is 0. In a segment there is one item, and `length` bytes of it
     from `offset` are meant; segments of one file come in order, without gaps, and the last one ends it.
-    A segment that is a `piece` is only read, from anywhere and by itself: nothing is told of the whole file.
+    A segment that is a `piece` is only read, from anywhere and by itself, without a digest of the whole file.
     """
 
     items: tuple[Item, ...]
@@ -148,9 +148,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What is to be set of a name that stands at the target: `entry` is what was listed there, or has just landed.
+    """What is to be set of an entry of the target: `entry` is what was listed there, or was just committed.
 
-    None leaves what there is.
+    None leaves it as it is.
     """
 
     entry: Entry
@@ -174,8 +174,8 @@ class Payload:
     `sizes[i]` bytes of `data` belong to `unit.items[i]`, in order (0 for folders, links and failures).
     `digests[i]` is the sha256 in hexadecimal of the whole file, None for folders and links and for a segment that is not the last.
     `proofs[i]` is the source's half: DIGEST where it hashed these very bytes, RECORDED where the digest is one on record for what
-    it read (whoever lands the bytes hashes them and compares), weaker where nobody vouches for them.
-    `problems` maps positions to what went wrong; such an item carries no bytes and must not be landed.
+    it read (the target hashes the bytes and compares), weaker where there is no digest for them.
+    `problems` maps positions to what went wrong; such an item carries no bytes and must not be committed.
     """
 
     unit: Unit
@@ -188,7 +188,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of one item at the target: it stands there under its final name, durable, or `problem` says why not.
+    """The result of one item at the target: it has its final name, durable, or `problem` says why not.
 
     `digest` is what the target itself computed or checked over what it received; `proof` is the target's half.
     """
@@ -202,7 +202,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room at a place, in bytes and inodes; None where the store does not tell.
+    """Free space at a place, in bytes and inodes; None where it is not known.
 
     `by` says whose quota it is ("user 1000") that leaves no more of `bytes` or of `inodes`.
     """
@@ -213,7 +213,7 @@ class Space:
 
 
 class ListingIncompleteError(IncompleteError):
-    """The listing is right as far as it goes, but some folders or names could not be read; nothing may be deleted."""
+    """The listing is correct as far as it goes, but some folders or names could not be read; nothing may be deleted."""
 
     def __init__(self, subject: str, problems: list[tuple[bytes, Problem]]) -> None:
         first, problem = problems[0]
@@ -292,8 +292,8 @@ class PagedListing(Iterator[Entry]):
 class Page:
     """Names of one folder that follow each other; `files` counts links, too, and `size` is their bytes.
 
-    `digest` tells whether anything in it changed by which files are compared (path, kind, size, mtime, execute bit, link); it is
-    empty where that cannot be told.
+    `digest` is over everything by which files are compared (path, kind, size, mtime, execute bit, link); it is
+    empty where a page cannot be compared.
     """
 
     names: int
@@ -416,7 +416,7 @@ class Store(Source):
 
     @property
     def logins(self) -> int:
-        """How often somebody had to log in for it."""
+        """How many logins were made for it."""
         return 0
 
     @property
@@ -865,7 +865,7 @@ class CleanupResult(StrEnum):
 class Leftover:
     """An upload that was begun and never completed.
 
-    `age` in seconds by the server's clock, None where it does not tell; `ours` whether this machine began it.
+    `age` in seconds by the server's clock, None where that is not known; `ours` whether this machine began it.
     `because` says why it stays, and is empty where it does not.
     """
 

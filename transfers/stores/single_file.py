@@ -17,7 +17,7 @@ class SingleSource(Source):
     """One file, to be read."""
 
     def __init__(self, store: Store, name: bytes, shown: bytes) -> None:
-        """`store` is the folder that holds `name`; everybody else knows the file as `shown`."""
+        """`store` is the folder that holds `name`; all others see the file as `shown`."""
         self.store = store
         self.name = name
         self.shown = shown
@@ -77,7 +77,7 @@ class SingleTarget(Side):
         return self._store.facts
 
     def list(self) -> Iterator[Entry]:
-        """That name where it stands."""
+        """That name, where it exists."""
         found = self._store.stat(self._name)
         if found is not None:
             yield found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
@@ -30,14 +30,11 @@ from transfers.overlap import identity_of_url
 from transfers.stores.base import (
     Facts,
     ListingIncompleteError,
-    Payload,
     Problem,
-    Store,
-    Unit,
     is_own_name,
     unsafe_component,
 )
-from transfers.stores.s3.reading import Got, Reading
+from transfers.stores.pooled_reading import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.webdav import kind
 from transfers.stores.webdav.requests import Login, elsewhere, login_of
@@ -212,7 +209,7 @@ class Web:
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
             return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
-        if "Certificate" in type(cause).__name__:
+        if isinstance(cause, ssl.SSLCertVerificationError):
             return AccessError(
                 "bad-certificate", "the server's certificate cannot be trusted", subject=self.subject
             )
@@ -314,26 +311,19 @@ _FACTS = Facts(
 _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
 _Stack = list[Iterator[Entry]]
-_Readings = list[Reading]
 
 
-class UrlStore(Store):
+class UrlStore(RequestStore):
     """A store over pages that link to what they hold; it is only read."""
 
     facts = _FACTS
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL without slashes around it."""
+        super().__init__(web.get, self._path, threads=_AT_ONCE, name="url")
         self.where = root
         self._web = web
         self._slash = slash
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="url")
-        self._readings: _Readings = []
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return sum(reading.bytes for reading in self._readings)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -410,19 +400,6 @@ class UrlStore(Store):
         if page is not None and page.size < 0 and not page.folder:
             return Problem("no-size", "the server does not tell how large it is")
         return page
-
-    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store."""
-        return self._reading().read(units)
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: every file is read whole."""
-        return self._reading().digest(entries, self._size_now, _PIECE)
-
-    def _reading(self) -> Reading:
-        reading = Reading(self._web.get, self._pool, self._path)
-        self._readings.append(reading)
-        return reading
 
     def _size_now(self, entry: Entry) -> int | None:
         page = self._web.look(self._path(entry.path))

@@ -257,7 +257,7 @@ def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> H
     """What stops a call whose task came to this end."""
     fault = fault_of(code)
     message = with_details(fault.words, details)
-    hint = fault.hint or hint or "The same line again goes on from here."
+    hint = fault.hint or hint or "Run the same command again to resume."
     if code in _DENIED:
         return AccessError(fault.code, message, subject=subject, hint=hint)
     if fault.of_item:

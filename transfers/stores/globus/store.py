@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,7 +23,6 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
-    Store,
     Unit,
     is_own_name,
     is_partial_name,
@@ -42,8 +40,8 @@ from transfers.stores.globus.paths import (
 )
 from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import Following
+from transfers.stores.pooled_reading import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
-from transfers.stores.s3.reading import Got, Reading
 from transfers.stores.url import Web
 from transfers.stores.webdav.requests import Login
 
@@ -267,7 +265,7 @@ _BY_TASKS = Problem(
 )
 
 
-class GlobusStore(Store):
+class GlobusStore(RequestStore):
     """A store over the operations of Globus Transfer."""
 
     def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
@@ -277,6 +275,7 @@ class GlobusStore(Store):
         assert site.globus is not None
         root = path_in_collection(site, where)
         assert root is not None
+        super().__init__(self.get, lambda path: path, threads=_AT_ONCE, name="globus")
         self.site = site
         self.root = root
         self.where = where.encode("utf-8", "surrogateescape")
@@ -285,19 +284,12 @@ class GlobusStore(Store):
         self._on_event = on_event
         self._access = open_access([site])
         self._globus = Globus(self._access.transfer(), site, on_event=on_event)
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="globus")
         self._web: Web | None = None
-        self._read: list[Reading] = []
 
     @property
     def facts(self) -> Facts:
         """See Store."""
         return self._facts
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return sum(reading.bytes for reading in self._read)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -350,7 +342,7 @@ class GlobusStore(Store):
                 ]
                 yield replace(unit, items=tuple(items))
 
-        for payload in self._reading().read(tagged()):
+        for payload in super().read(tagged()):
             payload.unit = asked.pop(0)
             yield payload
 
@@ -361,16 +353,11 @@ class GlobusStore(Store):
                 "cannot-hash", "without `https` in the site's globus table nothing can be read there"
             )
             return ((entry, None, why) for entry in entries)
-        return self._reading().digest(entries, self._size_now, _PIECE)
+        return super().digest(entries)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self.stat(entry.path)
         return None if found is None else found.size
-
-    def _reading(self) -> Reading:
-        reading = Reading(self.get, self._pool, lambda path: path)
-        self._read.append(reading)
-        return reading
 
     def get(
         self,

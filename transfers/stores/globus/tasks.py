@@ -374,7 +374,7 @@ class Tasks:
                 _CONFLICT,
                 "Globus carries the very same files for somebody else just now",
                 subject=problem.subject,
-                hint="See https://app.globus.org/activity; the same line again later goes on.",
+                hint="See https://app.globus.org/activity; later, run the same command again to resume.",
                 transient=False,
             )
         self._on_event(Noted(f"Globus is at the very same already; waiting for the end of task {other}"))
@@ -400,8 +400,8 @@ class Tasks:
                 return
             self._on_event(
                 Noted(
-                    f"Globus task {task} goes on by itself. The same line again follows it to its end and checks"
-                    " what it wrote; `hibali history` names it. --cancel-on-interrupt would have cancelled it.",
+                    f"Globus task {task} continues at Globus. Run the same command again to follow it to its end and check"
+                    " what it wrote; `hibali history` lists it. --cancel-on-interrupt would have cancelled it.",
                     kept=True,
                 )
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -30,19 +30,19 @@ from transfers.stores.base import (
     Problem,
     SmallFiles,
     Store,
-    Unit,
     is_own_name,
     unsafe_component,
 )
+from transfers.stores.pooled_reading import RequestStore
 from transfers.stores.s3 import manifest, removing
+from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import Copying, From, Keeping, patient
 from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
-from transfers.stores.s3.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
-from transfers.stores.s3.reading import Bulk, Reading
+from transfers.stores.s3.probe import Honours, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
@@ -150,12 +150,12 @@ class S3SmallFiles(SmallFiles):
 
 
 _Paths = list[bytes]
-_Streams = list[Reading | Writing]
+_Writings = list[Writing]
 
 _MANIFEST = b"/" + manifest.NAME
 
 
-class S3Store(Store):
+class S3Store(RequestStore):
     """A store over one bucket and prefix.
 
     Folders are only in the names of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, from
@@ -173,14 +173,14 @@ class S3Store(Store):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
+        self._bulk = Bulk(requests)
+        super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
         self.where = root
         self._requests = requests
         self._site = site
         self._slash = slash
         self._on_event = on_event
         self._lease = lease
-        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
-        self._bulk = Bulk(requests)
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
@@ -188,7 +188,7 @@ class S3Store(Store):
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
         self._proof_read = Proof.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
-        self._streams: _Streams = []
+        self._writings: _Writings = []
         self._made = False
         self._is_substore = False
         self._cleared: _Paths = []
@@ -198,14 +198,14 @@ class S3Store(Store):
     def facts(self) -> Facts:
         """What the server was seen to do, and the best proof that what was listed and gone on with here allows."""
         facts = facts_of(self._honours, self.where, self._proof_read)
-        if any(isinstance(stream, Writing) and stream.continued for stream in self._streams):
+        if any(writing.continued for writing in self._writings):
             return replace(facts, proof_write=weakest(facts.proof_write, Proof.RECORDED))
         return facts
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return sum(stream.bytes for stream in self._streams)
+        return super().wire_bytes + sum(writing.bytes for writing in self._writings)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -308,18 +308,6 @@ class S3Store(Store):
         if self.where and not self._made and self._stat_file(b"", self.where) is None:
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
 
-    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store."""
-        reading = Reading(self._bulk.get, self._pool, self._key)
-        self._streams.append(reading)
-        return reading.read(units)
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: every object is read whole, because that is all that an object store can be asked."""
-        reading = Reading(self._bulk.get, self._pool, self._key)
-        self._streams.append(reading)
-        return reading.digest(entries, self._size_now, SEGMENT_BYTES)
-
     def _size_now(self, entry: Entry) -> int | None:
         found = self._stat_file(entry.path, self._key(entry.path))
         return None if found is None else found.size
@@ -328,7 +316,7 @@ class S3Store(Store):
         """See Store; the manifest is brought up to date when it ends, however it ends."""
         place = self._place()
         writing = Writing(place)
-        self._streams.append(writing)
+        self._writings.append(writing)
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
         finally:

@@ -15,6 +15,7 @@ from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import (
     BegunUpload,
@@ -27,7 +28,6 @@ from transfers.stores.s3.multipart import (
     standing_parts,
 )
 from transfers.stores.s3.probe import Honours
-from transfers.stores.s3.reading import Bulk
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 

@@ -33,7 +33,7 @@ class Own:
         self.user: int | None = None  # who we are there, once known
 
     def read(self, path: bytes) -> tuple[bytes, Attributes] | None:
-        """A small regular file with what is told of it, None when absent; raises `StatusError`."""
+        """A small regular file with its attributes, None when absent; raises `StatusError`."""
         full = self._beneath.full(path)
         client = self._client
         try:
@@ -57,10 +57,10 @@ class Own:
         flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags, _PRIVATE))
         asked = [*client.ask_write(handle, 0, memoryview(content)), client.ask_sync(handle)]
-        told = client.ask_handle_stat(handle)
+        attributes = client.ask_handle_stat(handle)
         asked.append(client.ask_close(handle))
         refused = client.settle(asked)
-        found = client.attributes_of(told)
+        found = client.attributes_of(attributes)
         if refused is not None:
             raise refused
         return found
@@ -74,7 +74,7 @@ class Own:
             self.remove(name)
 
     def refresh(self, path: bytes, content: bytes) -> bool:
-        """Write a file's own content again, which moves its time by the far clock; False where it holds something else.
+        """Write a file's own content again, which moves its time by the server's clock; False where it holds something else.
 
         Through one handle: what another renames over the name meanwhile is not touched. Raises `StatusError`.
         """
@@ -128,7 +128,7 @@ class Own:
 
 _LOCK = OWN + b"/lock"
 _TRIES = 20
-_REPLACING_SECONDS = 60  # who took longer to replace a dead lock is dead, too
+_REPLACING_SECONDS = 60  # a call that took longer to replace a dead lock is dead, too
 _GRAIN = 1.0  # times over SFTP are whole seconds
 
 
@@ -260,7 +260,7 @@ class SftpLock(Lease):
         return 0 if found is None else found[1].seconds or 0
 
     def _sweep(self) -> None:
-        """Remove what others left who were killed at taking the lock; who is at it now begins again."""
+        """Remove the records of calls that were killed while they took the lock; one that is taking it now tries again."""
         with contextlib.suppress(StatusError):
             for name in [one.name for one in listed_names(self._client, self._beneath.full(OWN))]:
                 if protocol.is_lock_part(name):

@@ -19,8 +19,8 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
+from transfers.stores.pooled_reading import Got, changed
 from transfers.stores.s3.listing import Listed, in_order
-from transfers.stores.s3.reading import Got, changed
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_LOCK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
@@ -23,16 +23,14 @@ from transfers.stores.base import (
     Payload,
     Problem,
     Space,
-    Store,
-    Unit,
     unsafe_component,
 )
-from transfers.stores.s3.reading import Reading
+from transfers.stores.pooled_reading import RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
-from transfers.stores.webdav.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.removing import FileRemover, TreeRemover
 from transfers.stores.webdav.requests import Wire
 from transfers.stores.webdav.writing import WebdavTarget, Writing
@@ -141,11 +139,11 @@ def _why(found: Found) -> Problem:
     return Problem("no-size", "the server does not tell how large it is")
 
 
-_Streams = list[Reading | Writing]
+_Writings = list[Writing]
 _Paths = list[bytes]
 
 
-class DavStore(Store):
+class DavStore(RequestStore):
     """A store over one folder."""
 
     def __init__(
@@ -159,19 +157,19 @@ class DavStore(Store):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a path below the site's URL without slashes around it."""
+        self._files = Files(wire)
+        super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
         self.where = root
         self._wire = wire
         self._site = site
         self._read_back = read_back
         self._on_event = on_event
         self._lease = lease
-        self._files = Files(wire)
         self._own = Own(self._files, root)
-        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="webdav")
         self._honours = recall(site, wire.origin, wire.base)
         self._proof_read = Proof.RECORDED
         self._holder: Lease | NoLease = NoLease()
-        self._streams: _Streams = []
+        self._writings: _Writings = []
         self._orphans: _Paths = []
         self._places: _Paths = []  # below, which have a `.hibali`
         self._tidy = False  # all orphans are known, and nothing else can be left
@@ -184,7 +182,7 @@ class DavStore(Store):
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return sum(stream.bytes for stream in self._streams)
+        return super().wire_bytes + sum(writing.bytes for writing in self._writings)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -251,19 +249,6 @@ class DavStore(Store):
         if listing.problems:
             raise ListingIncompleteError(self._wire.subject, listing.problems)
 
-    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store."""
-        return self._reading().read(units)
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: every file is read whole, because that is all that a server can be asked."""
-        return self._reading().digest(entries, self._size_now, SEGMENT_BYTES)
-
-    def _reading(self) -> Reading:
-        reading = Reading(self._files.get, self._pool, self._path)
-        self._streams.append(reading)
-        return reading
-
     def _size_now(self, entry: Entry) -> int | None:
         found = self._files.look(self._path(entry.path))
         return None if found is None or found.folder else found.size
@@ -272,7 +257,7 @@ class DavStore(Store):
         """See Store; where the server can lock, the target must be."""
         place = self._place()
         writing = Writing(place, self._pool)
-        self._streams.append(writing)
+        self._writings.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)

@@ -1,12 +1,22 @@
-"""A web server that takes a question and says nothing."""
+"""A web server that takes a request and does not answer, or that nobody vouches for."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509 import CertificateBuilder, Name, NameAttribute
+from cryptography.x509.oid import NameOID
 
-from hibali.errors import TryLaterError
+from hibali.errors import AccessError, TryLaterError
 from transfers.stores import url
 from transfers.stores.url import Web
 
@@ -19,3 +29,33 @@ def test_a_server_that_falls_silent_is_not_waited_for(monkeypatch: pytest.Monkey
             web.get(b"large", length=1)
         web.close()
     assert (refused.value.code, refused.value.exit) == ("unreachable", 5)
+
+
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that breaks off the handshake is what is tested."""
+
+
+def test_a_server_with_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        Name([NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    today = datetime.now(UTC)
+    span = today - timedelta(days=1), today + timedelta(days=1)
+    made = CertificateBuilder(name, name, key.public_key(), 1, *span).sign(key, SHA256())
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(
+        made.public_bytes(Encoding.PEM) + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    with QuietServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        web = Web(f"https://127.0.0.1:{server.server_port}/", "lab")
+        with pytest.raises(AccessError) as refused:
+            web.look(b"file")
+        web.close()
+        server.shutdown()
+    assert (refused.value.code, refused.value.exit) == ("bad-certificate", 4)

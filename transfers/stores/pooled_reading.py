@@ -1,49 +1,25 @@
-"""Read objects ahead in order within a bounded window, and in bulk with obstore."""
+"""Read files by single requests, several at a time, at servers that give a file or a part of one (S3, WebDAV, HTTPS)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MOST_ANSWER, Bytes
+from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import fill_gaps
-from transfers.stores.base import Item, Payload, Problem, Unit
-from transfers.stores.s3.requests import (
-    CHECKSUM,
-    CONNECTIONS,
-    FAILED,
-    IN_FLIGHT_BYTES,
-    NOT_PARTIAL,
-    Requests,
-    checksum_of,
-    from_obstore,
-    is_plain,
-    problem_of,
-)
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
-
-
-# Each layer that tries again multiplies what those above it do.
-_RETRIES: RetryConfig = {"max_retries": 0}
-_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
-_NOWHERE = "http://127.0.0.1:1"  # a port that no account but root can listen on
-_LARGE_BYTES = 1024 * 1024
-_Result = TypeVar("_Result")
+from transfers.stores.base import Item, Payload, Problem, Store, Unit
+from transfers.stores.s3.requests import FAILED, IN_FLIGHT_BYTES, problem_of
 
 
 def changed(subject: str) -> IncompleteError:
-    """The error for a file that has not the size any more that it was listed with."""
+    """The error for a file whose size is no longer the listed one."""
     return IncompleteError("source-changed", "it changed while it was read", subject=subject)
 
 
@@ -60,166 +36,6 @@ class Getter(Protocol):
 
     def __call__(self, key: bytes, /, *, etag: str | None, offset: int, length: int | None, most: int) -> Got:
         """Raises `IncompleteError("source-changed")` where more than `most` bytes come."""
-
-
-class Bulk:
-    """Puts and gets of one bucket; may be used by many threads. Signs every payload's sha256."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-        self._odd_ranges = False
-        self._stores: dict[bool, Any] = {}
-        self._opening = threading.Lock()
-
-    def put(
-        self, key: bytes, content: Bytes, metadata: dict[str, str], *, sha256: str, checksum: bool
-    ) -> str:
-        """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`.
-
-        `sha256` is the content's. obstore would hash it once more for the signature, which takes longer than its
-        quicker requests save where the content is large.
-        """
-        if not is_plain(key) or len(content) > _LARGE_BYTES:
-            headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
-            if checksum:
-                headers[CHECKSUM] = checksum_of(sha256)
-            return self._requests.ask("PUT", key, headers=headers, body=content, sha256=sha256).etag
-        import obstore
-
-        store = self._open(checksum=checksum)
-        found = self._tried(
-            lambda: obstore.put(store, key.decode(), content, attributes=dict(metadata), use_multipart=False)
-        )
-        return (found["e_tag"] or "").strip('"')
-
-    def get(
-        self,
-        key: bytes,
-        *,
-        etag: str | None = None,
-        offset: int = 0,
-        length: int | None = None,
-        most: int = MOST_ANSWER,
-    ) -> Got:
-        """Read an object of at most `most` bytes, or `length` > 0 bytes of it from `offset`; with `etag` only while it is that one.
-
-        Raises `IncompleteError("source-changed")` where more comes.
-        """
-        if not is_plain(key) or (length is not None and self._odd_ranges) or self._requests.proxies:
-            return self._get_odd(key, etag, offset, length, most)
-        try:
-            return self._get_plain(key, etag, offset, length, most)
-        except HibaliError as problem:
-            if problem.code != NOT_PARTIAL:
-                raise
-        # Some servers (rclone) answer a range with status 200, which obstore does not take.
-        self._odd_ranges = True
-        return self._get_odd(key, etag, offset, length, most)
-
-    def _get_plain(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
-        import obstore
-
-        store = self._open(checksum=False)
-        options: dict[str, Any] = {"if_match": f'"{etag}"'} if etag else {}
-        if length is not None:
-            options["range"] = (offset, offset + length)
-
-        def read() -> Got:
-            found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
-            meta = found.meta
-            wanted = most if length is None else length
-            # One piece where the server sends what was asked for, and no second one where it never ends.
-            content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
-            if len(content) > wanted:
-                raise changed(self._requests.subject)
-            return Got(memoryview(content), (meta["e_tag"] or "").strip('"'), meta["size"])
-
-        return self._tried(read)
-
-    def _get_odd(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
-        headers = {"If-Match": f'"{etag}"'} if etag else {}
-        if length is not None:
-            headers["Range"] = f"bytes={offset}-{offset + length - 1}"
-        try:
-            answer = self._requests.ask(
-                "GET", key, headers=headers, most=most if length is None else MOST_ANSWER
-            )
-        except IncompleteError as problem:
-            raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
-        if length is None:
-            return Got(answer.body, answer.etag, len(answer.body))
-        found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-        if found is None or int(found.group(1)) != offset:
-            raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
-            )
-        return Got(answer.body, answer.etag, int(found.group(2)))
-
-    def _tried(self, attempt: Callable[[], _Result]) -> _Result:
-        """As the single requests are tried: what may have been done (a lost PUT) can be done again."""
-
-        def once() -> _Result:
-            try:
-                return attempt()
-            except HibaliError:
-                raise
-            except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
-                raise from_obstore(problem, self._requests.subject) from None
-
-        return self._requests.tried(once)
-
-    def _open(self, *, checksum: bool) -> Any:
-        found = self._stores.get(checksum)
-        if found is None:
-            with self._opening:
-                found = self._stores.get(checksum) or self._make(checksum=checksum)
-                self._stores[checksum] = found
-        return found
-
-    def _make(self, *, checksum: bool) -> Any:
-        from obstore.store import S3Store
-
-        endpoint = self._requests.endpoint
-        client: ClientConfig = {
-            "allow_http": not endpoint.secure,
-            "connect_timeout": "10s",
-            "timeout": "24h",  # a large piece over a slow line takes what it takes;
-            "read_timeout": "120s",  # a server that sends nothing for so long does not answer any more
-            "pool_max_idle_per_host": str(CONNECTIONS),
-        }
-        if not self._requests.proxies:
-            # obstore follows redirects to wherever they lead, and has no setting for that: every other host is behind a proxy
-            # that is not there. Behind a real proxy objects are read by single requests.
-            client["proxy_url"] = _NOWHERE
-            client["proxy_excludes"] = (urlsplit(endpoint.url).hostname or "").strip("[]")
-        if endpoint.authorities:
-            client["root_certificate"] = Path(endpoint.authorities).read_bytes()
-        more: dict[str, Any] = {"checksum_algorithm": "SHA256"} if checksum else {}
-        if self._requests.source.current() is None:
-            more["skip_signature"] = True
-        else:
-            more |= {"skip_signature": False, "credential_provider": self._credentials}
-        return S3Store(
-            self._requests.bucket,
-            endpoint=endpoint.url,
-            region=endpoint.region,
-            virtual_hosted_style_request=False,
-            unsigned_payload=False,
-            client_options=client,
-            retry_config=_RETRIES,
-            **more,
-        )
-
-    def _credentials(self) -> Any:
-        """The same keys, as obstore asks for them."""
-        found = self._requests.source.current()
-        assert found is not None
-        return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
-            "expires_at": found.expires,
-        }
 
 
 _UNITS_AHEAD = 64
@@ -255,7 +71,7 @@ class _Frontier:
 
 
 class Reading:
-    """The reading half of a store; one `read` at a time."""
+    """Files read ahead in order within a bounded window; one `read` at a time."""
 
     def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
         """`key_of` gives the whole key of a path below the root."""
@@ -383,7 +199,7 @@ class Reading:
                 continue
             size = size_now(entry)
             if size is None:
-                yield entry, None, Problem("vanished", "there is no such object")
+                yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
             again = Reading(self._getter, self._pool, self._key_of)
             *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
@@ -405,3 +221,36 @@ def _bytes_of(unit: Unit) -> int:
     if unit.segment:
         return unit.length
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)
+
+
+class RequestStore(Store):
+    """A store that reads files by single requests; a digest reads the whole file, because that is all that such a server can be asked."""
+
+    def __init__(self, get: Getter, key_of: Callable[[bytes], bytes], *, threads: int, name: str) -> None:
+        """`key_of` gives what `get` takes for a path below the root; so many requests are made at a time."""
+        self._get = get
+        self._key_of = key_of
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._readings: list[Reading] = []
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return sum(reading.bytes for reading in self._readings)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return self._reading().read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return self._reading().digest(entries, self._size_now, self.facts.segment_bytes)
+
+    @abstractmethod
+    def _size_now(self, entry: Entry) -> int | None:
+        """The size of a file as it is now; None where there is no such file."""
+
+    def _reading(self) -> Reading:
+        reading = Reading(self._get, self._pool, self._key_of)
+        self._readings.append(reading)
+        return reading
