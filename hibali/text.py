@@ -138,4 +138,4 @@ def as_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError("not-text", "an answer holds half a character", about=ascii(text[:80])) from None
+        raise UsageError("not-text", "an answer holds half a character", subject=ascii(text[:80])) from None

@@ -102,7 +102,7 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such list of names", about=listed) from None
+        raise NotFoundError("no-such-file", "there is no such list of names", subject=listed) from None
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
@@ -128,7 +128,7 @@ def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
     from transfers.request import Saving
 
     if push_to and no_save:
-        raise UsageError("usage", "what is not saved cannot be pushed on", about="--push-to")
+        raise UsageError("usage", "what is not saved cannot be pushed on", subject="--push-to")
     return Saving(not no_save, push_to)
 
 
@@ -424,7 +424,7 @@ def _check_direction(operation: str, source: Location, target: Location, setting
         line = shlex.join(["hibali", word, source.text, target.text])
         meant = f"Did you mean {near}:{rest}, or {line}?" if near else f"Did you mean: {line}"
     way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
-    raise UsageError("wrong-direction", f"{operation} goes from {way}", about=place.text, hint=meant)
+    raise UsageError("wrong-direction", f"{operation} goes from {way}", subject=place.text, hint=meant)
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:
@@ -433,7 +433,7 @@ def _take_pack_bytes(options: dict[str, Any]) -> int:
     if not asked and size is not None:
         raise UsageError("usage", "--pack-size is for --pack", hint="See: hibali push --help")
     if size is not None and size < _LEAST_PACK_BYTES:
-        raise UsageError("usage", "--pack-size cannot be less than 1MiB", about="--pack-size")
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
     return (size or _PACK_BYTES) if asked else 0
 
 
@@ -441,7 +441,7 @@ def take_recorded(options: dict[str, Any]) -> bool:
     """Whether digests count from the record. Raises `UsageError` where none decide."""
     recorded = bool(options.pop("recorded"))
     if recorded and not options["checksum"]:
-        raise UsageError("usage", "it says which digests count for --checksum", about="--recorded")
+        raise UsageError("usage", "it says which digests count for --checksum", subject="--recorded")
     return recorded
 
 

@@ -145,7 +145,7 @@ def open_endpoints(
     except UsageError as problem:
         if request.saved is None:
             raise
-        raise drift(problem.message, problem.about) from None
+        raise drift(problem.message, problem.subject) from None
     if request.direct:
         agent_stores(endpoints)
     check_facts(request, endpoints.source.facts, endpoints.target.facts)
@@ -176,7 +176,7 @@ class _Opener:
         """Open a location; in a dataset annexed files appear with their contents."""
 
         def opened(at: Location) -> Store:
-            return open_store(self.request.paced(at), tell=self.on_event)
+            return open_store(self.request.paced(at), on_event=self.on_event)
 
         return see_dataset(opened(location), location, opened, self.on_event)
 
@@ -203,7 +203,7 @@ class _Opener:
             raise UsageError(
                 "no-dataset",
                 "--push-to needs a target in a dataset on this machine, and this is not in one",
-                about=request.target.text,
+                subject=request.target.text,
             )
         if request.pack_bytes:
             return self.take(open_target(plain, location.text)), plain
@@ -225,7 +225,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     if found is None:
         raise missing_source(source.text)
     if found.kind is Kind.FILE and source.slash:
-        raise UsageError("not-a-folder", "this is a file, and PATH ends in a slash", about=source.text)
+        raise UsageError("not-a-folder", "this is a file, and PATH ends in a slash", subject=source.text)
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
@@ -235,7 +235,9 @@ def _open_both(opener: _Opener) -> Endpoints:
     opened, plain = opener.open_target(target)
     existing = opened.stat()
     if existing is not None and existing.kind is Kind.FILE:
-        raise UsageError("not-a-folder", "the source is a folder and the target is a file", about=target.text)
+        raise UsageError(
+            "not-a-folder", "the source is a folder and the target is a file", subject=target.text
+        )
     return _endpoints(opener, store, store, (opened, plain))
 
 
@@ -243,7 +245,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     """Open the folders around one file at the source and at the target."""
     request, source = opener.request, opener.request.source
     if request.pack_bytes:
-        raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
+        raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
     name = source.name if target.slash else target.name
     opened, plain = opener.open_target(target if target.slash else target.parent)
     reason = unholdable(name, opened.facts)
@@ -251,7 +253,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         raise RefusedError(
             "unsafe-name",
             f"the target cannot hold the name {printable(name)}: {reason}",
-            about=target.text,
+            subject=target.text,
             hint="Choose another name. Nothing was moved.",
         )
     existing = opened.stat(name)
@@ -259,11 +261,11 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         raise UsageError(
             "is-a-folder",
             "a folder with that name already exists",
-            about=target.text,
+            subject=target.text,
             hint=f"To put the file into it: {target.text}/",
         )
     if request.rules.delete:
-        raise UsageError("delete-one-file", "--delete has no meaning for a single file", about=source.text)
+        raise UsageError("delete-one-file", "--delete has no meaning for a single file", subject=source.text)
     folder = opener.take(opener.packs.parent(store, source))
     return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
 
@@ -306,12 +308,12 @@ def remember_root(endpoints: Endpoints) -> None:
 def check_facts(request: Request, source: Facts, target: Facts) -> None:
     """Raise `RefusedError` for a target that cannot be written, and for deletions by a listing that may lack names."""
     if not target.writable:
-        raise RefusedError("read-only-site", "this site can only be read", about=request.target.text)
+        raise RefusedError("read-only-site", "this site can only be read", subject=request.target.text)
     if request.rules.delete and not source.complete:
         raise RefusedError(
             "listing-unproven",
             "the listing of the source may be incomplete, so it cannot decide what is deleted",
-            about=request.source.text,
+            subject=request.source.text,
             hint="Leave out --delete.",
         )
 
@@ -323,7 +325,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
             raise RefusedError(
                 "cannot-keep-modes",
                 "this endpoint cannot keep permissions",
-                about=subject,
+                subject=subject,
                 hint="Leave out --modes keep. Nothing was changed.",
             )
     for facts, subject in zip((source, target), subjects, strict=True):
@@ -333,7 +335,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
             raise RefusedError(
                 "cannot-keep-hard-links",
                 "this endpoint cannot keep hard links",
-                about=subject,
+                subject=subject,
                 hint="Leave out --hard-links; each name then becomes a separate file. Nothing was changed.",
             )
 
@@ -349,7 +351,7 @@ def _no_attributes(subject: str) -> RefusedError:
     return RefusedError(
         "cannot-keep-attributes",
         "this endpoint cannot keep extended attributes",
-        about=subject,
+        subject=subject,
         hint="Leave out --xattrs. Nothing was changed.",
     )
 
@@ -358,18 +360,18 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
     """Raise `UsageError` for a backup that is not at the target's site, or overlaps with the target by its name."""
     check_writable(backup)
     if not facts.keeps:
-        raise UsageError("cannot-keep", "this kind of site cannot keep backups", about=target.text)
+        raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(
             "backup-elsewhere",
             "the backup has to be at the target's site",
-            about=backup.text,
+            subject=backup.text,
             hint="Backups are moved, not copied. Name a folder at the target's site.",
         )
     # a bucket's own root is an empty key
     if lies(b"/" + backup.raw, b"/" + target.raw) is not None:
         raise UsageError(
-            "backup-overlaps", "one of the backup and the target is inside the other", about=backup.text
+            "backup-overlaps", "one of the backup and the target is inside the other", subject=backup.text
         )
 
 

@@ -129,7 +129,7 @@ def plan_only(
                 raise
             message = f"the plan cannot be made: {problem.message}"
             raise IncompleteError(
-                "plan-incomplete", message, about=problem.about, hint=problem.hint
+                "plan-incomplete", message, subject=problem.subject, hint=problem.hint
             ) from problem
         check_plan(plan, request.rules, request.target.text)
         if save is not None:
@@ -185,7 +185,7 @@ def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
     by_globus = operation.endpoints is not None and operation.endpoints.globus is not None
     # an agent of this machine has no connection to lose
     here = {site.name for site in sites if site.kind == "local"}
-    if by_globus or not operation.request.reconnect_seconds or problem.about in here:
+    if by_globus or not operation.request.reconnect_seconds or problem.subject in here:
         return False
     if operation.restarted and problem.code == "locked":
         return this_client() in problem.message
@@ -316,7 +316,7 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
         source, target, subject = endpoints.source, endpoints.target_side, request.target.text
         check_same_ends(request.saved.header, endpoints.header(), subject)
         plan = recheck(
-            request.saved.planned, source, target, request.rules, target_exists=exists, about=subject
+            request.saved.planned, source, target, request.rules, target_exists=exists, subject=subject
         )
     endpoints.stack.callback(plan.close)
     recorder.record(plan.planned())
@@ -338,7 +338,7 @@ def _check_above(target: Store, location: Location) -> None:
         raise RefusedError(
             "not-a-folder",
             f"the target cannot be made: {words_of('not-a-folder')}",
-            about=location.text,
+            subject=location.text,
             hint=hint_of("not-a-folder"),
         )
 

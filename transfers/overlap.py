@@ -32,17 +32,17 @@ _WEB_PORTS = {"http": 80, "https": 443}
 _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def check_apart(source: Iterable[Identity], target: Iterable[Identity], about: Location) -> None:
+def check_apart(source: Iterable[Identity], target: Iterable[Identity], subject: Location) -> None:
     """Raise `RefusedError` where a target folder overlaps with a source folder."""
     found = _relation(list(target), list(source))
     if found is not None:
-        raise _refused(_MESSAGES[found].format(kind="folder"), about)
+        raise _refused(_MESSAGES[found].format(kind="folder"), subject)
 
 
 def check_another_file(
     source: tuple[list[Identity], bytes],
     target: tuple[list[Identity], bytes],
-    about: Location,
+    subject: Location,
     *,
     folds: bool,
 ) -> None:
@@ -50,23 +50,23 @@ def check_another_file(
     (folders, name), (folders_there, name_there) = source, target
     alike = name == name_there or (folds and _folded(name) == _folded(name_there))
     if alike and _relation(folders_there, folders) == SAME:
-        raise _refused(_MESSAGES[SAME].format(kind="file"), about)
+        raise _refused(_MESSAGES[SAME].format(kind="file"), subject)
 
 
-def check_real_file(source: list[Identity], target: tuple[list[Identity], bytes], about: Location) -> None:
+def check_real_file(source: list[Identity], target: tuple[list[Identity], bytes], subject: Location) -> None:
     """The same where `source` describes the file itself, behind all symlinks."""
     folders, name = target
     if _relation([child(one, name) for one in folders], source) == SAME:
-        raise _refused(_MESSAGES[SAME].format(kind="file"), about)
+        raise _refused(_MESSAGES[SAME].format(kind="file"), subject)
 
 
-def check_backup_apart(backup: list[Identity], others: list[Identity], about: Location) -> None:
+def check_backup_apart(backup: list[Identity], others: list[Identity], subject: Location) -> None:
     """Raise `RefusedError` where the folder of a backup overlaps with any of these."""
     if _relation(backup, others) is not None:
         raise RefusedError(
             "backup-overlaps",
             "the backup folder overlaps with the source or the target",
-            about=about.text,
+            subject=subject.text,
             hint="Name a folder that is neither in them nor around them. Nothing was changed.",
         )
 
@@ -80,11 +80,11 @@ def _folded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape").casefold()
 
 
-def _refused(message: str, about: Location) -> RefusedError:
+def _refused(message: str, subject: Location) -> RefusedError:
     return RefusedError(
         "overlap",
         message,
-        about=about.text,
+        subject=subject.text,
         hint="Name a target that is neither the source, nor inside it, nor around it. Nothing was changed.",
     )
 
@@ -143,7 +143,7 @@ class KnownRoots:
         raise RefusedError(
             "root-changed",
             f"{printable(where)} {what} when this schedule last ran",
-            about=target.text,
+            subject=target.text,
             hint=f"Look at what is there now. If it is right: hibali schedule resume {self._schedule}",
         )
 
@@ -168,7 +168,7 @@ class KnownRoots:
             raise RefusedError(
                 "root-changed",
                 "it cannot be read which folders this schedule writes to",
-                about=str(self._path),
+                subject=str(self._path),
                 hint=f"To begin anew: hibali schedule resume {self._schedule}",
             ) from None
 

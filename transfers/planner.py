@@ -458,7 +458,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         raise RefusedError(
             "unsafe-name",
             f"the target cannot hold {counted(len(refused), 'name')}: {names}{more}",
-            about=subject,
+            subject=subject,
             hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
@@ -467,7 +467,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         raise RefusedError(
             "empty-source",
             "the source is empty, and --delete would empty the target",
-            about=subject,
+            subject=subject,
             hint="Is the source mounted? To empty the target, add --allow-empty-source.",
         )
     if not rules.delete_limit.allows(plan.files_to_delete, plan.target_files):
@@ -475,7 +475,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         raise RefusedError(
             "delete-limit",
             f"{plan.files_to_delete} of {plan.target_files} files would be deleted, and the limit is {limit}",
-            about=subject,
+            subject=subject,
             hint=f"Check with --dry-run. To delete them, add --max-delete {plan.files_to_delete}",
         )
 
@@ -503,13 +503,13 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
             raise RefusedError(
                 "no-quota",
                 f"{words}, and the quota of {whose} leaves {free} {name}",
-                about=subject,
+                subject=subject,
                 hint="Delete files there, or ask the site for more quota. Nothing was moved.",
             )
         raise RefusedError(
             code,
             f"{words}, and only {free} {name} are free",
-            about=subject,
+            subject=subject,
             hint="Free some space there. Nothing was moved.",
         )
 
@@ -519,11 +519,11 @@ def missing_source(subject: str) -> NotFoundError:
     return NotFoundError(
         "no-such-source",
         "the source does not exist",
-        about=subject,
+        subject=subject,
         hint="To see what exists: hibali ls SITE:PATH",
     )
 
 
 def incomplete(subject: str, failures: int) -> IncompleteError:
     """Return the error for an operation with failures."""
-    return IncompleteError("incomplete", f"{counted(failures, 'failure')}; see above", about=subject)
+    return IncompleteError("incomplete", f"{counted(failures, 'failure')}; see above", subject=subject)

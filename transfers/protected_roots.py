@@ -26,7 +26,7 @@ from transfers.stores.open_store import open_host
 _SECONDS = 20.0
 
 
-def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> None:
+def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -> None:
     """Raise `RefusedError` where `where`, an absolute path there, and a read-only root are one inside the other.
 
     What is typed is known to differ from what is meant: `$NAME`, `~` and symlinks are followed at the site.
@@ -36,7 +36,7 @@ def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> No
     if not roots:
         return
     try:
-        with closing(open_host(site, tell=tell)) as far:
+        with closing(open_host(site, on_event=on_event)) as far:
             real = _real_paths(far, [where, *(far.expand(root) for root in roots)])
     except UsageError:
         real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
@@ -46,7 +46,7 @@ def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> No
             raise RefusedError(
                 "read-only-root",
                 f"this lies {relation} the root @{name}, which the configuration calls read-only",
-                about=target.text,
+                subject=target.text,
                 hint=f"Write elsewhere, or take the root out of sites.{site.name}.read_only.",
             )
 
@@ -74,7 +74,7 @@ def check_named(location: Location) -> None:
         raise RefusedError(
             "own-name",
             "hibali keeps its locks and journals under this name",
-            about=location.text,
+            subject=location.text,
             hint="They go with the folder around them.",
         )
 
@@ -170,6 +170,6 @@ def _refused(location: Location, words: str) -> RefusedError:
     return RefusedError(
         "protected-place",
         f"{words}, and is not removed",
-        about=location.text,
+        subject=location.text,
         hint="Name what lies in it.",
     )

@@ -100,9 +100,9 @@ class Reconnection:
             lambda: _reconnect_all(stores, anew=anew),
             problem,
             next_pause=lambda: policy.next_pause(time.monotonic()),
-            tell=self._report_pause,
+            on_pause=self._report_pause,
         )
-        self._on_event(Noted(f"{problem.about}: reconnected"))
+        self._on_event(Noted(f"{problem.subject}: reconnected"))
 
     def _note_loss(self, seconds: float) -> RetryPolicy:
         """Note a lost connection; `seconds` is how long it is retried without progress."""
@@ -124,8 +124,8 @@ class Reconnection:
 
     def _report_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
         words = f"connection lost, retrying in {seconds:.0f} s"
-        self._on_event(Retried(problem.about, attempt, seconds, f"connection lost: {problem.message}"))
-        self._on_event(Noted(f"{problem.about}: {words} ({problem.message})"))
+        self._on_event(Retried(problem.subject, attempt, seconds, f"connection lost: {problem.message}"))
+        self._on_event(Noted(f"{problem.subject}: {words} ({problem.message})"))
 
 
 def _reconnect_all(stores: Iterable[Store], *, anew: bool) -> None:

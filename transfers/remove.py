@@ -103,7 +103,7 @@ class _Removal:
         self._stores: list[Store] = []
 
     def _open(self, location: Location) -> Store:
-        store = open_store(replace(location, confined=True), tell=self.recorder.on_event)
+        store = open_store(replace(location, confined=True), on_event=self.recorder.on_event)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
@@ -115,17 +115,17 @@ class _Removal:
         check_named(location)
         above = self._open(location.parent)
         if not above.facts.writable:
-            raise RefusedError("read-only-site", "this site can only be read", about=location.text)
+            raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
         if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
                 "it cannot be told at this kind of site whether somebody is at work there",
-                about=location.text,
+                subject=location.text,
                 hint="What a source does not have, a sync with --delete removes there.",
             )
         found = above.stat(location.name)
         if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
@@ -134,7 +134,7 @@ class _Removal:
             return found
         if not recursive:
             raise UsageError(
-                "is-a-folder", "this is a folder", about=location.text, hint="With all in it: --recursive"
+                "is-a-folder", "this is a folder", subject=location.text, hint="With all in it: --recursive"
             )
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
@@ -151,7 +151,9 @@ class _Removal:
         again = self._open(location).stat() if found.kind is Kind.FILE else None
         if again is None or again.kind is not Kind.FOLDER:
             what = "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
-            raise UsageError("not-a-folder", f"PATH ends in a slash, and this is {what}", about=location.text)
+            raise UsageError(
+                "not-a-folder", f"PATH ends in a slash, and this is {what}", subject=location.text
+            )
         return again
 
     def plan(self, found: Entry) -> RemovalPlan:
@@ -173,7 +175,7 @@ class _Removal:
         return RefusedError(
             "another-filesystem",
             f"another filesystem is mounted {where}",
-            about=self._request.location.text,
+            subject=self._request.location.text,
             hint="Remove what it holds by itself, or unmount it.",
         )
 
@@ -184,7 +186,7 @@ class _Removal:
             raise RefusedError(
                 "delete-limit",
                 f"{plan.files} files would be removed, and the limit is {limit.in_files(plan.files)}",
-                about=self._request.location.text,
+                subject=self._request.location.text,
                 hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
             )
 

@@ -203,7 +203,7 @@ _NO_FACTS = [None, None, None]
 class Verification:
     """One verification; `receipt` is true at any moment, so that one that was stopped can say how far it came."""
 
-    def __init__(self, question: Question, tell: Listener = ignore) -> None:
+    def __init__(self, question: Question, on_event: Listener = ignore) -> None:
         self._question = question
         rules = question.rules
         # By name at once; by age and size once it is known which place has a name.
@@ -216,7 +216,7 @@ class Verification:
         self._coverage = Coverage()
         self.listed = False  # from then on the receipt knows what there is to look at
         target = question.second or question.first
-        self._recorder = Recorder("verify", question.first.text, target.text, tell)
+        self._recorder = Recorder("verify", question.first.text, target.text, on_event)
         self.receipt = self._recorder.receipt
         self.receipt.coverage = self._coverage
 
@@ -292,7 +292,7 @@ class Verification:
             raise NotFoundError(
                 "nothing-recorded",
                 "no digests are on record for this place",
-                about=self._question.first.text,
+                subject=self._question.first.text,
                 hint="Give a manifest (--manifest FILE), or another place to compare with.",
             )
         return known

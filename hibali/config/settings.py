@@ -35,7 +35,7 @@ class SettingsError(UsageError):
         super().__init__(
             "invalid-config",
             "\n".join([count, *listed]),
-            about=str(path),
+            subject=str(path),
             hint="Correct the file; `hibali sites list` reads it again.",
         )
         self.problems = problems
@@ -56,7 +56,7 @@ class Settings:
         found = self.sites.get(name)
         if found is None:
             raise UsageError(
-                "unknown-site", "no site of this name is configured", about=name, hint=self._hint(name)
+                "unknown-site", "no site of this name is configured", subject=name, hint=self._hint(name)
             )
         return found
 
@@ -65,7 +65,9 @@ class Settings:
         found = self.remotes.get(name)
         if found is None:
             hint = f"{did_you_mean(name, self.remotes)}There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
-            raise UsageError("unknown-remote", "no remote of this name is configured", about=name, hint=hint)
+            raise UsageError(
+                "unknown-remote", "no remote of this name is configured", subject=name, hint=hint
+            )
         return found
 
     def _hint(self, name: str) -> str:
@@ -146,7 +148,7 @@ def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:
     raise UsageError(
         "not-built",
         f"{key} = {word!r} is not built in this version of hibali",
-        about=site.name,
+        subject=site.name,
         hint="The site can stand in config.toml; what needs this key cannot be done yet.",
     )
 
@@ -163,7 +165,7 @@ def _read_text(path: Path) -> str:
         message = f"not UTF-8 at byte {problem.start}"
     except OSError as problem:
         raise unreadable(problem, str(path), code="unreadable-config", hint=_HINT) from None
-    raise UsageError("unreadable-config", message, about=str(path), hint=_HINT)
+    raise UsageError("unreadable-config", message, subject=str(path), hint=_HINT)
 
 
 def _raise_syntax(problem: tomllib.TOMLDecodeError, path: Path) -> NoReturn:

@@ -36,11 +36,11 @@ def take_away(
 
     with listening(
         common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
-    ) as tell:
+    ) as on_event:
         if dry_run:
-            plan_removal(request, lambda plan: _show(common, location.name, plan), tell)
+            plan_removal(request, lambda plan: _show(common, location.name, plan), on_event)
             return 0
-        receipt = remove(request, confirm, tell)
+        receipt = remove(request, confirm, on_event)
     _tell_receipt(common, receipt)
     return int(receipt.exit)
 
@@ -50,19 +50,19 @@ def _counts(plan: RemovalPlan) -> str:
     return f"{plan.files} files{folders}, {plan.bytes} bytes"
 
 
-def _ask(common: Common, about: str, plan: RemovalPlan) -> None:
+def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
     """Let whoever sits there confirm; raises `RefusedError` where nobody does."""
-    common.output.say(f"{about}: {_counts(plan)}")
+    common.output.say(f"{subject}: {_counts(plan)}")
     hint = f"Look with --dry-run; if it is meant: --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
             "unconfirmed",
             f"{_counts(plan)} would be removed, and nobody can be asked",
-            about=about,
+            subject=subject,
             hint=hint,
         )
     if not click.confirm("Remove all of it?", err=True):
-        raise RefusedError("unconfirmed", "nothing was removed", about=about)
+        raise RefusedError("unconfirmed", "nothing was removed", subject=subject)
 
 
 def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:

@@ -101,7 +101,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
         raise UsageError(
             "site-kind",
             f"exactly one of {', '.join(_KINDS.values())} says what the site is",
-            about=name,
+            subject=name,
             hint="See: hibali sites add --help",
         )
     foreign = [key for key in _SSH if kinds[0] != "ssh"] + [key for key in _S3 if kinds[0] != "s3"]
@@ -109,7 +109,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
         foreign.remove("credentials_command")
     wrong = [f"--{key.replace('_', '-')}" for key in foreign if options[key] not in {None, False}]
     if wrong:
-        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {_KINDS[kinds[0]]}", about=name)
+        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {_KINDS[kinds[0]]}", subject=name)
     return kinds[0]
 
 
@@ -140,7 +140,7 @@ def _words(option: str, text: str | None) -> list[str] | None:
     try:
         return None if text is None else list(read_words(text))
     except ValueError as problem:
-        raise UsageError("bad-words", str(problem), about=option) from None
+        raise UsageError("bad-words", str(problem), subject=option) from None
 
 
 def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
@@ -148,9 +148,9 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     for text in given:
         left, equals, right = text.partition("=")
         if not (left and equals and right):
-            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", about=option)
+            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", subject=option)
         if left in pairs:
-            raise UsageError("bad-pair", f"{left!r} is given twice", about=option)
+            raise UsageError("bad-pair", f"{left!r} is given twice", subject=option)
         pairs[left] = right
     return pairs
 

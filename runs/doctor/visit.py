@@ -26,7 +26,7 @@ _OF_CREDENTIALS = frozenset({"bad-credentials", "expired", "no-credentials", "no
 _OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
 
 
-def look_at_bucket(walk: StepList, site: Site, tell: Listener) -> None:
+def look_at_bucket(walk: StepList, site: Site, on_event: Listener) -> None:
     """All steps; the small objects that are written are removed again."""
     assert site.s3 is not None
     try:
@@ -46,8 +46,8 @@ def look_at_bucket(walk: StepList, site: Site, tell: Listener) -> None:
         walk.skip(STEPS[4:], "there are no credentials")
         return
     bucket = site.s3.bucket or ""
-    about = f"{site.name}:{bucket}" if bucket else site.name
-    requests = Requests(endpoint, source, bucket, about, tell)
+    subject = f"{site.name}:{bucket}" if bucket else site.name
+    requests = Requests(endpoint, source, bucket, subject, on_event)
     try:
         _look_inside(walk, site, requests, "signed" if keys else "anonymous")
     finally:
@@ -173,7 +173,7 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def visit(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
+def visit(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     """Walk through all steps of a site of this kind; with `job` to the end of a job. Raises nothing but a bug."""
     try:
         require_built(site)
@@ -183,18 +183,18 @@ def visit(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
     walk.ok("settings", f"{site.name} is of kind {site.kind}")
     rate_limits.start_afresh(site)
     if site.kind == "s3":
-        look_at_bucket(walk, site, tell)
+        look_at_bucket(walk, site, on_event)
     elif site.kind == "url":
-        _look_at_web(walk, site, tell)
+        _look_at_web(walk, site, on_event)
     elif site.kind == "globus":
-        look_at_collection(walk, site, tell)
+        look_at_collection(walk, site, on_event)
     else:
-        _look_at_machine(walk, site, tell, job=job)
-        look_beside(walk, site, tell)
+        _look_at_machine(walk, site, on_event, job=job)
+        look_beside(walk, site, on_event)
 
 
-def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
-    found = reach(walk, site, tell)
+def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+    found = reach(walk, site, on_event)
     if found is None:
         walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
@@ -213,10 +213,10 @@ def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, tell), tell)
+        run_job(walk, site, far, lambda: rate_limits.reach(site, on_event), on_event)
 
 
-def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:
+def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
     parts = urlsplit(site.url or "")
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     if not find_addresses(walk, host, port):
@@ -227,7 +227,7 @@ def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:
         return
     facts: dict[str, str | int | bool] = {}
     try:
-        load("transfers.stores", site.kind).check(site, facts, tell=tell)
+        load("transfers.stores", site.kind).check(site, facts, on_event=on_event)
     except HibaliError as problem:
         walk.fault("endpoint", problem)
         return

@@ -13,7 +13,7 @@ from runs.model import Run, State
 from runs.outputs import Left, recorded_outputs
 from runs.reports.page import clock, render_page
 from runs.reports.timeline import LEGEND, Row, Shape, draw_timeline, shorten
-from runs.status import SKEW_SECONDS, Span, course_of_run, read_moment
+from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
 from runs.store import RunStore
 
 MAX_ROWS = 400  # of the timeline; the table has all runs
@@ -60,7 +60,7 @@ def report_run(run: Run, store: RunStore) -> ReportedRun:
     return ReportedRun(
         run=run,
         record=run.to_whole_record(),
-        spans=course_of_run(run, records),
+        spans=run_timeline(run, records),
         collected=[at for at in collected if at is not None],
         left=recorded_outputs(run, store),
     )
@@ -87,7 +87,7 @@ def _rows_of_run(each: ReportedRun, now: float) -> list[Row]:
         label=run.id,
         spans=each.spans,
         state=run.state,
-        subtitle=shorten(f"{run.pipeline} at {run.site}"),
+        subtitle=shorten(f"{run.spec.pipeline} at {run.site}"),
         target=run.id,
         summary=f"{run.state.lower()}{duration}",
         collected=each.collected,
@@ -163,7 +163,7 @@ class _Grid:
 
 def _title(runs: Sequence[ReportedRun]) -> str:
     if len(runs) == 1:
-        return f"{runs[0].run.pipeline} at {runs[0].run.site}"
+        return f"{runs[0].run.spec.pipeline} at {runs[0].run.site}"
     return f"{len(runs)} runs"
 
 
@@ -180,13 +180,13 @@ def _section(each: ReportedRun) -> dict[str, Any]:
     return {
         "id": run.id,
         "state": run.state.lower(),
-        "pipeline": run.pipeline,
+        "pipeline": run.spec.pipeline,
         "site": run.site,
-        "reason": run.reason,
+        "reason": run.status.reason,
         "measures": [
             _seconds(each.waited),
             _seconds(each.ran),
-            _seconds(run.cpu_seconds),
+            _seconds(run.status.cpu_seconds),
             _memory(run),
             _exit_code(run),
         ],
@@ -198,33 +198,33 @@ def _section(each: ReportedRun) -> dict[str, Any]:
 
 def _facts(each: ReportedRun) -> Iterator[_Fact]:
     run = each.run
-    yield _Fact("name", run.name)
+    yield _Fact("name", run.spec.name)
     yield _Fact("begun", _moment(run.created))
-    yield _Fact("started", _moment(run.started))
-    yield _Fact("ended", _moment(run.ended))
+    yield _Fact("started", _moment(run.status.started))
+    yield _Fact("ended", _moment(run.status.ended))
     yield _Fact("waited", _seconds(each.waited))
     yield _Fact("ran", _seconds(each.ran))
-    yield _Fact("CPU", _seconds(run.cpu_seconds))
+    yield _Fact("CPU", _seconds(run.status.cpu_seconds))
     yield _Fact("memory", _memory(run))
     yield _Fact("exit code", _exit_code(run))
-    yield _Fact("host", run.host)
-    yield _Fact("scheduler", f"{run.scheduler}{f', job {run.job}' if run.job else ''}")
-    yield _Fact("state in the scheduler", run.native)
-    yield _Fact("container", run.container)
-    yield _Fact("hibali", run.hibali)
-    yield _Fact("pipeline digest", f"sha256:{run.pipeline_digest}", code=True)
-    yield _Fact("image", run.image or "", code=True)
+    yield _Fact("host", run.status.host)
+    yield _Fact("scheduler", f"{run.placement.scheduler}{f', job {run.job}' if run.job else ''}")
+    yield _Fact("state in the scheduler", run.status.native)
+    yield _Fact("container", run.placement.container)
+    yield _Fact("hibali", run.spec.version)
+    yield _Fact("pipeline digest", f"sha256:{run.spec.pipeline_digest}", code=True)
+    yield _Fact("image", run.placement.image or "", code=True)
     yield _Fact("folder", run.folder, code=True)
-    yield _Fact("collected to", ", ".join(run.collected))
-    yield _Fact("receipts", ", ".join(run.receipts), code=True)
+    yield _Fact("collected to", ", ".join(run.results.collected))
+    yield _Fact("receipts", ", ".join(run.results.receipts), code=True)
 
 
 def _memory(run: Run) -> str:
-    return "" if run.memory_bytes is None else size_words(run.memory_bytes)
+    return "" if run.status.memory_bytes is None else size_words(run.status.memory_bytes)
 
 
 def _exit_code(run: Run) -> str:
-    return "" if run.exit_code is None else str(run.exit_code)
+    return "" if run.status.exit_code is None else str(run.status.exit_code)
 
 
 def _seconds(value: float | None) -> str:
@@ -239,10 +239,10 @@ def _moment(text: str) -> str:
 
 def _tables(each: ReportedRun) -> Iterator[_Table]:
     """Show what the run was given, and what was collected with the digests that were verified then."""
-    files = {given["id"] for given in each.run.inputs}
-    values = [(name, _value(value)) for name, value in each.run.invocation.items() if name not in files]
+    files = {given["id"] for given in each.run.spec.inputs}
+    values = [(name, _value(value)) for name, value in each.run.spec.invocation.items() if name not in files]
     yield _Table("Invocation", ("id", "value"), values)
-    inputs = [(given["id"], given["location"], given["identity"]) for given in each.run.inputs]
+    inputs = [(given["id"], given["location"], given["identity"]) for given in each.run.spec.inputs]
     yield _Table("Inputs", ("id", "location", "content"), inputs)
     if each.left is not None:
         outputs = sorted(each.left.files.items())

@@ -14,7 +14,7 @@ from runs.model import State
 from runs.reports.page import clock, render_page
 from runs.reports.status import STRIP, Day, Health, Line, Mark, Overview, Trouble, headline, mark_of, summary
 from runs.reports.timeline import Shape
-from runs.schedules.records import Firing
+from runs.schedules.records import Trigger
 
 _MARK_KINDS = {
     Mark.DONE: "succeeded",
@@ -130,7 +130,7 @@ def _schedule(line: Line) -> dict[str, Any]:
     }
 
 
-def _amount(firing: Firing) -> str:
+def _amount(firing: Trigger) -> str:
     files = firing.amount("files_moved")
     if not files:
         return ""
@@ -138,7 +138,7 @@ def _amount(firing: Firing) -> str:
     return f": {counted(files, 'file')}, {size_words(firing.amount('bytes_moved'))}{verified}"
 
 
-def _strip_bars(firings: Sequence[Firing]) -> Iterable[Shape]:
+def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
     """Place the latest firings, the newest at the right."""
     for number, firing in enumerate(firings, STRIP - len(firings)):
         mark = mark_of(firing)
@@ -147,7 +147,7 @@ def _strip_bars(firings: Sequence[Firing]) -> Iterable[Shape]:
         yield Shape(_MARK_KINDS[mark], number * _STEP + 1, _HEIGHT - 1 - height, _WIDTH, height, text)
 
 
-def _strip_text(name: str, firings: Sequence[Firing]) -> str:
+def _strip_text(name: str, firings: Sequence[Trigger]) -> str:
     """Describe the bars for those who cannot see them."""
     if not firings:
         return f"{name} has not fired yet"

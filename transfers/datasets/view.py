@@ -140,7 +140,7 @@ _SHORTEST_POINTER = 20
 
 
 def see_dataset(
-    store: Store, location: Location, opener: Opener, tell: Listener, *, brings: bool = True
+    store: Store, location: Location, opener: Opener, on_event: Listener, *, brings: bool = True
 ) -> Store:
     """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
 
@@ -149,7 +149,7 @@ def see_dataset(
     place = find_place(store.where) if location.site.kind == "local" else None
     if place is None:
         return store
-    return DatasetStore(store, place, location, opener, tell, brings=brings)
+    return DatasetStore(store, place, location, opener, on_event, brings=brings)
 
 
 class DatasetStore(StoreView):
@@ -165,15 +165,15 @@ class DatasetStore(StoreView):
         place: RepositoryPath,
         location: Location,
         opener: Opener,
-        tell: Listener,
+        on_event: Listener,
         *,
         brings: bool = True,
     ) -> None:
         super().__init__(store)
         self._location = location
-        self._contents = Contents(place, tell)
+        self._contents = Contents(place, on_event)
         self._reading = ContentReading(self._contents, location, opener, brings=brings)
-        self._changes = Changes(self._contents, tell)
+        self._changes = Changes(self._contents, on_event)
         self._receives = False
 
     @property

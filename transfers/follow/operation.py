@@ -95,7 +95,7 @@ def check_request(request: Request) -> None:
         raise UsageError(
             "not-with-follow",
             "only a folder or file on this machine can be followed",
-            about=request.source.text,
+            subject=request.source.text,
             hint="Follow the data on the machine where it is written.",
         )
     refused = {
@@ -335,7 +335,7 @@ class Follower:
             raise IncompleteError(
                 "source-replaced",
                 "the followed folder was replaced by another one",
-                about=subject,
+                subject=subject,
                 hint="Run the same command again to follow the new one.",
             )
         self._root_inode = found.inode

@@ -51,7 +51,7 @@ def read_marker(text: bytes) -> bytes:
         raise UsageError(
             "bad-marker",
             "a marker is a name, or has one * for the name of the file beside it",
-            about=text.decode("utf-8", "replace"),
+            subject=text.decode("utf-8", "replace"),
             hint="Examples: '*.done', CopyComplete.txt",
         )
     return text

@@ -239,7 +239,7 @@ class GlobusMover:
         yield from self._outcome(source, target, task, pairs, end, hashing)
         task.forget()
         if end.code and not fault_of(end.code).of_item:
-            raise error_of(end.code, self._about, end.details)
+            raise error_of(end.code, self._subject, end.details)
 
     def _outcome(
         self,
@@ -289,14 +289,14 @@ class GlobusMover:
             hashing.stop()
         end, moved = self._tasks.check([pair.sent for pair in pairs])
         if end.code:
-            raise error_of(end.code, self._about, end.details)
+            raise error_of(end.code, self._subject, end.details)
         for pair in pairs:
             if pair.sent.path in moved:
                 yield Landed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
         yield from name_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
 
     @property
-    def _about(self) -> str:
+    def _subject(self) -> str:
         return f"{self._ends.source}:{self._ends.source_root} -> {self._ends.target}:{self._ends.target_root}"
 
     def _sent(self, source: Source, item: Item, written: bytes) -> Sent:

@@ -24,9 +24,9 @@ class StreamMover:
 
     word = "stream"
 
-    def __init__(self, rate: int = 0, tell: Listener = ignore) -> None:
-        """`rate` is the most bytes a second, 0 for no limit; `tell` hears what left from the thread that sends it."""
-        self._tell = tell
+    def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
+        """`rate` is the most bytes a second, 0 for no limit; `on_event` hears what left from the thread that sends it."""
+        self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)
         self._full = threading.Event()
@@ -57,7 +57,7 @@ class StreamMover:
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        watched = Watched(self._pace, self._tell)
+        watched = Watched(self._pace, self._on_event)
         units = group_units(
             self._while_room(items),
             lambda: _piece_bytes(source, target),
@@ -104,8 +104,8 @@ def retried(landed: Landed, round_number: int) -> Retried:
 class ProgressReport:
     """How far it is, told unit by unit; one thread's own."""
 
-    def __init__(self, tell: Listener) -> None:
-        self._tell = tell
+    def __init__(self, on_event: Listener) -> None:
+        self._on_event = on_event
         self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
 
     def tell_progress(self, unit: Unit, size: int) -> None:
@@ -114,17 +114,17 @@ class ProgressReport:
             item = unit.items[0]
             if item.number != self._large[0]:
                 self._large = (item.number, unit.offset)
-            self._tell(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
+            self._on_event(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
         if size:
-            self._tell(Carried(size))
+            self._on_event(Carried(size))
 
 
 class Watched(ProgressReport):
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
-    def __init__(self, pace: Pace, tell: Listener) -> None:
-        """`tell` is called from the thread that sends."""
-        super().__init__(tell)
+    def __init__(self, pace: Pace, on_event: Listener) -> None:
+        """`on_event` is called from the thread that sends."""
+        super().__init__(on_event)
         self._pace = pace
         self.proofs: dict[int, Proof] = {}
 

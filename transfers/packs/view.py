@@ -192,11 +192,11 @@ def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
 class PackedStore(StoreView):
     """What a packed place, or a folder or file in it, holds; it is only read."""
 
-    def __init__(self, place: PackedPlace, about: str, below: bytes = b"", *, counts: bool = True) -> None:
+    def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
         """`below` is a path in the place. Of several views of one place, one `counts` what goes over the wire."""
         super().__init__(place.store)
         self.place = place
-        self._about = about
+        self._subject = subject
         self._below = below
         self._counts = counts
         self._stats: dict[bytes, Entry | None] = {}
@@ -220,7 +220,7 @@ class PackedStore(StoreView):
 
     def parent(self) -> PackedStore:
         """A view of the folder that holds this one's file; what goes over the wire is counted here."""
-        return PackedStore(self.place, self._about, self._below.rpartition(b"/")[0], counts=False)
+        return PackedStore(self.place, self._subject, self._below.rpartition(b"/")[0], counts=False)
 
     def _inside(self) -> Iterator[Entry]:
         """What lies at or below the root of this view, that itself as b""."""
@@ -251,7 +251,7 @@ class PackedStore(StoreView):
             if entry.path and not (shallow and b"/" in entry.path):
                 yield entry
         if not found:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -299,7 +299,7 @@ class PackedStore(StoreView):
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation
-        raise packed_already(self._about)
+        raise packed_already(self._subject)
 
 
 def facts_over(store: Store) -> Facts:
@@ -319,12 +319,12 @@ def facts_over(store: Store) -> Facts:
     )
 
 
-def packed_already(about: str) -> RefusedError:
+def packed_already(subject: str) -> RefusedError:
     """Files by themselves do not go among packs."""
     return RefusedError(
         "packed-place",
         "the files at this place are packed, and others do not go among them",
-        about=about,
+        subject=subject,
         hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
     )
 
@@ -404,7 +404,7 @@ def is_packed(store: Store) -> bool:
     return found is not None and found.kind is Kind.FOLDER
 
 
-def refuse_packed(store: Store, about: str) -> None:
+def refuse_packed(store: Store, subject: str) -> None:
     """Raise `RefusedError` where files by themselves would come among packs."""
     if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
-        raise packed_already(about)
+        raise packed_already(subject)

@@ -227,8 +227,8 @@ _LOST = Problem("not-answered", "the store did not say what became of it")
 class PackedTarget(PackedStore):
     """A place that is packed or is going to be; only the mover of packs puts anything there."""
 
-    def __init__(self, place: PackedPlace, about: str) -> None:
-        super().__init__(place, about)
+    def __init__(self, place: PackedPlace, subject: str) -> None:
+        super().__init__(place, subject)
         self._generation = 0
         self.made: set[str] = set()
 
@@ -292,10 +292,10 @@ class PackedTarget(PackedStore):
             pass
 
 
-def open_target(store: Store, about: str) -> Store:
+def open_target(store: Store, subject: str) -> Store:
     """The place at the root of a store, to be packed. Raises `RefusedError` (8) where other files are."""
     if store.facts.reports_packs and store.packed_at not in {None, store.where}:
-        raise packed_already(about)  # above it
+        raise packed_already(subject)  # above it
     standing = store.stat()
     known = standing is not None and standing.kind is Kind.FOLDER and is_packed(store)
     if standing is not None and standing.kind is Kind.FOLDER and not known:
@@ -305,10 +305,10 @@ def open_target(store: Store, about: str) -> Store:
             raise RefusedError(
                 "not-packed",
                 "files by themselves are at this place, and packs do not go among them",
-                about=about,
+                subject=subject,
                 hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
             )
-    return PackedTarget(PackedPlace(store, about, known=known), about)
+    return PackedTarget(PackedPlace(store, subject, known=known), subject)
 
 
 _NOT_LANDED = Problem("not-answered", "the store did not say what became of its pack")
@@ -319,10 +319,10 @@ class PackMover:
 
     word = "stream"
 
-    def __init__(self, pack_bytes: int, rate: int = 0, tell: Listener = ignore) -> None:
+    def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
         """No pack is to have more than `pack_bytes`, but one of a single larger file; the others as StreamMover has them."""
         self._pack_bytes = pack_bytes
-        self._tell = tell
+        self._on_event = on_event
         self._pace = Pace(rate)
         self._full = threading.Event()
 
@@ -370,7 +370,7 @@ class PackMover:
         writing = PackWriting(layout, source)
         standing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
         tar = Item(generation, layout.tar, standing)
-        watched = Watched(self._pace, self._tell)
+        watched = Watched(self._pace, self._on_event)
         units = group_units([tar], lambda: piece, store.begun)
         landed = land(store, watched.watch(writing.payloads(units)))
         for item, problem in writing.failed:

@@ -174,7 +174,7 @@ def violation(where: str, reason: str, path: bytes) -> IncompleteError:
     return IncompleteError(
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
-        about=named,
+        subject=named,
         hint="Nothing was deleted. Report it to the site if it happens again.",
     )
 

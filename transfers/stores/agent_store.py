@@ -89,7 +89,7 @@ class Holding:
         with connection.understanding():
             if THERE in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
-                raise TryLaterError("former-agent", message, about=connection.where)
+                raise TryLaterError("former-agent", message, subject=connection.where)
         # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
         self._formers = []
         connection.ask_all(
@@ -302,7 +302,9 @@ class PosixStore(Store):
                 raise
             if self.stat() is not None:
                 return False
-            raise NotFoundError("vanished", "there is nothing of that name", about=problem.about) from None
+            raise NotFoundError(
+                "vanished", "there is nothing of that name", subject=problem.subject
+            ) from None
         return True
 
     def make_root(self) -> None:
@@ -401,7 +403,7 @@ class PosixStore(Store):
         with self._connection.understanding():
             if answer.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged on the way", about=printable(entry.path)
+                    "corrupt", "the content was damaged on the way", subject=printable(entry.path)
                 )
         check_size(entry, content)
         return content
@@ -753,7 +755,7 @@ def check_size(entry: Entry, content: bytes) -> None:
     """Raise `IncompleteError` for a file that is not of the size that was listed."""
     if len(content) != entry.size:
         raise IncompleteError(
-            "source-changed", "the file changed while it was read", about=printable(entry.path)
+            "source-changed", "the file changed while it was read", subject=printable(entry.path)
         )
 
 

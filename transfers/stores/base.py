@@ -220,13 +220,13 @@ class Space:
 class ListingIncompleteError(IncompleteError):
     """The listing is right as far as it goes, but some folders or names could not be read; nothing may be deleted."""
 
-    def __init__(self, about: str, problems: list[tuple[bytes, Problem]]) -> None:
+    def __init__(self, subject: str, problems: list[tuple[bytes, Problem]]) -> None:
         first, problem = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         super().__init__(
             "listing-incomplete",
             f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
-            about=about,
+            subject=subject,
         )
         self.unlisted = problems
 
@@ -435,13 +435,13 @@ class Store(Source):
             raise RefusedError(
                 "read-only-site",
                 "this site can only be read",
-                about=printable(self.where),
+                subject=printable(self.where),
                 hint="Write to another site.",
             )
         raise RefusedError(
             "not-supported",
             f"a store of kind {self.facts.kind} cannot {operation}",
-            about=printable(self.where),
+            subject=printable(self.where),
         )
 
     @abstractmethod

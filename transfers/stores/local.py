@@ -32,10 +32,10 @@ def connect(
     *,
     look_at: bytes | None = None,
     roots: Sequence[str] | None = None,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> tuple[Connection, int]:
     """An agent of this machine, and how many logins it took (none); `look_at` and `roots` as Connection has them."""
-    del tell
+    del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
     return Connection(command, site.name, here=True, look_at=look_at, roots=known), 0
@@ -114,7 +114,7 @@ class LocalStore(PosixStore):
             opened[1].close()
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     site = location.site
     roots = location.roots if location.typed_local else None
@@ -122,7 +122,7 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     def reopen(look_at: bytes) -> tuple[Connection, ChannelPool]:
         return connect(site, look_at=look_at, roots=roots)[0], no_lines()
 
-    connection, _ = connect(site, look_at=location.raw, roots=roots, tell=tell)
+    connection, _ = connect(site, look_at=location.raw, roots=roots, on_event=on_event)
     lease, confined = site.limits.lease_seconds, location.confined
     store = LocalStore(connection, AGENT_FACTS, lease=lease, reopen=reopen, confined=confined)
     store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))

@@ -12,12 +12,12 @@ from transfers.remote.host import RemoteHost
 from transfers.stores.base import Store
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> Store:
+def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
     """The store at a location, connected; close it. Raises the errors of reaching a site."""
     module = load("transfers.stores", location.site.kind)
 
     def opened() -> Store:
-        store: Store = module.open_store(location, tell=tell)
+        store: Store = module.open_store(location, on_event=on_event)
         return store
 
     if location.site.kind != "ssh":
@@ -30,23 +30,23 @@ def open_store(location: Location, *, tell: Listener = ignore) -> Store:
         bulk=True,
         with_agent=opened,
         with_sftp=lambda client, logins: store_over(client, logins, location),
-        tell=tell,
+        on_event=on_event,
     )
 
 
-def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
+def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
     if site.kind not in {"ssh", "local"}:
         raise UsageError(
             "no-machine",
             f"a site of kind {site.kind} has no machine to run anything",
-            about=site.name,
+            subject=site.name,
             hint="Name an ssh or local site.",
         )
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> RemoteHost:
-        return AgentHost(module.connect(site, tell=tell)[0])
+        return AgentHost(module.connect(site, on_event=on_event)[0])
 
     if site.kind != "ssh":
         return with_agent()
@@ -57,5 +57,5 @@ def open_host(site: Site, *, tell: Listener = ignore) -> RemoteHost:
         bulk=False,
         with_agent=with_agent,
         with_sftp=lambda client, _: sftp_host(site, client),
-        tell=tell,
+        on_event=on_event,
     )

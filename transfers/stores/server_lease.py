@@ -51,14 +51,14 @@ def record_of(content: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def locked(holder: dict[str, Any], about: str) -> TryLaterError:
+def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
     """Somebody is at work there: whoever the lock names."""
     who = printable(str(holder.get("client", "somebody else"))[:200])
     doing = printable(str(holder.get("operation", "an operation"))[:50])
     return TryLaterError(
         "locked",
         f"{who} holds the target for {doing}",
-        about=about,
+        subject=subject,
         hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
         transient=False,
     )
@@ -87,8 +87,8 @@ class NoLock(Lock):
 class KeptLease(Lock):
     """Held from construction to `release`. Whoever says how it is taken, renewed and given back ends `__init__` with `_keep`."""
 
-    def __init__(self, about: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
-        self._about = about
+    def __init__(self, subject: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
+        self._subject = subject
         self._seconds = seconds
         self._token = secrets.token_hex(16)
         self._record: dict[str, Any] = own_record(operation, self._token, seconds)
@@ -143,7 +143,7 @@ class KeptLease(Lock):
             raise TryLaterError(
                 "lock-lost",
                 "the lock on the target was lost; nothing more is written",
-                about=self._about,
+                subject=self._subject,
                 hint="Type the same line again.",
                 transient=False,
             )

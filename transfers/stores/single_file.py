@@ -148,4 +148,4 @@ class ChosenStore(StoreView):
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation
-        raise RefusedError("only-read", "files that were chosen from a place are only read", about="source")
+        raise RefusedError("only-read", "files that were chosen from a place are only read", subject="source")

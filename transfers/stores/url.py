@@ -66,10 +66,10 @@ class Page(NamedTuple):
 class Web:
     """One server below one URL; may be used by many threads. Every path is bytes, below `base`, not quoted."""
 
-    def __init__(self, base: str, about: str, login: Login | None = None) -> None:
-        """`base` ends in a slash; `about` names the site in errors."""
+    def __init__(self, base: str, subject: str, login: Login | None = None) -> None:
+        """`base` ends in a slash; `subject` names the site in errors."""
         self.base = base
-        self.about = about
+        self.subject = subject
         self._login = login
         self._files: Any = None
 
@@ -116,11 +116,11 @@ class Web:
         )
         page = self.look(path)
         if page is None or page.folder:
-            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+            raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         if length is not None and len(content) != length and len(content) == page.size:
             if page.size > _MOST_WHOLE:
                 raise IncompleteError(
-                    "no-ranges", "the server sends large files only whole", about=self.about
+                    "no-ranges", "the server sends large files only whole", subject=self.subject
                 )
             content = content[offset : offset + length]
         return Got(content, page.tag, page.size)
@@ -150,7 +150,7 @@ class Web:
             except aiohttp.ServerTimeoutError:  # of silence
                 raise
             except TimeoutError:
-                raise too_slow(self.about, limit) from None
+                raise too_slow(self.subject, limit) from None
 
         return sync(files.loop, work)
 
@@ -174,8 +174,8 @@ class Web:
                     "trust_env": False,
                     "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
                     "auto_decompress": False,
-                    "response_class": _response_class(self.about),
-                    "trace_configs": [_redirect_check(self.base, self.about)],
+                    "response_class": _response_class(self.subject),
+                    "trace_configs": [_redirect_check(self.base, self.subject)],
                 },
                 **asked,
             )
@@ -195,7 +195,7 @@ class Web:
                 return None
             raise told
 
-        return with_retries(once, about=self.about)
+        return with_retries(once, subject=self.subject)
 
     def _error_of(self, problem: BaseException) -> HibaliError:
         """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
@@ -207,26 +207,29 @@ class Web:
             return AccessError(
                 "denied",
                 f"the server does not allow this (status {status})",
-                about=self.about,
+                subject=self.subject,
                 hint="Set the site's credentials_command.",
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError("vanished", "there is nothing of that name", about=self.about)
+            return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
         if "Certificate" in type(cause).__name__:
             return AccessError(
-                "bad-certificate", "the server's certificate cannot be trusted", about=self.about
+                "bad-certificate", "the server's certificate cannot be trusted", subject=self.subject
             )
         if status is None or status in _BUSY:
             said = f"cannot answer now (status {status})" if status else "cannot be reached"
             return TryLaterError(
-                "unreachable", f"the server {said}", about=self.about, hint="Check the URL and the network."
+                "unreachable",
+                f"the server {said}",
+                subject=self.subject,
+                hint="Check the URL and the network.",
             )
         return IncompleteError(
-            "refused-by-server", f"the server refused the request (status {status})", about=self.about
+            "refused-by-server", f"the server refused the request (status {status})", subject=self.subject
         )
 
 
-def _redirect_check(base: str, about: str) -> Any:
+def _redirect_check(base: str, subject: str) -> Any:
     """A trace of aiohttp's that stops before a redirect to where nobody configured is requested (S15)."""
     import aiohttp
 
@@ -237,14 +240,14 @@ def _redirect_check(base: str, about: str) -> Any:
         there = urlsplit(urljoin(str(redirect.response.url), to))
         if (there.scheme, there.netloc) != (here.scheme, here.netloc):
             redirect.response.close()
-            raise elsewhere(about)
+            raise elsewhere(subject)
 
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(check)
     return trace
 
 
-def _response_class(about: str) -> Any:
+def _response_class(subject: str) -> Any:
     """Aiohttp's class of answers, of which no more is read than was asked for."""
     import aiohttp
 
@@ -258,7 +261,7 @@ def _response_class(about: str) -> Any:
                     if size > most:
                         self.close()
                         if self.status < 400:
-                            raise too_long(about, most)
+                            raise too_long(subject, most)
                         break  # nobody reads what is said to an error
                     pieces.append(piece)
                 self._body = b"".join(pieces)
@@ -277,7 +280,7 @@ def _response_class(about: str) -> Any:
                 raise IncompleteError(
                     "encoded-answer",
                     "the server sends its pages compressed, though it was asked not to",
-                    about=about,
+                    subject=subject,
                 )
             return await super().text(encoding, errors)
 
@@ -341,7 +344,7 @@ class UrlStore(Store):
         reason = unsafe_component(path)
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._web.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._web.subject
             )
         return self.where + b"/" + path if self.where else path
 
@@ -356,7 +359,7 @@ class UrlStore(Store):
         """See Store. A page may leave out what it likes, so what comes is never called complete (`Facts.complete`)."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._web.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._web.subject)
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
@@ -370,7 +373,7 @@ class UrlStore(Store):
             if entry.kind is Kind.FOLDER and not shallow:
                 stack.append(self._children(entry.path, problems))
         if problems:
-            raise ListingIncompleteError(self._web.about, problems)
+            raise ListingIncompleteError(self._web.subject, problems)
 
     def _children(self, folder: bytes, problems: _Problems) -> Iterator[Entry]:
         """What one page links to, sorted; a link that leads nowhere is nothing."""
@@ -435,21 +438,21 @@ def _entry(path: bytes, page: Page) -> Entry:
     if page.folder:
         return Entry(path, Kind.FOLDER)
     if page.size < 0:
-        raise IncompleteError("no-size", "the server does not tell how large it is", about=printable(path))
+        raise IncompleteError("no-size", "the server does not tell how large it is", subject=printable(path))
     return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> UrlStore | DavStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | DavStore:
     """What lies below the site's URL; at a web server it can be read, and nothing else."""
     if kind.is_webdav(location.site):
-        return kind.open_store(location, tell=tell)
+        return kind.open_store(location, on_event=on_event)
     return UrlStore(_web(location.site), location.raw, slash=location.slash)
 
 
-def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Reach the site; fills `facts`. Raises the errors of reaching it."""
     if kind.is_webdav(site):
-        kind.check(site, facts, tell=tell)
+        kind.check(site, facts, on_event=on_event)
         return
     web = _web(site)
     store = UrlStore(web, b"", slash=True)
@@ -459,7 +462,10 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
         facts["writable"] = store.facts.writable
         if store.stat() is None:
             raise NotFoundError(
-                "no-such-folder", "there is nothing at this URL", about=site.name, hint="Correct config.toml."
+                "no-such-folder",
+                "there is nothing at this URL",
+                subject=site.name,
+                hint="Correct config.toml.",
             )
     finally:
         store.close()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hibali import rate_limits as refusals_module
 from hibali.errors import TryLaterError
 from hibali.rate_limits import ALLOWED, Refusals, note_use, pause_after, read_uses
-from runs.rate_limits import courteous, scheduler_refusals
+from runs.rate_limits import rate_limited, scheduler_refusals
 
 
 def of_site() -> Refusals:
-    return Refusals("sites", "juwels", about="juwels")
+    return Refusals("sites", "juwels", subject="juwels")
 
 
 @given(st.integers(0, 10_000))
@@ -69,10 +69,10 @@ def test_what_is_no_memory_is_none(hibali_home: Any) -> None:
 @pytest.mark.usefixtures("hibali_home")
 def test_only_what_a_scheduler_refuses_with_counts() -> None:
     for code in ("scheduler-busy", "unreachable", "scheduler-silent", "submission-unclear"):
-        with pytest.raises(TryLaterError), courteous("juwels"):
+        with pytest.raises(TryLaterError), rate_limited("juwels"):
             raise TryLaterError(code, "no")
     assert scheduler_refusals("juwels").read().times == 2
-    with courteous("juwels"):
+    with rate_limited("juwels"):
         pass
     assert scheduler_refusals("juwels").read().times == 0
 

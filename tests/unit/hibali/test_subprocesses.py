@@ -39,7 +39,7 @@ def test_a_program_that_prints_without_end_is_ended(stream: str) -> None:
 def test_a_command_for_credentials_prints_little() -> None:
     with pytest.raises(IncompleteError) as refused:
         credentials_from(
-            [sys.executable, "-c", "print('x' * 2_000_000)"], bytes, key="k", what="w", about="a", hint="h"
+            [sys.executable, "-c", "print('x' * 2_000_000)"], bytes, key="k", what="w", subject="a", hint="h"
         )
     assert refused.value.code == "too-much-output"
 

@@ -49,7 +49,7 @@ def error(number: int, name: str | None = "/some/file") -> OSError:
 def test_every_usual_error_has_a_code_words_and_an_exit_code(number: int, code: str, ends: int) -> None:
     told = explain(error(number))
     assert told is not None
-    assert (told.code, int(told.exit), told.about) == (code, ends, "/some/file")
+    assert (told.code, int(told.exit), told.subject) == (code, ends, "/some/file")
     assert os.strerror(number).lower() not in {told.message, ""} or code == "denied"
     assert not told.transient
 

@@ -33,5 +33,5 @@ def test_requests_that_lack_words_are_refused(line: bytes) -> None:
 
 def test_answers_are_one_line_whatever_is_in_them() -> None:
     assert line_of("INFO", "a\nb\rc\0\udcff") == b"INFO a\\nb\\rc\\0\xff\n"
-    problem = TryLaterError("x", "first\nsecond\x1b[31m", about="site", hint="do this")
+    problem = TryLaterError("x", "first\nsecond\x1b[31m", subject="site", hint="do this")
     assert told(problem) == "site: first; second\\x1b[31m (do this)"

@@ -33,7 +33,7 @@ def test_secrets_are_not_in_it(hibali_home: Any, monkeypatch: pytest.MonkeyPatch
     subprocesses.remember_secret(SECRETS["remembered"])
     printed = json.dumps({"username": "me-myself-1", "password": SECRETS["of the store"]})
     command = [sys.executable, "-c", f"print({printed!r})"]
-    credentials_from(command, lambda text: text, key="k", what="w", about="a", hint="h")
+    credentials_from(command, lambda text: text, key="k", what="w", subject="a", hint="h")
     words = [
         *(value for name, value in SECRETS.items() if name != "in a URL"),
         f"https://{SECRETS['in a URL']}@example.org/x",

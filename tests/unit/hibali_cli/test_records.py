@@ -65,7 +65,9 @@ def test_every_kind_that_a_command_writes_has_a_schema() -> None:
     assert written <= {path.stem for path in SCHEMAS.glob("*.json")}
 
 
-def tell(capsys: pytest.CaptureFixture[str], *, records: bool = False, **options: bool) -> tuple[str, str]:
+def on_event(
+    capsys: pytest.CaptureFixture[str], *, records: bool = False, **options: bool
+) -> tuple[str, str]:
     with listening(Common(Output(**options)), "push", records=records) as listen:
         for event in EVENTS:
             listen(event)
@@ -74,10 +76,10 @@ def tell(capsys: pytest.CaptureFixture[str], *, records: bool = False, **options
 
 
 def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = tell(capsys, json=True, verbose=True)
+    out, _ = on_event(capsys, json=True, verbose=True)
     kinds = [record["kind"] for record in check_lines(out.encode())]
     assert kinds == ["planned", "connected", "moved", "deleted", "failed", "retried", "noted"]
-    out, _ = tell(capsys, json=True)
+    out, _ = on_event(capsys, json=True)
     assert [record["kind"] for record in check_lines(out.encode())] == ["failed", "noted"]
 
 
@@ -93,7 +95,7 @@ def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_events_for_people(
     capsys: pytest.CaptureFixture[str], options: dict[str, bool], words: list[str]
 ) -> None:
-    out, err = tell(capsys, **options)
+    out, err = on_event(capsys, **options)
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == words
     assert "\x1b" not in err
@@ -104,7 +106,7 @@ def test_progress_for_programs_and_logs(
 ) -> None:
     monkeypatch.setattr(progress, "_RECORD_SECONDS", 0)
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
-    out, err = tell(capsys, json=True, records=True)
+    out, err = on_event(capsys, json=True, records=True)
     told = [record for record in check_lines(out.encode()) if record["kind"] == "progress"]
     assert [record["bytes"] for record in told] == [0, 0, 100, 600, 600, 600, 600, 600, 600]
     assert told[3]["current"][0]["size"] == 1000
@@ -114,8 +116,8 @@ def test_progress_for_programs_and_logs(
         1,
         8,
     )
-    assert "progress" not in tell(capsys, json=True)[0]
-    _, err = tell(capsys)
+    assert "progress" not in on_event(capsys, json=True)[0]
+    _, err = on_event(capsys)
     assert "moving   600 B of 2.0 kB, 1 of 2 files, 8 lines, 2 logins\n" in err
     assert "\x1b" not in err
 
@@ -123,7 +125,7 @@ def test_progress_for_programs_and_logs(
 def test_errors_receipts_entries_and_actions(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(json=True)
     output.record("receipt", Receipt("id", "push", "a", "b:c").to_record())
-    output.record("error", errors.TryLaterError("locked", "held", about="x").to_record())
+    output.record("error", errors.TryLaterError("locked", "held", subject="x").to_record())
     for entry in (
         Entry(b"a/\xff", Kind.FILE, 3, 1_700_000_000_123_456_789, 0o644, digest="0" * 64),
         Entry(b"l", Kind.LINK, link=b"\xfe"),
@@ -141,13 +143,13 @@ def test_errors_receipts_entries_and_actions(capsys: pytest.CaptureFixture[str])
 )
 def test_text_in_json_is_always_valid(text: str) -> None:
     line = json_line({"about": [text]})
-    [about] = json.loads(line)["about"]
-    assert about.encode("utf-8").decode("utf-8") == about
+    [subject] = json.loads(line)["about"]
+    assert subject.encode("utf-8").decode("utf-8") == subject
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         text = printable(text)
-    assert about == text
+    assert subject == text
 
 
 @given(st.integers(-(2**70), 2**70))

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.run_options import add_job_options, wanted_again, wanted_of, words_of
-from runs.dataset import DatasetRequest, asked_before
+from hibali_cli.run_options import add_job_options, parse_resource_argv, read_resource_options, words_of
+from runs.dataset import DatasetRequest, recorded_request
 from runs.schedulers.base import Resources
 
 
@@ -21,7 +21,7 @@ def read(*words: str) -> Resources:
     @click.command()
     @add_job_options
     def command(**given: Any) -> None:
-        found.append(wanted_of(given))
+        found.append(read_resource_options(given))
 
     ended = CliRunner().invoke(command, words, standalone_mode=False)
     if ended.exception is not None:
@@ -44,7 +44,7 @@ def test_options_are_read_and_written_again() -> None:
         reservation="r",
         directives=("--qos=x y", "-l"),
     )
-    assert read(*words_of(asked)) == wanted_again(words_of(asked)) == asked
+    assert read(*words_of(asked)) == parse_resource_argv(words_of(asked)) == asked
     assert (read(), words_of(read())) == (Resources(), ())
 
 
@@ -89,6 +89,6 @@ def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> N
 
 def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
     asked = DatasetRequest("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
-    assert asked_before([{"asked": asked.to_fields()}], "run") == asked
+    assert recorded_request([{"asked": asked.to_fields()}], "run") == asked
     older = {name: value for name, value in asked.to_fields().items() if name != "options"}
-    assert asked_before([{"asked": older}], "run").options == ()
+    assert recorded_request([{"asked": older}], "run").options == ()

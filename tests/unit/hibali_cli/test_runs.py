@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,14 +9,21 @@ from rich.cells import cell_len
 
 from hibali_cli.handlers.runs import Row, count_states, row_of, table_lines
 from runs.model import Run, State
+from tests.support.runs import make_run
 
 NOW = 1_000_000.0
 
 
 def run(number: int = 0, state: State = State.RUNNING, **more: Any) -> Run:
-    fields = {"pipeline": "bet@1.0", "site": "juwels", "name": "", "scheduler": "slurm", "container": "bare"}
-    made = Run(id=f"20260102-030405-{number:08x}", key="k", pipeline_digest="d", created="", **fields)
-    return replace(made, state=state, job="7", **more)
+    fields = {
+        "pipeline": "bet@1.0",
+        "site": "juwels",
+        "scheduler": "slurm",
+        "created": "",
+        "job": "7",
+        "state": state,
+    }
+    return make_run(**{**fields, "id": f"20260102-030405-{number:08x}", **more})
 
 
 def texts(rows: list[Row], width: int = 120, height: int = 40) -> list[str]:
@@ -65,5 +71,5 @@ def test_what_is_not_over_is_shown_where_there_is_no_room_for_all() -> None:
 def test_the_tasks_of_a_sweep_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [{"state": word} for word in ["SUCCEEDED"] * 5 + ["RUNNING"] * 2 + ["FAILED"]]
     monkeypatch.setattr(Run, "to_record", lambda _: {"tasks": tasks})
-    assert row_of(run(), NOW).about == "2 running, 5 succeeded, 1 failed"
+    assert row_of(run(), NOW).subject == "2 running, 5 succeeded, 1 failed"
     assert count_states([]) == ""

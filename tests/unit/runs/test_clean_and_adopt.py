@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from hibali.config.model import local_site
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError
-from runs.adopt import Adoption, Stray, adopt, find_strays, put_card, read_card
+from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
 from runs.clean import CleanRequest, why_kept
 from runs.model import Run, State
 from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
 from runs.store import Queued, RunStore
+from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 
@@ -38,7 +39,7 @@ FIELDS: dict[str, Any] = {
     "invocation": {"value": "\ud800"},
     "outputs": [{"id": "o", "path": "out", "optional": False, "is_list": False, "is_pattern": False}],
 }
-BARE = Run(RUN, "k" * 64, "p@1", "d", "here", "", "direct", "bare", created="2026-01-02T03:04:05Z")
+BARE = make_run(id=RUN, key="k" * 64, created="2026-01-02T03:04:05Z")
 
 
 @given(
@@ -52,50 +53,54 @@ BARE = Run(RUN, "k" * 64, "p@1", "d", "here", "", "direct", "bare", created="202
 def test_only_what_is_over_and_collected_goes(
     state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
 ) -> None:
-    run = replace(BARE, state=state, collected=collected, folder=folder, ended=ended)
+    run = change_run(BARE, state=state, collected=collected, folder=folder, ended=ended)
     because = why_kept(run, CleanRequest(all_ended=everything, older_than=older_than), NOW)
     if not because:
         assert state in {State.SUCCEEDED, State.FAILED, State.CANCELLED}
         assert folder
         assert collected or everything
         assert older_than < 86400 * 365
-    assert why_kept(replace(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
+    assert why_kept(change_run(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
 
 
 def test_younger_ones_stay() -> None:
     ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    run = replace(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
+    run = change_run(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
     assert why_kept(run, CleanRequest(older_than=3 * 86400.0), NOW)
     assert not why_kept(run, CleanRequest(older_than=86400.0), NOW)
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
     opened.close()
 
 
-def test_a_run_is_taken_up_from_its_card_once(far: RemoteHost, tmp_path: Path) -> None:
-    book = RunStore()
-    begun = book.begin(RUN, "a" * 64, FIELDS)
-    put_card(far, bytes(tmp_path), book, begun)
+def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) -> None:
+    run_store = RunStore()
+    begun = run_store.begin(RUN, "a" * 64, FIELDS)
+    write_run_manifest(host, bytes(tmp_path), run_store, begun)
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
-    card = read_card(far, bytes(tmp_path), RUN)
+    card = read_run_manifest(host, bytes(tmp_path), RUN)
     assert card is not None
     assert card["ledger"]
-    (book._folder / f"{RUN}.jsonl").unlink()  # the ledger is lost
-    stray = Stray(RUN, "here", bytes(tmp_path), card, "17")
-    taken = adopt(book, stray)
+    (run_store._folder / f"{RUN}.jsonl").unlink()  # the ledger is lost
+    stray = FoundRun(RUN, "here", bytes(tmp_path), card, "17")
+    taken = adopt(run_store, stray)
     assert (taken.site, taken.job, taken.state) == ("here", "17", State.SUBMITTED)
-    assert (taken.created, taken.outputs, taken.folder) == (begun.created, begun.outputs, bytes(tmp_path))
+    assert (taken.created, taken.spec.outputs, taken.folder) == (
+        begun.created,
+        begun.spec.outputs,
+        bytes(tmp_path),
+    )
     assert Queued("here").held() == {RUN: 1}
-    book.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
+    run_store.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
     assert Queued("here").held() == {}
-    assert adopt(book, stray).state is State.SUCCEEDED
+    assert adopt(run_store, stray).state is State.SUCCEEDED
     assert Queued("here").held() == {}
-    found = book.find_unreported("a" * 64)
+    found = run_store.find_unreported("a" * 64)
     assert found is not None
     assert found.id == RUN
     assert replace(stray, fate=Adoption.ADOPTED).to_record()["fate"] == "adopted"
@@ -115,38 +120,38 @@ def test_a_run_is_taken_up_from_its_card_once(far: RemoteHost, tmp_path: Path) -
         *({"outputs": [{**FIELDS["outputs"][0], "path": path}]} for path in ("/etc", "../x", "a/../b", 7)),
     ],
 )
-def test_what_is_no_card_of_the_run_is_none(far: RemoteHost, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_what_is_no_card_of_the_run_is_none(host: RemoteHost, tmp_path: Path, change: dict[str, Any]) -> None:
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
-    assert read_card(far, bytes(tmp_path), RUN) is not None
+    assert read_run_manifest(host, bytes(tmp_path), RUN) is not None
     (tmp_path / "run.json").write_text(json.dumps(good | change))
-    assert read_card(far, bytes(tmp_path), RUN) is None
+    assert read_run_manifest(host, bytes(tmp_path), RUN) is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"id":1,"id":2}', "null", "[" * 1000])
-def test_hostile_text_is_no_card(far: RemoteHost, tmp_path: Path, content: str) -> None:
+def test_hostile_text_is_no_card(host: RemoteHost, tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
-    assert read_card(far, bytes(tmp_path), RUN) is None
+    assert read_run_manifest(host, bytes(tmp_path), RUN) is None
 
 
-def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(far: RemoteHost, tmp_path: Path) -> None:
+def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(host: RemoteHost, tmp_path: Path) -> None:
     """Whoever can make a folder there can say in it what a run is: which job is its own, where its outputs are."""
     site = replace(local_site(), work=str(tmp_path / "work"))
     folder = tmp_path / "work" / "runs" / RUN
     folder.mkdir(parents=True)
-    book = RunStore()
+    run_store = RunStore()
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (folder / "run.json").write_text(json.dumps(good))
-    assert [stray.card["pipeline"] for stray in find_strays(far, site, book)] == ["p@1"]
+    assert [stray.card["pipeline"] for stray in find_unknown_runs(host, site, run_store)] == ["p@1"]
     for shared in (tmp_path / "work", tmp_path / "work" / "runs"):
         shared.chmod(0o777)
         with pytest.raises(RefusedError) as refused:
-            list(find_strays(far, site, book))
+            list(find_unknown_runs(host, site, run_store))
         assert (refused.value.code, refused.value.exit) == ("not-private", 8)
         shared.chmod(0o700)
 
 
-def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: RemoteHost, tmp_path: Path) -> None:
+def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(host: RemoteHost, tmp_path: Path) -> None:
     """Each field in turn holds what it never would."""
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
@@ -184,13 +189,13 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: RemoteH
     for name in {*fields, *more, *good}:
         for number, value in enumerate(values):
             (tmp_path / "run.json").write_text(json.dumps({**good, name: value}))
-            card = read_card(far, bytes(tmp_path), RUN)
+            card = read_run_manifest(host, bytes(tmp_path), RUN)
             if card is None:
                 continue
-            book = RunStore()
-            stray = Stray(RUN, "here", bytes(tmp_path), card, "17")
+            run_store = RunStore()
+            stray = FoundRun(RUN, "here", bytes(tmp_path), card, "17")
             assert line_of_json(stray.to_record())
-            taken = adopt(book, stray)
+            taken = adopt(run_store, stray)
             known += 1
             assert (taken.id, taken.site, taken.folder, taken.job) == (RUN, "here", bytes(tmp_path), "17"), (
                 name,
@@ -199,9 +204,9 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(far: RemoteH
             assert line_of_json(taken.to_record())
             assert line_of_json(taken.to_whole_record())
             assert not any(
-                "/" in output.path and output.path.startswith(("/", "..")) for output in taken.outputs
+                "/" in output.path and output.path.startswith(("/", "..")) for output in taken.spec.outputs
             )
             spans = [Span(State.PREPARED, 0.0, 1.0), Span(taken.state, 1.0)]
             assert render([ReportedRun(taken, taken.to_whole_record(), spans, [], None)], NOW.timestamp())
-            (book._folder / f"{RUN}.jsonl").unlink()
+            (run_store._folder / f"{RUN}.jsonl").unlink()
     assert known > 50

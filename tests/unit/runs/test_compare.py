@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from runs.compare import OutputResult, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
-from runs.model import Run, State, Sweep, Task
+from runs.model import Run, RunStatus, State, Sweep
+from tests.support.runs import make_run
 
 VALUES = some.lists(some.tuples(some.integers(0, 3), some.sampled_from(["x", "y"])), min_size=1, max_size=8)
 
@@ -20,22 +21,9 @@ def run_of(
 ) -> Run:
     sweep = None
     if rows is not None:
-        tasks = {number: Task(State.SUCCEEDED, exit_code=0) for number in range(1, len(rows) + 1)}
+        tasks = {number: RunStatus(State.SUCCEEDED, exit_code=0) for number in range(1, len(rows) + 1)}
         sweep = Sweep(tasks, columns, tuple(rows), set_of=(0,) * len(rows))
-    return Run(
-        "r",
-        "k",
-        "p@1",
-        "d",
-        "s",
-        "",
-        "direct",
-        "bare",
-        "now",
-        state=State.SUCCEEDED,
-        sweep=sweep,
-        invocation=invocation,
-    )
+    return make_run(id="r", site="s", state=State.SUCCEEDED, sweep=sweep, invocation=invocation)
 
 
 @given(VALUES, VALUES, some.randoms())
@@ -82,7 +70,7 @@ def test_how_tasks_ended_differently_is_told() -> None:
     failed = run_of([(1, "x")])
     assert failed.sweep is not None
     tasks: Any = failed.sweep.tasks
-    tasks[1] = Task(State.FAILED, exit_code=3)
+    tasks[1] = RunStatus(State.FAILED, exit_code=3)
     good = run_of([(1, "x"), (2, "y")])
     facts = differing_tasks(good, failed, match_tasks(good, failed))
     assert [(fact.what, fact.a, fact.b) for fact in facts] == [

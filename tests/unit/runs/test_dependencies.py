@@ -12,12 +12,13 @@ import pytest
 from hibali.errors import RunFailedError, TryLaterError
 from runs.clean import CleanRequest, needed_ids, why_kept
 from runs.dependencies import find_jobs, find_task_jobs
-from runs.model import Chunk, Pilot, Run, State, Sweep, Task
+from runs.model import Chunk, Pilot, Run, RunStatus, State, Sweep
 from runs.poll import explain
 from runs.records import sweep_fields
 from runs.schedulers.base import load_scheduler
 from runs.status import ExitRecord, Observation
 from runs.store import RunStore
+from tests.support.runs import change_run, make_run
 
 FIRST, SECOND = "20260102-030405-00000001", "20260102-030405-00000002"
 FIELDS: dict[str, Any] = {
@@ -34,7 +35,7 @@ RECORD = ExitRecord(75, "", "h", "8", "t", "t")
 
 def a_run(state: State, job: str = "7") -> Run:
     named = {name: value for name, value in FIELDS.items() if name != "outputs"}
-    return Run(id=FIRST, key="k", created="t", state=state, job=job, **named)
+    return make_run(id=FIRST, created="t", state=state, job=job, **named)
 
 
 def test_jobs_are_those_of_runs_that_have_not_ended() -> None:
@@ -54,7 +55,7 @@ def test_jobs_are_those_of_runs_that_have_not_ended() -> None:
         (a_run(State.CANCELLED), RunFailedError),
         (a_run(State.LOST), TryLaterError),
         (a_run(State.STAGED, ""), TryLaterError),
-        (replace(a_run(State.RUNNING), scheduler="direct"), TryLaterError),
+        (change_run(a_run(State.RUNNING), scheduler="direct"), TryLaterError),
     ],
 )
 def test_whoever_cannot_be_waited_for_is_named(run: Run, error: type[Exception]) -> None:
@@ -64,9 +65,9 @@ def test_whoever_cannot_be_waited_for_is_named(run: Run, error: type[Exception])
 
 def test_what_a_run_that_is_not_over_needs_is_not_cleaned() -> None:
     ended = "2026-01-02T03:04:05Z"
-    done = replace(a_run(State.SUCCEEDED), folder=b"/w", collected=("d",), ended=ended)
+    done = change_run(a_run(State.SUCCEEDED), folder=b"/w", collected=("d",), ended=ended)
     for state, kept in ((State.RUNNING, True), (State.SUCCEEDED, False)):
-        other = replace(a_run(state), id=SECOND, sources=(("in", f"run:{FIRST}/out"),))
+        other = change_run(a_run(state), id=SECOND, sources=(("in", f"run:{FIRST}/out"),))
         wanted = CleanRequest(needed=needed_ids([done, other]))
         assert bool(why_kept(done, wanted, datetime.now(UTC))) is kept
 
@@ -84,18 +85,18 @@ class Place:
 
 def explained(first: State, seen: Observation, place: Place, **more: Any) -> Observation:
     """What becomes of what was seen of a run that takes an output of the first one."""
-    book = RunStore()
+    run_store = RunStore()
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}/out"}
-    book.begin(FIRST, "1" * 64, FIELDS)
-    book.note(FIRST, "submitted", {"job": "7"})
-    run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
+    run_store.begin(FIRST, "1" * 64, FIELDS)
+    run_store.note(FIRST, "submitted", {"job": "7"})
+    run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
     assert more or run.needs == (FIRST,)
 
     def look(runs: Sequence[Run]) -> list[Run]:
-        return [book.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
+        return [run_store.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
 
-    far: Any = place
-    return explain(replace(run, folder=b"/w", job="8"), seen, far, book, look)
+    host: Any = place
+    return explain(change_run(run, folder=b"/w", job="8"), seen, host, run_store, look)
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -124,9 +125,9 @@ def test_a_tool_that_was_not_started_says_why() -> None:
     )
     assert (found.state, found.reason) == (State.FAILED, "not started: no \\x1b[31m")
     started = Observation(State.FAILED, record=replace(RECORD, code=3))
-    book = RunStore()
-    far: Any = Place(unmet=b"forged")
-    assert explain(book.load(SECOND), started, far, book, list) == started
+    run_store = RunStore()
+    host: Any = Place(unmet=b"forged")
+    assert explain(run_store.load(SECOND), started, host, run_store, list) == started
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -147,12 +148,12 @@ def a_sweep(
     *states: State, jobs: tuple[tuple[str, ...], ...] = (("7",), ("8",)), scheduler: str = "slurm"
 ) -> Run:
     """Six tasks in two arrays; those beyond `states` wait."""
-    tasks = {number: Task(State.WAITING) for number in range(1, 7)} | {
-        number: Task(state) for number, state in enumerate(states, start=1)
+    tasks = {number: RunStatus(State.WAITING) for number in range(1, 7)} | {
+        number: RunStatus(state) for number, state in enumerate(states, start=1)
     }
     chunks = (Chunk(1, (1, 2, 3), jobs[0]), Chunk(2, (4, 5, 6), jobs[1]))
     sweep = Sweep(tasks, rows=((),) * 6, set_of=(0,) * 6, chunks=chunks)
-    return replace(a_run(State.RUNNING), sweep=sweep, scheduler=scheduler)
+    return change_run(a_run(State.RUNNING), sweep=sweep, scheduler=scheduler)
 
 
 @pytest.mark.parametrize(
@@ -179,24 +180,28 @@ def test_a_job_comes_after_the_tasks_that_it_needs(
     run: Run, numbers: Sequence[int], slurm: tuple[str, ...] | None, direct: tuple[str, ...] | None
 ) -> None:
     assert find_task_jobs(run, list(numbers), load_scheduler("slurm")) == slurm
-    assert find_task_jobs(replace(run, scheduler="direct"), list(numbers), load_scheduler("direct")) == direct
+    assert (
+        find_task_jobs(change_run(run, scheduler="direct"), list(numbers), load_scheduler("direct")) == direct
+    )
     for other in ("oar", "pbs"):
-        found = find_task_jobs(replace(run, scheduler=other), list(numbers), load_scheduler(other))
+        found = find_task_jobs(change_run(run, scheduler=other), list(numbers), load_scheduler(other))
         assert found == (() if slurm == () else None)
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
-    book = RunStore()
+    run_store = RunStore()
     sweep = sweep_fields({number: {} for number in (1, 2)}, dict.fromkeys((1, 2), ()))
-    book.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
+    run_store.begin(FIRST, "1" * 64, {**FIELDS, "sweep": sweep})
     failed = {"state": State.FAILED, "native": "", "reason": "", "tasks": "2"}
-    book.note(FIRST, "tasks", {"changes": [failed], "ends": [[2, 3, "t", "t", "h", 0.5]]})
+    run_store.note(FIRST, "tasks", {"changes": [failed], "ends": [[2, 3, "t", "t", "h", 0.5]]})
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}.2/out"}
-    run = book.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
+    run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
     assert run.needs == (FIRST,)
-    far: Any = Place()
-    found = explain(replace(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), far, book, list)
+    host: Any = Place()
+    found = explain(
+        change_run(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), host, run_store, list
+    )
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")
 
 

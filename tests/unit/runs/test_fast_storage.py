@@ -15,7 +15,7 @@ from hibali.config.model import Site, Tier
 from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import UsageError
 from runs.containers.base import load_container
-from runs.fast_storage import NOTHING_FAST, Fast, Marks, check_fast, read_fast
+from runs.fast_storage import NOTHING_FAST, Fast, FastOptions, check_fast, choose_fast_storage
 from runs.model import Input
 from runs.schedulers.base import load_scheduler
 from runs.script import job_script, start_script
@@ -168,18 +168,23 @@ def test_marks_name_inputs_and_tiers() -> None:
     site = Site("a", "local", tiers=TIERS)
     inputs = [Input("in", 0, "x"), Input("more", 1, "y"), Input("more", 2, "z")]
     there = [False, True, False]
-    assert read_fast(site, inputs, there, Marks()) == Fast(tiers=TIERS)
-    found = read_fast(site, inputs, there, Marks(("more=burst", "in=local"), "local"))
+    assert choose_fast_storage(site, inputs, there, FastOptions()) == Fast(tiers=TIERS)
+    found = choose_fast_storage(site, inputs, there, FastOptions(("more=burst", "in=local"), "local"))
     assert (found.inputs, found.work) == ({0: "local", 1: "burst", 2: "burst"}, "local")
-    for wrong in (Marks(("in",)), Marks(("in=x",)), Marks(("none=local",)), Marks(work="x")):
+    for wrong in (
+        FastOptions(("in",)),
+        FastOptions(("in=x",)),
+        FastOptions(("none=local",)),
+        FastOptions(work="x"),
+    ):
         with pytest.raises(UsageError):
-            read_fast(site, inputs, there, wrong)
+            choose_fast_storage(site, inputs, there, wrong)
     default = Site("a", "local", tiers=TIERS, fast="burst")
-    found = read_fast(default, inputs, there, Marks(("in=local",)))
+    found = choose_fast_storage(default, inputs, there, FastOptions(("in=local",)))
     assert (found.inputs, found.work) == ({0: "local", 2: "burst"}, "burst")
-    assert read_fast(default, inputs, there, Marks(none=True)) == NOTHING_FAST
+    assert choose_fast_storage(default, inputs, there, FastOptions(none=True)) == NOTHING_FAST
     one = Site("a", "local", tiers={"local": Tier("/nvme")})
-    assert read_fast(one, inputs, there, Marks(("in",))).inputs == {0: "local"}
+    assert choose_fast_storage(one, inputs, there, FastOptions(("in",))).inputs == {0: "local"}
 
 
 def test_the_head_asks_for_the_tier_and_for_time_to_come_back() -> None:

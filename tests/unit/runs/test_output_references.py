@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import NotFoundError, UsageError
-from runs.model import Output, Run, Sweep, Task
+from runs.model import Output, Run, RunStatus, Sweep
 from runs.store import Named, Reference, find_output, parts_meant, read_named, read_reference
+from tests.support.runs import make_run
 
 RUN = "20260102-030405-0a1b2c3d"
 
 
 def left_by(*outputs: Output) -> Run:
-    return Run(RUN, "k", "p@1", "d", "s", "", "direct", "bare", "now", outputs)
+    return make_run(id=RUN, site="s", outputs=outputs)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +92,10 @@ def test_an_identity_is_read_as_it_was_written(named: Named) -> None:
 
 def test_of_a_sweep_one_task_is_meant_or_all_in_their_order() -> None:
     outputs = ((Output("out", "a"),), (Output("out", "b"),))
-    sweep = Sweep({3: Task(), 10: Task()}, rows=((), ()), sets=outputs, set_of=(0, 1))
-    run = Run(RUN, "k", "p@1", "d", "s", "", "direct", "bare", "now", folder=b"/w", sweep=sweep)
+    sweep = Sweep({3: RunStatus(), 10: RunStatus()}, rows=((), ()), sets=outputs, set_of=(0, 1))
+    run = make_run(id=RUN, site="s", folder=b"/w", sweep=sweep)
     everything, one = Reference(RUN, "out"), Reference(RUN, "out", task=10)
-    assert [part.word for part in parts_meant(run, everything)] == [f"{RUN}.3", f"{RUN}.10"]
+    assert [part.reference for part in parts_meant(run, everything)] == [f"{RUN}.3", f"{RUN}.10"]
     assert [find_output(part, everything).path for part in parts_meant(run, everything)] == ["a", "b"]
     [part] = parts_meant(run, one)
     assert (part.task, part.folder, find_output(part, one).path) == (10, b"/w/tasks/10", "b")

@@ -13,6 +13,7 @@ from runs import outputs as left
 from runs.inputs import identify_local
 from runs.model import Output, Run
 from runs.outputs import RunOutputs, content_at, content_of_place, look_at, matched_paths
+from tests.support.runs import make_run
 from tests.support.waiting import wait_for
 from transfers.entry import Entry, Kind
 
@@ -22,9 +23,7 @@ SITE = local_site()
 
 def ended_run(folder: Path, *outputs: Output) -> Run:
     (folder / "exit.json").write_text("{}")
-    return Run(
-        RUN, "k", "p@1", "d", SITE.name, "", "direct", "bare", "now", outputs, folder=os.fsencode(folder)
-    )
+    return make_run(id=RUN, site=SITE.name, outputs=outputs, folder=os.fsencode(folder))
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_a_folder_with_a_symlink_has_no_content_that_could_be_compared(work: Pat
     (work / "tree" / "link").symlink_to("a")
     assert content_of_place(Location(SITE, str(work / "tree"), "tree")) is None
     run = ended_run(work.parent, Output("tree", "tree"))
-    assert [each.code for each in look_at(run, SITE, run.outputs, hashed=False).problems] == [
+    assert [each.code for each in look_at(run, SITE, run.spec.outputs, hashed=False).problems] == [
         "output-not-a-file"
     ]
 
@@ -69,7 +68,7 @@ def test_whatever_changes_after_the_end_is_seen(
     monkeypatch.setattr(left, "_SLACK_NS", 0)
     run = ended_run(work.parent, Output("tree", "tree"))
     ended = (work.parent / "exit.json").stat().st_ctime_ns
-    assert look_at(run, SITE, run.outputs, hashed=False).changed == []
+    assert look_at(run, SITE, run.spec.outputs, hashed=False).changed == []
 
     def later() -> bool:
         """Whether the clock of the filesystem goes on."""
@@ -86,7 +85,7 @@ def test_whatever_changes_after_the_end_is_seen(
         path.unlink()
     else:
         (path.parent / "more").write_text("x")
-    assert look_at(run, SITE, run.outputs, hashed=False).changed
+    assert look_at(run, SITE, run.spec.outputs, hashed=False).changed
 
 
 def test_a_pattern_stands_for_all_that_it_matches_in_order() -> None:

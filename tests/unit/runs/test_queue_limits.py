@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.rate_limits import SharedPolling
-from runs.store import Queued, RunStore, count_queued, room, say_full
+from runs.store import Queued, RunStore, count_queued, format_queue_full, room
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -39,7 +39,7 @@ def test_what_is_left_is_never_more_than_the_limit_and_never_less_than_none(
 
 
 def test_why_a_run_waits_is_said_in_numbers() -> None:
-    assert say_full(100, 100) == "waits for room: 100 of 100 jobs in the queue"
+    assert format_queue_full(100, 100) == "waits for room: 100 of 100 jobs in the queue"
 
 
 def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
@@ -114,17 +114,17 @@ def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
 
 def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any) -> None:
     del hibali_home
-    book = RunStore()
+    run_store = RunStore()
     assert SharedPolling("here", "direct").seconds_ago() > 1e9
     for number, scheduler in ((1, "direct"), (2, "slurm"), (3, "direct"), (4, "direct")):
-        book.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
+        run_store.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
         Queued("here").take(run_id(number), 1, 10)
         if number != 4:
-            book.note(run_id(number), "submitted", {"job": "7"})
+            run_store.note(run_id(number), "submitted", {"job": "7"})
     asking = SharedPolling("here", "direct")
     asking.note()
     assert SharedPolling("here", "direct").seconds_ago() < 60
     assert SharedPolling("here", "slurm").seconds_ago() > 1e9
-    assert [run.id for run in asking.others(book, {run_id(3)})] == [run_id(1)]
-    book.note(run_id(1), "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
-    assert [run.id for run in asking.others(book, set())] == [run_id(3)]
+    assert [run.id for run in asking.others(run_store, {run_id(3)})] == [run_id(1)]
+    run_store.note(run_id(1), "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
+    assert [run.id for run in asking.others(run_store, set())] == [run_id(3)]

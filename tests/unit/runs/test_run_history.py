@@ -26,11 +26,11 @@ def run_id(number: int) -> str:
 
 
 def begin(number: int, digest: str, site: str, *states: State) -> None:
-    book = RunStore()
+    run_store = RunStore()
     fields = {**FIELDS, "pipeline": "tool@1.0", "pipeline_digest": digest, "site": site}
-    book.begin(run_id(number), "k" * 64, fields)
+    run_store.begin(run_id(number), "k" * 64, fields)
     for state in states:
-        book.note(run_id(number), "seen", {"state": state, "native": "X", "reason": ""})
+        run_store.note(run_id(number), "seen", {"state": state, "native": "X", "reason": ""})
 
 
 @pytest.mark.usefixtures("hibali_home")

@@ -6,7 +6,7 @@ from typing import Any
 
 from runs.model import State
 from runs.records import fold_records
-from runs.status import course_of, course_of_run
+from runs.status import run_timeline, timeline_of
 
 
 def record(kind: str, second: int, **more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ BEGIN = [record("prepared", 0), record("staged", 4), record("submitting", 5), re
 
 
 def told(records: list[dict[str, Any]]) -> list[tuple[str, float, float | None]]:
-    spans = course_of(records)
+    spans = timeline_of(records)
     first = spans[0].since
     return [
         (span.state, span.since - first, None if span.until is None else span.until - first) for span in spans
@@ -66,7 +66,7 @@ def test_a_clock_that_is_wrong_is_not_believed_and_one_that_lags_goes_nowhere_ba
     for text in ("", "soon", "9999-99-99T00:00:00Z", "2026-01-02T03:04:12", "\u0663"):
         assert told([*BEGIN, seen(30, "FAILED", started=text, ended=text)])[-1] == ("FAILED", 30, None)
     lags = {"started": "2026-01-02T03:03:50Z", "ended": "2026-01-02T03:03:59Z", "exit_code": 0}
-    spans = course_of([*BEGIN, seen(30, "SUCCEEDED", **lags)])
+    spans = timeline_of([*BEGIN, seen(30, "SUCCEEDED", **lags)])
     assert all(span.until is None or span.until >= span.since for span in spans)
     assert spans[-1].state is State.SUCCEEDED
 
@@ -76,8 +76,8 @@ def test_an_end_stays_but_for_one_that_nobody_knew() -> None:
     records = [*BEGIN, seen(10, "LOST"), record("submitted", 12), seen(20, "WAITING")]
     assert told(records)[-1] == ("LOST", 10, None)
     assert told([*records, seen(40, "SUCCEEDED")])[-1] == ("SUCCEEDED", 40, None)
-    assert course_of([]) == []
-    assert course_of([{"kind": "seen", "state": "NEW", "at": 7}, {"kind": "later"}]) == []
+    assert timeline_of([]) == []
+    assert timeline_of([{"kind": "seen", "state": "NEW", "at": 7}, {"kind": "later"}]) == []
 
 
 def test_a_sweep_runs_from_its_first_task_to_its_last() -> None:
@@ -109,7 +109,7 @@ def test_a_sweep_runs_from_its_first_task_to_its_last() -> None:
         (begun, ("RUNNING", 20, None)),
         ([*begun, tasks(40, "FAILED", "3"), record("reported", 50)], ("FAILED", 40, None)),
     ):
-        spans = course_of_run(fold_records(run_id, records), records)
+        spans = run_timeline(fold_records(run_id, records), records)
         assert [span.state for span in spans][:5] == ["PREPARED", "STAGED", "SUBMITTED", "WAITING", "RUNNING"]
         first = spans[0].since
         assert (spans[-1].state, spans[-1].since - first, spans[-1].until) == last

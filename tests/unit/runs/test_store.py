@@ -30,63 +30,63 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def begin(book: RunStore, run_id: str = RUN, key: str = "k" * 64) -> None:
-    book.begin(run_id, key, FIELDS)
+def begin(run_store: RunStore, run_id: str = RUN, key: str = "k" * 64) -> None:
+    run_store.begin(run_id, key, FIELDS)
 
 
-def seen(book: RunStore, state: State) -> None:
-    book.note(RUN, "seen", {"state": state, "native": "X", "reason": "r"})
+def seen(run_store: RunStore, state: State) -> None:
+    run_store.note(RUN, "seen", {"state": state, "native": "X", "reason": "r"})
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_known_end_is_never_taken_back_and_a_lost_run_may_turn_up() -> None:
-    book = RunStore()
-    begin(book)
-    book.note(RUN, "submitted", {"job": "7"})
-    seen(book, State.LOST)
-    assert book.load(RUN).state is State.LOST
-    seen(book, State.SUCCEEDED)
-    seen(book, State.FAILED)
-    assert book.load(RUN).state is State.SUCCEEDED
+    run_store = RunStore()
+    begin(run_store)
+    run_store.note(RUN, "submitted", {"job": "7"})
+    seen(run_store, State.LOST)
+    assert run_store.load(RUN).state is State.LOST
+    seen(run_store, State.SUCCEEDED)
+    seen(run_store, State.FAILED)
+    assert run_store.load(RUN).state is State.SUCCEEDED
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_line_continues_its_latest_run_until_the_end_was_told() -> None:
-    book = RunStore()
+    run_store = RunStore()
     key = "k" * 64
-    assert book.find_unreported(key) is None
-    begin(book)
-    found = book.find_unreported(key)
+    assert run_store.find_unreported(key) is None
+    begin(run_store)
+    found = run_store.find_unreported(key)
     assert found is not None
     assert found.state is State.PREPARED
-    book.note(RUN, "reported")
-    assert book.find_unreported(key) is not None  # nothing had ended
-    seen(book, State.LOST)
-    book.note(RUN, "reported")
-    assert book.find_unreported(key) is not None  # LOST is asked about again
-    seen(book, State.FAILED)
-    book.note(RUN, "reported")
-    assert book.find_unreported(key) is None
+    run_store.note(RUN, "reported")
+    assert run_store.find_unreported(key) is not None  # nothing had ended
+    seen(run_store, State.LOST)
+    run_store.note(RUN, "reported")
+    assert run_store.find_unreported(key) is not None  # LOST is asked about again
+    seen(run_store, State.FAILED)
+    run_store.note(RUN, "reported")
+    assert run_store.find_unreported(key) is None
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_runs_of_one_second_are_listed_in_the_order_they_began() -> None:
-    book = RunStore()
+    run_store = RunStore()
     begun = [f"20260102-030405-{name}" for name in ("ffffffff", "0a1b2c3d", "8a1b2c3d")]
     for run_id in begun:
-        begin(book, run_id)
-    assert [run.id for run in book.all()] == begun
+        begin(run_store, run_id)
+    assert [run.id for run in run_store.all()] == begun
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_a_torn_ledger_line_costs_only_itself() -> None:
-    book = RunStore()
-    begin(book)
+    run_store = RunStore()
+    begin(run_store)
     path = next((Path(os.environ["HIBALI_STATE"]) / "runs").glob("*.jsonl"))
     with path.open("ab") as stream:
         stream.write(b'{"kind":"submitted","job":"1')
-    book.note(RUN, "submitted", {"job": "7"})
-    assert book.load(RUN).job == "7"
+    run_store.note(RUN, "submitted", {"job": "7"})
+    assert run_store.load(RUN).job == "7"
 
 
 @pytest.mark.usefixtures("hibali_home")

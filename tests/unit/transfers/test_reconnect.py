@@ -86,7 +86,7 @@ def test_only_what_may_succeed_later_is_tried_again_and_the_last_error_is_the_on
             attempt,
             TryLaterError("connection-lost", "lost"),
             next_pause=lambda: 0.001,
-            tell=lambda problem, count, seconds: told.append((problem.message, count, seconds)),
+            on_pause=lambda problem, count, seconds: told.append((problem.message, count, seconds)),
         )
     assert told == [("lost", 1, 0.001), ("not yet", 2, 0.001)]
     assert len(problems) == 1
@@ -101,7 +101,7 @@ def test_without_a_pause_nothing_is_tried() -> None:
             attempt,
             TryLaterError("connection-lost", "lost"),
             next_pause=lambda: None,
-            tell=lambda *_: pytest.fail("there is no pause"),
+            on_pause=lambda *_: pytest.fail("there is no pause"),
         )
 
 

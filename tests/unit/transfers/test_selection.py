@@ -32,7 +32,7 @@ def test_names_with_newlines_end_with_nul() -> None:
 def test_a_name_that_is_not_below_the_source_is_refused_with_its_line(name: bytes) -> None:
     with pytest.raises(UsageError) as caught:
         read_names(b"fine\n" + name + b"\n", "list")
-    assert caught.value.about == "list:2"
+    assert caught.value.subject == "list:2"
 
 
 def test_a_named_folder_takes_all_below_and_nothing_beside() -> None:

@@ -34,11 +34,11 @@ class GridftpMover(StreamMover):
         server: GridftpSettings,
         ends: tuple[PosixStore, PosixStore],
         name: bytes | None,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         proxy: ProxySettings | None = None,
     ) -> None:
         """From the first of these `ends`, where a single file is called `name`, to the second; the one elsewhere has the server."""
-        super().__init__(0, tell)
+        super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()
         self._origin, self._landing = ends
@@ -89,7 +89,7 @@ class GridftpMover(StreamMover):
         if self._usable is None:
             self._usable = shutil.which(PROGRAM) is not None
             if not self._usable:
-                self._tell(
+                self._on_event(
                     Noted(
                         f"{self._server.url}: {PROGRAM} is not installed here, so everything goes over ssh."
                         " Debian has it in globus-gass-copy-progs"
@@ -106,7 +106,7 @@ class GridftpMover(StreamMover):
             self._origin.where,
             self._name,
             far.round_trip,
-            ProgressReport(self._tell),
+            ProgressReport(self._on_event),
             self._ready_proxy(),
         )
         landing = target.write_by_gridftp(carriage)
@@ -130,7 +130,7 @@ class GridftpMover(StreamMover):
         if not self._server.wants_proxy:
             return None
         try:
-            return ready_proxy(self._proxy, about=self._server.url).path
+            return ready_proxy(self._proxy, subject=self._server.url).path
         except NotFoundError:
             if self._proxy.make != "no":
                 raise
@@ -138,7 +138,7 @@ class GridftpMover(StreamMover):
 
 
 def gridftp_mover(
-    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, tell: Listener
+    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, on_event: Listener
 ) -> GridftpMover | None:
     """The mover, where one of these `ends`, source and target, has a server and the other is a folder here.
 
@@ -151,7 +151,7 @@ def gridftp_mover(
     reading, landing = _plain(origin.store), _plain(target)
     if reading is None or landing is None:
         return None
-    return GridftpMover(server, (reading, landing), origin.name, tell, far.proxy)
+    return GridftpMover(server, (reading, landing), origin.name, on_event, far.proxy)
 
 
 def _plain(store: object) -> PosixStore | None:

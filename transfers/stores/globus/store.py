@@ -57,7 +57,7 @@ _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
-def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entry]:
+def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
     """All entries below the root; `ask` gives a page of a folder, from an offset, of at most so many names.
 
     Raises `ListingIncompleteError` at its end for folders that could not be listed whole, and what asking raises for the root.
@@ -79,7 +79,7 @@ def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entr
                     raise
                 problems.append((entry.path, Problem(problem.code, problem.message)))
     if problems:
-        raise ListingIncompleteError(about, problems)
+        raise ListingIncompleteError(subject, problems)
 
 
 def _children(ask: Page, folder: bytes) -> list[Entry]:
@@ -94,7 +94,7 @@ def _children(ask: Page, folder: bytes) -> list[Entry]:
             raise IncompleteError(
                 _TOO_MANY,
                 f"Globus lists no folder with more than {MOST_NAMES} names",
-                about=printable(folder),
+                subject=printable(folder),
             )
         if offset >= total or not page["DATA"]:
             return sorted(found, key=lambda entry: entry.order)
@@ -145,7 +145,7 @@ class CollectionRemover:
         root: str,
         label: str,
         listed: Listed,
-        tell: Listener,
+        on_event: Listener,
         *,
         deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
@@ -155,7 +155,7 @@ class CollectionRemover:
         self._root = root
         self._label = label
         self._listed = listed
-        self._tell = tell
+        self._on_event = on_event
         self._deadline_seconds = deadline_seconds
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -227,7 +227,7 @@ class CollectionRemover:
             deadline=deadline_after(self._deadline_seconds),
         )
         task = self._globus.submit({**body, "recursive": recursive})
-        following = Following(self._globus, task, self._tell, give_up_after=_STANDSTILL)
+        following = Following(self._globus, task, self._on_event, give_up_after=_STANDSTILL)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:
             return None
@@ -270,7 +270,7 @@ _BY_TASKS = Problem(
 class GlobusStore(Store):
     """A store over the operations of Globus Transfer."""
 
-    def __init__(self, site: Site, where: str, *, tell: Listener = ignore) -> None:
+    def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
         """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
         from transfers.stores.globus.clients import open_access
 
@@ -282,9 +282,9 @@ class GlobusStore(Store):
         self.where = where.encode("utf-8", "surrogateescape")
         self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
-        self._tell = tell
+        self._on_event = on_event
         self._access = open_access([site])
-        self._globus = Globus(self._access.transfer(), site, tell=tell)
+        self._globus = Globus(self._access.transfer(), site, on_event=on_event)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="globus")
         self._web: Web | None = None
         self._read: list[Reading] = []
@@ -312,7 +312,7 @@ class GlobusStore(Store):
             found, reason = "", "it is not UTF-8"
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self.site.name
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self.site.name
             )
         return found
 
@@ -331,7 +331,7 @@ class GlobusStore(Store):
         """See Store."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self.site.name)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self.site.name)
         if root.kind is Kind.FOLDER:
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
@@ -388,7 +388,7 @@ class GlobusStore(Store):
             return got
         found = self.stat(path)
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", about=self.site.name)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self.site.name)
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
@@ -398,7 +398,7 @@ class GlobusStore(Store):
                 raise UsageError(
                     "globus-needs-both",
                     "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
                 )
             server = str(self._globus.endpoint(self._collection).get("https_server") or "")
@@ -406,7 +406,7 @@ class GlobusStore(Store):
                 raise UsageError(
                     "no-https",
                     "this collection has no HTTPS access",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Take `https` out of [sites.{self.site.name}.globus].",
                 )
             parts = urlsplit(server)
@@ -458,7 +458,7 @@ class GlobusStore(Store):
             self.root,
             label,
             self._listed,
-            self._tell,
+            self._on_event,
             deadline_seconds=self.site.globus.deadline_seconds,
         )
         return removing.remove(entries)

@@ -43,9 +43,9 @@ _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
 
-def changed(about: str) -> IncompleteError:
+def changed(subject: str) -> IncompleteError:
     """The error for a file that has not the size any more that it was listed with."""
-    return IncompleteError("source-changed", "it changed while it was read", about=about)
+    return IncompleteError("source-changed", "it changed while it was read", subject=subject)
 
 
 class Got(NamedTuple):
@@ -132,7 +132,7 @@ class Bulk:
             # One piece where the server sends what was asked for, and no second one where it never ends.
             content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
             if len(content) > wanted:
-                raise changed(self._requests.about)
+                raise changed(self._requests.subject)
             return Got(memoryview(content), (meta["e_tag"] or "").strip('"'), meta["size"])
 
         return self._tried(read)
@@ -146,13 +146,13 @@ class Bulk:
                 "GET", key, headers=headers, most=most if length is None else MOST_ANSWER
             )
         except IncompleteError as problem:
-            raise changed(self._requests.about) if problem.code == "answer-too-long" else problem from None
+            raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
         if length is None:
             return Got(answer.body, answer.etag, len(answer.body))
         found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
             raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", about=self._requests.about
+                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
             )
         return Got(answer.body, answer.etag, int(found.group(2)))
 
@@ -165,7 +165,7 @@ class Bulk:
             except HibaliError:
                 raise
             except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
-                raise from_obstore(problem, self._requests.about) from None
+                raise from_obstore(problem, self._requests.subject) from None
 
         return self._requests.tried(once)
 

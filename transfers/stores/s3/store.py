@@ -90,7 +90,7 @@ class S3SmallFiles(SmallFiles):
         changed = answer.status >= 300 or (entry.etag and answer.etag != entry.etag)
         if entry.size and (changed or len(answer.body) != entry.size):
             raise IncompleteError(
-                "changed", "it changed since it was listed", about=self._about(entry.path), transient=True
+                "changed", "it changed since it was listed", subject=self._subject(entry.path), transient=True
             )
         return answer.body if entry.size else b""
 
@@ -136,12 +136,12 @@ class S3SmallFiles(SmallFiles):
         """What stands there, where it is not this content. A put whose answer was lost finds its own."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # somebody else's put was refused, too, or has not ended
-            raise TryLaterError("locked", "somebody else is writing this", about=self._about(path))
+            raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
         standing = found.body if found.status < 300 else b""
         return None if standing == content else standing
 
-    def _about(self, path: bytes) -> str:
-        return f"{self._requests.about}/{printable(path)}"
+    def _subject(self, path: bytes) -> str:
+        return f"{self._requests.subject}/{printable(path)}"
 
     def close(self) -> None:
         """See SmallFiles."""
@@ -168,7 +168,7 @@ class S3Store(Store):
         root: bytes,
         *,
         slash: bool = False,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
@@ -176,7 +176,7 @@ class S3Store(Store):
         self._requests = requests
         self._site = site
         self._slash = slash
-        self._tell = tell
+        self._on_event = on_event
         self._lease = lease
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
         self._bulk = Bulk(requests)
@@ -226,7 +226,7 @@ class S3Store(Store):
 
     def _key(self, path: bytes) -> bytes:
         """The key of a path; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
-        _refuse(unsafe_component(path), path, self._requests.about)
+        _refuse(unsafe_component(path), path, self._requests.subject)
         return self._prefix() + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
@@ -271,7 +271,7 @@ class S3Store(Store):
         self._records.begin()
         self._locks_below = []
         # Everything is sorted before the first comes out, so by then all manifests below have been met.
-        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
+        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.subject)
         first = next(ordered, None)
         if first is None:
             self._check_root()
@@ -299,13 +299,13 @@ class S3Store(Store):
                 continue
             if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
                 continue
-            refuse_unsafe(listed, self._requests.about)
+            refuse_unsafe(listed, self._requests.subject)
             yield listed
 
     def _check_root(self) -> None:
         """Nothing lies below: a file of that name has nothing below it, an empty bucket is there."""
         if self.where and not self._made and self._stat_file(b"", self.where) is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._requests.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -364,7 +364,7 @@ class S3Store(Store):
         for path in self._cleared:
             gone.add(path, b"")
         if not self._is_substore:
-            self._records.save(landed, gone, self._tell)
+            self._records.save(landed, gone, self._on_event)
         landed.close()
         gone.close()
 
@@ -375,7 +375,7 @@ class S3Store(Store):
         facts = self.facts
 
         def target_key(path: bytes) -> bytes:
-            _refuse(unholdable(path, facts), path, self._requests.about)
+            _refuse(unholdable(path, facts), path, self._requests.subject)
             return self._prefix() + path
 
         return WriteTarget(
@@ -405,7 +405,7 @@ class S3Store(Store):
             problems = [problem for problem in answered.values() if problem is not None]
         self._cleared.extend(gone)
         if problems:
-            raise IncompleteError("cannot-make-room", problems[0].message, about=self._requests.about)
+            raise IncompleteError("cannot-make-room", problems[0].message, subject=self._requests.subject)
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
@@ -418,14 +418,14 @@ class S3Store(Store):
                 yield entry, problem
         finally:
             if not self._is_substore:
-                self._records.save(ManifestLines(), gone, self._tell)
+                self._records.save(ManifestLines(), gone, self._on_event)
                 removing.around(self.where, gone, self._forget)
             gone.close()
 
     def _forget(self, folder: bytes, gone: ManifestLines) -> None:
         """Take the lines of these out of the manifest of a prefix around this one."""
         around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
-        around.save(ManifestLines(), gone, self._tell)
+        around.save(ManifestLines(), gone, self._on_event)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix cannot be another."""
@@ -467,9 +467,9 @@ class S3Store(Store):
             self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
         else:
             self._holder = NoLock()
-            self._tell(
+            self._on_event(
                 Noted(
-                    f"{self._requests.about}: this server cannot hold a lock; write to it from one place at a time."
+                    f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."
                 )
             )
         return self._holder
@@ -483,9 +483,9 @@ class S3Store(Store):
         self._requests.close()
 
 
-def _refuse(reason: str | None, path: bytes, about: str) -> None:
+def _refuse(reason: str | None, path: bytes, subject: str) -> None:
     if reason:
-        raise RefusedError("unsafe-name", f"{printable(path)} cannot be a key: {reason}", about=about)
+        raise RefusedError("unsafe-name", f"{printable(path)} cannot be a key: {reason}", subject=subject)
 
 
 def _iso(date: str) -> str:

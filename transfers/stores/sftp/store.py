@@ -107,7 +107,7 @@ class SftpTreeRemover:
                 raise RefusedError(
                     "symlink-in-the-way",
                     "it is a symlink, or was replaced just now",
-                    about=self._client.where,
+                    subject=self._client.where,
                 )
         try:
             clock = self._lock.clock()
@@ -286,7 +286,7 @@ class SftpStore(Store):
         if path in wrong:
             if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
                 return None
-            raise IncompleteError(wrong[path].code, wrong[path].message, about=self._client.where)
+            raise IncompleteError(wrong[path].code, wrong[path].message, subject=self._client.where)
         full = self._beneath.full(path)
         found = self._client.stat(full)
         if found is None:
@@ -343,7 +343,7 @@ class SftpStore(Store):
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", about=self._client.where)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.where)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -363,9 +363,9 @@ class SftpStore(Store):
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
-                about = f"{self._client.where}:{printable(path)}"
+                subject = f"{self._client.where}:{printable(path)}"
                 raise RefusedError(
-                    "not-a-folder", words_of("not-a-folder"), about=about, hint=hint_of("not-a-folder")
+                    "not-a-folder", words_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
                 )
 
     def file_above(self) -> bool:
@@ -408,7 +408,7 @@ class SftpStore(Store):
         except StatusError as problem:
             told = self._client.problem(problem, self._beneath.full(b""))
             if told.code == "no-space":
-                raise RefusedError(told.code, told.message, about=self._client.where) from None
+                raise RefusedError(told.code, told.message, subject=self._client.where) from None
             raise self._client.error(problem, self.where) from None
         self._tidy = self._tidy or not before
         landing = Landing(
@@ -432,7 +432,7 @@ class SftpStore(Store):
     def _held(self) -> SftpLock:
         if self._lock is None:
             raise TryLaterError(
-                "lease-lost", "the target is not locked", about=self._client.where, transient=False
+                "lease-lost", "the target is not locked", subject=self._client.where, transient=False
             )
         self._lock.check()
         return self._lock

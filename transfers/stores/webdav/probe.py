@@ -201,7 +201,9 @@ class _Probe:
         self._files.put(self._path(name), content, headers or {})
         found = self._found(name)
         if found is None:
-            raise IncompleteError("refused-by-server", "what was put is not there", about=self._files.about)
+            raise IncompleteError(
+                "refused-by-server", "what was put is not there", subject=self._files.subject
+            )
         return found
 
     def _found(self, name: bytes) -> Found | None:

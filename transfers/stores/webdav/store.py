@@ -116,7 +116,7 @@ class Listing:
         reason = unsafe_component(name)
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._files.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
             )
 
     def _is_own(self, folder: bytes, path: bytes) -> bool:
@@ -154,7 +154,7 @@ class DavStore(Store):
         root: bytes,
         *,
         read_back: bool = True,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a path below the site's URL without slashes around it."""
@@ -162,7 +162,7 @@ class DavStore(Store):
         self._wire = wire
         self._site = site
         self._read_back = read_back
-        self._tell = tell
+        self._on_event = on_event
         self._lease = lease
         self._files = Files(wire)
         self._own = Own(self._files, root)
@@ -207,7 +207,7 @@ class DavStore(Store):
     def _safe(self, path: bytes, reason: str | None) -> bytes:
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._wire.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._wire.subject
             )
         return below(self.where, path)
 
@@ -237,7 +237,7 @@ class DavStore(Store):
         """See Store. The XML that ends properly stands for a closing count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._wire.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.where, self._own, shallow=shallow)
@@ -248,7 +248,7 @@ class DavStore(Store):
         self._places = [place for place in listing.places if place]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
-            raise ListingIncompleteError(self._wire.about, listing.problems)
+            raise ListingIncompleteError(self._wire.subject, listing.problems)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -309,7 +309,7 @@ class DavStore(Store):
             raise RefusedError(
                 "read-only-site",
                 "this server does not let us write there, or not safely",
-                about=self._wire.about,
+                subject=self._wire.subject,
                 hint=f"`hibali sites check {self._site}` shows what it does.",
             )
         return honours
@@ -317,7 +317,7 @@ class DavStore(Store):
     def _check_held(self, honours: Honours) -> None:
         if honours.locks and not self._holder.held:
             raise TryLaterError(
-                "lock-lost", "the target is not locked", about=self._wire.about, transient=False
+                "lock-lost", "the target is not locked", subject=self._wire.subject, transient=False
             )
 
     def _removing(self) -> FileRemover:
@@ -378,7 +378,7 @@ class DavStore(Store):
         return self._holder
 
     def _note(self, text: str) -> None:
-        self._tell(Noted(f"{self._wire.about}: {text}"))
+        self._on_event(Noted(f"{self._wire.subject}: {text}"))
 
     def space(self) -> Space:
         """See Store; of the nearest folder above that exists."""

@@ -19,7 +19,7 @@ JUNK = b"OpenSSL Error: \xff\xfe\x1b[2J:760: in library\n\nUse -debug\n"
 
 
 def explain(answer: Finished, seconds: float = 3600) -> AccessError:
-    return explain_proxy(answer, PATH, seconds, about="far", line="grid-proxy-init -valid 12:00")
+    return explain_proxy(answer, PATH, seconds, subject="far", line="grid-proxy-init -valid 12:00")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_line_to_type_is_as_long_as_needed_and_names_what_the_site_names() -
 )
 def test_no_passphrase_is_an_error_that_repeats_nothing(settings: ProxySettings) -> None:
     with pytest.raises(AccessError) as caught:
-        read_passphrase(settings, about="far")
+        read_passphrase(settings, subject="far")
     assert caught.value.code == "no-passphrase"
     assert "geheim" not in caught.value.message + caught.value.hint.replace("echo geheim", "")
 
@@ -87,13 +87,13 @@ def test_a_passphrase_is_the_first_line(tmp_path: Path, monkeypatch: pytest.Monk
     kept = tmp_path / "kept"
     kept.write_bytes(b"ge h\xffeim\r\nsecond\n")
     kept.chmod(0o600)
-    assert read_passphrase(ProxySettings(passphrase_file=str(kept)), about="far") == b"ge h\xffeim"
+    assert read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far") == b"ge h\xffeim"
     kept.chmod(0o640)
     with pytest.raises(AccessError, match="others can read it"):
-        read_passphrase(ProxySettings(passphrase_file=str(kept)), about="far")
+        read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far")
     monkeypatch.setenv("MY_PASSPHRASE", "geheim")
-    assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), about="far") == b"geheim"
-    assert read_passphrase(ProxySettings(), about="far") is None
+    assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), subject="far") == b"geheim"
+    assert read_passphrase(ProxySettings(), subject="far") is None
 
 
 def problems(table: str, command: str = '["gsissh", "-p", "2222"]') -> list[str]:

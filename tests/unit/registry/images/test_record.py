@@ -67,4 +67,4 @@ def test_nothing_else_is_read(raw: bytes) -> None:
     with pytest.raises(RefusedError) as caught:
         read_record(raw, "brain@1 at lab")
     assert caught.value.code == "bad-image-record"
-    assert caught.value.about == "brain@1 at lab"
+    assert caught.value.subject == "brain@1 at lab"

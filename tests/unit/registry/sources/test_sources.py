@@ -88,7 +88,7 @@ def test_a_folder_gives_its_descriptors_and_nothing_else(tmp_path: Path, access:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     (root / "link.json").symlink_to(root / "b.json")
-    found = [each.about for each in find_candidates(str(root), access)]
+    found = [each.subject for each in find_candidates(str(root), access)]
     assert found == [str(root / "b.json"), str(root / "a" / "tool.json")]
     with pytest.raises(NotFoundError):
         list(find_candidates(f"{tmp_path}/absent/", access))
@@ -101,7 +101,9 @@ def test_the_cache_of_bosh(tmp_path: Path, access: Access, monkeypatch: pytest.M
     cache = tmp_path / ".cache" / "boutiques" / "production"
     cache.mkdir(parents=True)
     (cache / "zenodo-12.json").write_bytes(RAW)
-    assert [(each.about, each.raw) for each in find_candidates("bosh:", access)] == [("bosh:zenodo.12", RAW)]
+    assert [(each.subject, each.raw) for each in find_candidates("bosh:", access)] == [
+        ("bosh:zenodo.12", RAW)
+    ]
     assert [each.raw for each in find_candidates("bosh:zenodo.12", access)] == [RAW]
     with pytest.raises(UsageError):
         list(find_candidates("bosh:../../x", access))
@@ -180,7 +182,7 @@ def test_what_was_published_on_zenodo(place: str, access: Access) -> None:
 
     with serving(answer) as origin:
         local = Access(access.scratch, origin, frozenset({origin}))
-        assert [(each.about, each.raw) for each in find_candidates(place, local)] == [
+        assert [(each.subject, each.raw) for each in find_candidates(place, local)] == [
             ("zenodo.7/tool.json", RAW)
         ]
         with pytest.raises(NotFoundError):
@@ -227,7 +229,7 @@ def test_a_repository_gives_its_descriptors(
     repository: Path, access: Access, more: str, names: list[str]
 ) -> None:
     found = list(find_candidates(f"git+file://{repository}{more}", access))
-    assert [each.about.partition(": ")[2] for each in found] == names
+    assert [each.subject.partition(": ")[2] for each in found] == names
     assert all(each.raw.startswith(RAW[:10]) for each in found)
     assert list(access.scratch.iterdir()) == []
 

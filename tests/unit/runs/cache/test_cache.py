@@ -38,6 +38,7 @@ from runs.cache.listing import (
 from runs.inputs import identify_local
 from runs.model import Run, State
 from runs.stage import Cache, Synchroniser, at_site, open_cache
+from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -49,7 +50,7 @@ A, B, C = (Name("sha256", letter * 64) for letter in "abc")
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
@@ -63,11 +64,7 @@ def place(path: Path) -> Location:
 
 
 def a_run(run_id: str = RUN, state: State = State.RUNNING, **more: str) -> Run:
-    return replace(
-        Run(run_id, "k", "p@1", "d", "here", "", "direct", "bare", "2026-01-02T03:04:05.0Z"),
-        state=state,
-        **more,
-    )
+    return make_run(id=run_id, created="2026-01-02T03:04:05.0Z", state=state, **more)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +151,8 @@ def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
 class Bench:
     """A work folder on this machine with a cache, and two inputs to bring there."""
 
-    def __init__(self, far: RemoteHost, folder: Path) -> None:
-        self.far = far
+    def __init__(self, host: RemoteHost, folder: Path) -> None:
+        self.host = host
         self.site = Site(name="here", kind="local", work=str(folder / "work"), roots={"s": str(folder)})
         self.work = folder / "work"
         (self.work / "runs").mkdir(parents=True)
@@ -163,9 +160,9 @@ class Bench:
         for path in self.inputs:
             path.write_text(path.name)
 
-    def cache(self, site: Site | None = None, tell: list[Event] | None = None) -> Cache:
-        listen = tell.append if tell is not None else lambda _: None
-        return open_cache(self.far, site or self.site, bytes(self.work), Synchroniser(), listen)
+    def cache(self, site: Site | None = None, on_event: list[Event] | None = None) -> Cache:
+        listen = on_event.append if on_event is not None else lambda _: None
+        return open_cache(self.host, site or self.site, bytes(self.work), Synchroniser(), listen)
 
     def bring(self, run: str | None, *inputs: Path) -> list[Path]:
         """The inputs in the cache, held by a run whose folder is there."""
@@ -179,17 +176,19 @@ class Bench:
 
     def look(self, *runs: Run) -> CacheContents:
         known = {run.id: run for run in runs}
-        return look(self.far, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns())
+        return look(
+            self.host, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns()
+        )
 
     def evict(self, survey: CacheContents) -> list[Evicted]:
         told: list[Evicted] = []
-        evict(self.far, bytes(self.work), survey, choose_entries(survey), told.append)
+        evict(self.host, bytes(self.work), survey, choose_entries(survey), told.append)
         return told
 
 
 @pytest.fixture
-def bench(far: RemoteHost, tmp_path: Path) -> Bench:
-    return Bench(far, tmp_path)
+def bench(host: RemoteHost, tmp_path: Path) -> Bench:
+    return Bench(host, tmp_path)
 
 
 def test_what_a_run_holds_stays_until_it_is_over(bench: Bench) -> None:
@@ -220,11 +219,11 @@ def test_a_run_that_comes_between_the_look_and_the_removal_keeps_its_input(bench
 
 
 def test_a_run_that_found_nothing_to_hold_yet_keeps_its_file(bench: Bench) -> None:
-    hold = Hold(bench.far, bytes(bench.work), RUN)
+    hold = Hold(bench.host, bytes(bench.work), RUN)
     (bench.work / "runs" / RUN).mkdir()
     hold.take(A)
     assert bench.evict(bench.look()) == []
-    use = read_use(bench.far, bytes(bench.work), RUN)
+    use = read_use(bench.host, bytes(bench.work), RUN)
     assert use is not None
     assert use.names == {A}
 
@@ -294,10 +293,10 @@ def test_what_is_outside_the_root_is_not_the_site_s_to_delete(bench: Bench, tmp_
     aged(path, 9)
     bench.cache(site).bring(identify_local(bench.inputs[0]), place(bench.inputs[0]))
     assert time.time() - path.stat().st_mtime > 8 * DAY
-    times = times_at(bench.far, site)
+    times = times_at(bench.host, site)
     assert times is not None
     assert not times.covers(bytes(tmp_path / "elsewhere"))
-    assert times_at(bench.far, bench.site) is None
+    assert times_at(bench.host, bench.site) is None
 
 
 def test_what_will_be_gone_before_the_start_is_told(bench: Bench) -> None:

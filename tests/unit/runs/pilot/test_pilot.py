@@ -20,7 +20,7 @@ from runs.dependencies import find_task_jobs
 from runs.inputs import Identity
 from runs.model import Pilot, Run, State, read_pilot
 from runs.pilot import program, setup
-from runs.pilot.setup import allocation_script, check_wishes, find_python, task_script
+from runs.pilot.setup import allocation_script, check_pilot_resources, find_python, task_script
 from runs.poll import PilotProgress, judge_in_allocation, read_journal, status_of
 from runs.records import fold_records, sweep_of
 from runs.resources import DecidedResources
@@ -132,8 +132,8 @@ def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
     assert sweep_of(run).unfinished() == (2, 3)
     run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"})
     assert sweep_of(run).unfinished() == ()
-    assert [chunk.tasks for chunk in sweep_of(run).unsent()] == [(2, 3)]
-    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).places().items()} == {
+    assert [chunk.tasks for chunk in sweep_of(run).unsubmitted()] == [(2, 3)]
+    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).positions().items()} == {
         1: 1,
         2: 2,
         3: 2,
@@ -154,12 +154,12 @@ def test_nobody_waits_for_the_job_of_a_pilot() -> None:
 
 
 def test_what_tasks_cannot_share_is_refused() -> None:
-    assert check_wishes(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
-    assert check_wishes(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
-    assert check_wishes(DecidedResources()) == 1
+    assert check_pilot_resources(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
+    assert check_pilot_resources(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
+    assert check_pilot_resources(DecidedResources()) == 1
     for wished in (Resources(nodes=2), Resources(tasks=2), Resources(gpus=1)):
         with pytest.raises(UsageError) as told:
-            check_wishes(DecidedResources(wished))
+            check_pilot_resources(DecidedResources(wished))
         assert told.value.code == "not-in-a-pilot"
 
 
@@ -178,17 +178,17 @@ def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", pat
 
 
 def test_the_first_python_that_fits_is_taken(local: Any) -> None:
-    far: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
-    assert find_python(far, local) == "/q"
+    host: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
+    assert find_python(host, local) == "/q"
     for lines, because in (
         ((line_of([3, 8]),), "is 3.8"),
         ((line_of([3, 12], machine="aarch64"),), "aarch64"),
         ((line_of([3, 12], libc="2.17"),), "2.17"),
         (("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")), "none answered"),
     ):
-        far = FarWithPythons(*lines)
+        host = FarWithPythons(*lines)
         with pytest.raises(RefusedError) as told:
-            find_python(far, local)
+            find_python(host, local)
         assert because in told.value.message
 
 

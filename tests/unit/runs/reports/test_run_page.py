@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +13,7 @@ from runs.model import Run, State
 from runs.outputs import Left
 from runs.reports.run_page import MAX_ROWS, ReportedRun, render, timeline_rows
 from runs.status import Span
+from tests.support.runs import make_run
 
 NOW = 1_767_323_045.0
 HOSTILE = (
@@ -22,19 +22,18 @@ HOSTILE = (
 
 
 def run(number: int = 0, **more: Any) -> Run:
-    made = Run(
-        id=f"20260102-030405-{number:08x}",
-        key="k",
-        pipeline="bet@1.0",
-        pipeline_digest="d" * 64,
-        site="juwels",
-        name="",
-        scheduler="slurm",
-        container="bare",
-        created="2026-01-02T03:04:05.000000Z",
-        state=State.SUCCEEDED,
-    )
-    return replace(made, **more)
+    fields = {
+        "id": f"20260102-030405-{number:08x}",
+        "pipeline": "bet@1.0",
+        "pipeline_digest": "d" * 64,
+        "site": "juwels",
+        "name": "",
+        "scheduler": "slurm",
+        "container": "bare",
+        "created": "2026-01-02T03:04:05.000000Z",
+        "state": State.SUCCEEDED,
+    }
+    return make_run(**{**fields, **more})
 
 
 def reported(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
@@ -77,7 +76,7 @@ class Page(HTMLParser):
 
 def test_it_has_a_timeline_an_overview_and_each_run() -> None:
     one = run(
-        1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, hibali="1", image="sha256:" + "e" * 64
+        1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, version="1", image="sha256:" + "e" * 64
     )
     two = run(2, state=State.FAILED, exit_code=3, reason="ended by the scheduler: TIMEOUT")
     page = Page(render([reported(one), reported(two)], NOW))
@@ -121,7 +120,7 @@ def test_hostile_text_is_text(state: State) -> None:
         collected=(HOSTILE,),
         receipts=(HOSTILE,),
         image=HOSTILE,
-        hibali=HOSTILE,
+        version=HOSTILE,
         invocation={HOSTILE: HOSTILE, "list": [HOSTILE, 1, None]},
         inputs=({"id": HOSTILE, "name": HOSTILE, "location": HOSTILE, "identity": HOSTILE},),
     )

@@ -11,18 +11,18 @@ from runs.model import State
 from runs.reports.status import Health, Line, Mark, Overview, Plan, by_day, by_hand, headline, judge, mark_of
 from runs.reports.status_data import last_state
 from runs.reports.status_page import cron_words, render
-from runs.schedules.records import Firing
+from runs.schedules.records import Trigger
 from transfers.history.operations import Operation
 
 NOW = 1_790_000_000.0  # 2026-09-21T14:13:20Z
 PLAN = Plan("nightly", "hibali push a b:", "0 3 * * *", silence=2 * 86400.0, since=NOW - 9e6)
 
 
-def firing(number: int, state: Any, **more: Any) -> Firing:
-    return Firing(f"{number}", "nightly", f"2026-09-{number:02d}T03:00:00Z", state=state, **more)
+def firing(number: int, state: Any, **more: Any) -> Trigger:
+    return Trigger(f"{number}", "nightly", f"2026-09-{number:02d}T03:00:00Z", state=state, **more)
 
 
-def health(*firings: Firing, **more: Any) -> Line:
+def health(*firings: Trigger, **more: Any) -> Line:
     return judge(
         Plan(PLAN.name, PLAN.command, PLAN.cron, **{"silence": PLAN.silence, "since": PLAN.since, **more}),
         firings,

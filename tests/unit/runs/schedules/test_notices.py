@@ -63,7 +63,7 @@ def test_a_url_that_does_not_take_it_is_named_without_its_secret(
     with listening(statuses, f"http://127.0.0.1:9/{SECRET}") as (origin, _), pytest.raises(error) as told:
         give_run_notice(read_target(f"{origin}/{SECRET}"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
-    assert told.value.about == origin
+    assert told.value.subject == origin
     assert statuses == []
 
 

@@ -7,20 +7,20 @@ from typing import Any
 
 from runs.schedules.records import (
     Log,
-    fired_schedules,
-    fold_firings,
+    fold_triggers,
     log_path,
     note_begun,
     note_ended,
     note_skipped,
-    read_firings,
+    read_triggers,
     schedule_folder,
+    triggered_schedules,
 )
 
 
 def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:
     del hibali_home
-    assert read_firings("nightly") == []
+    assert read_triggers("nightly") == []
     note_begun("nightly", "a", due="2026-01-01T03:00:00Z", by="cron", made_up=True)
     note_ended(
         "nightly",
@@ -36,7 +36,7 @@ def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:
     note_begun("nightly", "d", by="cron")
     with (schedule_folder("nightly") / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        first, second, third, fourth = read_firings("nightly")
+        first, second, third, fourth = read_triggers("nightly")
         assert fourth.state == "running"
     assert (first.state, first.operations, first.amount("files"), first.proof) == (
         "done",
@@ -46,8 +46,8 @@ def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:
     )
     assert (first.made_up, first.attempts) == (True, 2)
     assert (second.state, third.state, third.because) == ("broken", "skipped", "still-going")
-    assert read_firings("nightly")[-1].state == "broken"
-    assert fired_schedules() == ["nightly"]
+    assert read_triggers("nightly")[-1].state == "broken"
+    assert triggered_schedules() == ["nightly"]
     assert first.to_record()["files_moved"] == 1
 
 
@@ -57,7 +57,7 @@ def test_foreign_lines_are_passed_over() -> None:
         {"kind": "begun"},
         {"kind": "new", "id": "y"},
     ]
-    assert fold_firings(lines, "nightly") == []
+    assert fold_triggers(lines, "nightly") == []
 
 
 def test_a_log_gives_way_to_a_new_one(hibali_home: Any) -> None:

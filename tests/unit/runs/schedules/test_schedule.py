@@ -19,10 +19,10 @@ from runs.schedules.notices import (
     notice_of_end,
     notice_of_silence,
     notices_of_expiry,
-    read_told,
+    read_sent,
 )
-from runs.schedules.preflight import Key, WayIn, explain_login, obstacles_of
-from runs.schedules.records import Firing
+from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
+from runs.schedules.records import Trigger
 from runs.schedules.schedule import Notices, Schedule, read_expression
 from runs.schedules.tend import metrics_text
 
@@ -30,8 +30,8 @@ NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 assert openmetrics
 
 
-def ended(code: int, **more: Any) -> Firing:
-    return Firing(
+def ended(code: int, **more: Any) -> Trigger:
+    return Trigger(
         "i",
         "nightly",
         "2026-01-10T03:00:00Z",
@@ -49,13 +49,13 @@ def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
         for code in codes:
             notice = notice_of_end(ended(code), told)
             if notice is not None and told.is_news(notice, f"2026-01-0{day}"):
-                told = read_told(told.after(notice, f"2026-01-0{day}").to_record())
+                told = read_sent(told.after(notice, f"2026-01-0{day}").to_record())
                 heard.append((day, notice.trouble))
     assert heard == [
         (1, "failed-5"), (1, "works-again"), (2, "failed-5"), (2, "failed-4"), (2, "works-again"),
     ]  # fmt: skip
     assert notice_of_end(ended(10), NoticeHistory(failing=True)) is not None
-    assert read_told("rubbish") == NoticeHistory()
+    assert read_sent("rubbish") == NoticeHistory()
 
 
 def test_silence_and_expiry() -> None:
@@ -87,8 +87,8 @@ def test_the_end_of_a_certificate() -> None:
 
 def test_obstacles_that_no_login_shows() -> None:
     def codes(**facts: Any) -> list[str]:
-        way = WayIn("far", "far", ("ssh",), "far.example.org", "22", **facts)
-        return [problem.code for problem in obstacles_of(way, NOW - timedelta(hours=2), NOW)]
+        way = LoginMethod("far", "far", ("ssh",), "far.example.org", "22", **facts)
+        return [problem.code for problem in problems_of(way, NOW - timedelta(hours=2), NOW)]
 
     locked = (Key("/k", has_passphrase=True),)
     assert codes(keys=locked, host_known=True) == ["passphrase-key"]
@@ -104,8 +104,8 @@ def test_obstacles_that_no_login_shows() -> None:
     ("methods", "code"), [("keyboard-interactive", "second-factor"), ("publickey,password", "login-refused")]
 )
 def test_a_second_factor_is_told_from_a_wrong_key(methods: str, code: str) -> None:
-    way = WayIn("far", "far", ("ssh",), "far", "22")
-    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", about="far")
+    way = LoginMethod("far", "far", ("ssh",), "far", "22")
+    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", subject="far")
     assert explain_login(refused, "far", way, []).code == code
 
 
@@ -155,6 +155,6 @@ def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, we
     notice = Notice("failed", "nightly", "failed-5", "x", "y")
     notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
     problems = telling.give_notice(notices, notice)
-    assert [problem.about for problem in problems] == ["webhook"]
+    assert [problem.subject for problem in problems] == ["webhook"]
     assert "one line of ASCII" in problems[0].message
     assert "evil" not in str(problems[0]).lower()

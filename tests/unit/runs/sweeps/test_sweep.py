@@ -19,14 +19,15 @@ import pytest
 from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
-from runs.fast_storage import Fast, Marks, marks_of_task, read_fast
-from runs.model import Chunk, Input, Output, Run, State, Sweep, Task, state_of
+from runs.fast_storage import Fast, FastOptions, choose_fast_storage, fast_options_of_task
+from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
 from runs.schedulers.base import load_scheduler
 from runs.script import array_script, start_script
 from runs.sweeps.collect import choose_tasks
 from runs.sweeps.launch import TellsArrayLimit, split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
+from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import Finished, RemoteHost, SmallFile
 from transfers.stores.open_store import open_host
@@ -37,7 +38,7 @@ RUN = "20260102-030405-0a1b2c3d"
 def sweep(states: list[State], **more: Any) -> Sweep:
     numbers = range(1, len(states) + 1)
     tasks = {
-        number: Task(state, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:05Z")
+        number: RunStatus(state, exit_code=0, started="2026-01-02T03:04:05Z", ended="2026-01-02T03:05:05Z")
         for number, state in zip(numbers, states, strict=True)
     }
     rows = tuple((number, f"v{number}") for number in numbers)
@@ -49,19 +50,7 @@ def sweep(states: list[State], **more: Any) -> Sweep:
 
 
 def run_of(found: Sweep | None) -> Run:
-    return Run(
-        id=RUN,
-        key="k",
-        pipeline="p@1",
-        pipeline_digest="d",
-        site="here",
-        name="",
-        scheduler="slurm",
-        container="bare",
-        created="2026-01-02T03:04:05.000000Z",
-        folder=b"/w/runs/" + RUN.encode(),
-        sweep=found,
-    )
+    return make_run(id=RUN, scheduler="slurm", folder=b"/w/runs/" + RUN.encode(), sweep=found)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +70,14 @@ def run_of(found: Sweep | None) -> Run:
 def test_a_sweep_runs_until_the_last_task_has_ended_and_is_then_as_bad_as_the_worst(
     states: str, together: str
 ) -> None:
-    assert state_of(Task(State(word)) for word in states.split()) is State(together)
+    assert state_of(RunStatus(State(word)) for word in states.split()) is State(together)
 
 
 def test_a_task_is_read_as_a_run_by_itself() -> None:
     run = run_of(sweep([State.SUCCEEDED, State.FAILED]))
     task = one_task(run, 2)
     assert (task.state, task.job, task.sweep, task.task) == (State.FAILED, "7", None, 2)
-    assert (task.word, run.word) == (f"{RUN}.2", RUN)
+    assert (task.reference, run.reference) == (f"{RUN}.2", RUN)
     assert task.folder == run.folder + b"/tasks/2"
     assert one_task(run, 2, log_of_job=True).folder == run.folder + b"/chunks/1"
     with pytest.raises(NotFoundError):
@@ -208,23 +197,23 @@ def test_in_another_folder_an_array_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
     opened.close()
 
 
-def test_many_files_are_put_and_read_at_once(far: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_are_put_and_read_at_once(host: RemoteHost, tmp_path: Path) -> None:
     root = bytes(tmp_path) + b"/\xff"
     folders = [root, *(root + b"/%d" % number for number in range(900))]
     files = [SmallFile(folder + b"/file", b"\0\xff%d" % n) for n, folder in enumerate(folders)]
-    far.put_all([*files, SmallFile(root + b"/run", b"#!", executable=True)], folders)
-    far.put_all(files[:1], folders[:1])  # again is the same
+    host.put_all([*files, SmallFile(root + b"/run", b"#!", executable=True)], folders)
+    host.put_all(files[:1], folders[:1])  # again is the same
     (tmp_path / "link").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "fifo")
     odd = [bytes(tmp_path) + name for name in (b"/none", b"/link", b"/fifo", b"")]
-    found = far.get_all([*(each.path for each in files), *odd], maximum=4)
+    found = host.get_all([*(each.path for each in files), *odd], maximum=4)
     assert found == [*(each.content[:4] for each in files), None, None, None, None]
     there = Path(os.fsdecode(root))
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (there, there / "file", there / "run")]
@@ -232,13 +221,13 @@ def test_many_files_are_put_and_read_at_once(far: RemoteHost, tmp_path: Path) ->
     assert [path.name for path in (there / "5").iterdir()] == ["file"]
 
 
-def test_many_files_that_do_not_fit_leave_nothing(far: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_that_do_not_fit_leave_nothing(host: RemoteHost, tmp_path: Path) -> None:
     files = [SmallFile(bytes(tmp_path) + b"/a", b"x"), SmallFile(bytes(tmp_path) + b"/none/b", b"x")]
     with pytest.raises(HibaliError):
-        far.put_all(files)
+        host.put_all(files)
     assert list(tmp_path.glob(".hibali-*")) == []
-    far.put_all([])
-    assert far.get_all([]) == []
+    host.put_all([])
+    assert host.get_all([]) == []
 
 
 def entry(path: str, kind: Kind = Kind.FILE) -> Entry:
@@ -347,13 +336,15 @@ def test_tasks_of_an_array_have_folders_of_their_own_on_fast_storage(tmp_path: P
 
 def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
     site = Site("s", "local", tiers={"local": Tier("/fast"), "other": Tier("/other")})
-    marks = Marks(("in=local", "more=other"), "local")
+    marks = FastOptions(("in=local", "more=other"), "local")
     one = [Input("in", 0, "a")]
-    assert read_fast(site, one, [False], marks_of_task(marks, one)).inputs == {0: "local"}
+    assert choose_fast_storage(site, one, [False], fast_options_of_task(marks, one)).inputs == {0: "local"}
     both = [*one, Input("more", 1, "b"), Input("more", 2, "c")]
-    found = read_fast(site, both, [False] * 3, marks_of_task(marks, both))
+    found = choose_fast_storage(site, both, [False] * 3, fast_options_of_task(marks, both))
     assert (found.inputs, found.work) == ({0: "local", 1: "other", 2: "other"}, "local")
-    assert not read_fast(site, both, [False] * 3, marks_of_task(Marks(none=True), both)).is_used
+    assert not choose_fast_storage(
+        site, both, [False] * 3, fast_options_of_task(FastOptions(none=True), both)
+    ).is_used
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,10 @@ def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> N
     for via in ("auto", "globus"):
         with pytest.raises(UsageError) as told:
             _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
-        assert told.value.about == "plain"
+        assert told.value.subject == "plain"
     with pytest.raises(UsageError) as told:
         _ends(near, far, "globus", "--pack")
-    assert (told.value.code, told.value.about) == ("not-by-globus", "--pack")
+    assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
 
 
 def test_names_that_globus_can_be_told() -> None:

@@ -29,7 +29,7 @@ class Understands:
         try:
             yield
         except (KeyError, TypeError, ValueError) as problem:
-            raise IncompleteError("listing-violation", str(problem), about="there") from None
+            raise IncompleteError("listing-violation", str(problem), subject="there") from None
 
 
 def file(path: bytes, **more: Any) -> Record:

@@ -183,7 +183,7 @@ def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_every_complaint_has_its_error(status: int, code: str, kind: type[HibaliError], word: str) -> None:
     found = error_of(status, code, "site:b")
-    assert (type(found), found.code, found.about) == (kind, word, "site:b")
+    assert (type(found), found.code, found.subject) == (kind, word, "site:b")
     text = f"Generic S3 error: status code: {status} Odd: <Error><Code>{code}</Code><Message>planted-secret"
     other = from_obstore(Exception(text if code else text.replace("<Code></Code>", "")), "site:b")
     assert (type(other), other.code) == (kind, word)
