@@ -15,7 +15,7 @@ from pathlib import Path
 from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
 from hibali.locations import Location, check_writable
-from hibali.system_errors import hint_of, words_of
+from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
@@ -337,7 +337,7 @@ def _check_above(target: Store, location: Location) -> None:
     if target.file_above():
         raise RefusedError(
             "not-a-folder",
-            f"the target cannot be made: {words_of('not-a-folder')}",
+            f"the target cannot be made: {message_of('not-a-folder')}",
             subject=location.text,
             hint=hint_of("not-a-folder"),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.text import counted
 from hibali_cli.command import command
@@ -348,7 +348,7 @@ def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "")
         common.output.record("end", {"count": lines + 1, "exit": int(code)})
         return
     common.output.say(
-        f"Would move {planned.files_to_move} of {counted(planned.files, 'file')} ({size_words(planned.bytes_to_move)}),"
+        f"Would move {planned.files_to_move} of {counted(planned.files, 'file')} ({format_size(planned.bytes_to_move)}),"
         f" keep {planned.files_kept} and delete {planned.files_to_delete}. Nothing was changed.{hint}"
     )
 
@@ -376,7 +376,7 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
     )
     rest = "".join(f", {count} {word}" for count, word in others if count)
     common.output.say(
-        f"{counted(receipt.files_moved, 'file')} ({size_words(receipt.bytes_moved)}) moved{packed}{verified};"
+        f"{counted(receipt.files_moved, 'file')} ({format_size(receipt.bytes_moved)}) moved{packed}{verified};"
         f" {receipt.files_kept} kept{rest}; {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:
