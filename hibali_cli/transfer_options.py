@@ -30,7 +30,7 @@ _SECOND = 1_000_000_000
 
 
 def take_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """An option's bytes; click calls it."""
+    """Read the size of an option; click calls it."""
     try:
         return None if text is None else read_size(text)
     except ValueError as problem:
@@ -38,7 +38,7 @@ def take_size(context: click.Context, option: click.Parameter, text: str | None)
 
 
 def take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Nanoseconds since the epoch of a time, or of as long ago as a duration says; click calls it."""
+    """Read a time, or a duration before now, in nanoseconds since the epoch; click calls it."""
     if text is None:
         return None
     try:
@@ -57,7 +57,7 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--files-from",
         metavar="FILE|-",
-        help="Take only the names in FILE, one a line, relative to the source; a folder's takes all below.",
+        help="Take only the names in FILE, one per line, relative to the source; a folder includes its contents.",
     ),
     click.option(
         "-0", "--from0", is_flag=True, help="Names in --files-from end with NUL, as `find -print0` writes."
@@ -84,14 +84,14 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
 
 
 def take_selection(options: dict[str, Any]) -> dict[str, Any]:
-    """Take these options out of a command's, as the fields of Rules."""
+    """Remove the selection from the options of a command, and return it as fields of Rules."""
     listed, zero = options.pop("files_from"), options.pop("from0")
     taken = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
     taken["newer_ns"] = options.pop("newer")
     if listed is not None:
         taken["files_from"] = _names(listed, zero=zero)
     elif zero:
-        raise click.UsageError("-0/--from0 says how --files-from is written, and that is missing.")
+        raise click.UsageError("-0/--from0 needs --files-from.")
     return taken
 
 
@@ -113,7 +113,7 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
         "--push-to",
         multiple=True,
         metavar="SIBLING",
-        help="After what came into a dataset is saved, push that to SIBLING (`datalad push`); may be repeated.",
+        help="After saving what came into a dataset, push it to SIBLING (`datalad push`); may be repeated.",
     ),
     click.option(
         "--no-save",
@@ -124,11 +124,13 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
 
 
 def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
-    """What becomes of what comes into a dataset. Raises `UsageError`."""
+    """Return how files that come into a dataset are saved. Raises `UsageError`."""
     from transfers.request import Saving
 
     if push_to and no_save:
-        raise UsageError("usage", "what is not saved cannot be pushed on", subject="--push-to")
+        raise UsageError(
+            "usage", "it cannot be used with --no-save: only saved files can be pushed", subject="--push-to"
+        )
     return Saving(not no_save, push_to)
 
 
@@ -166,7 +168,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--recorded",
         is_flag=True,
-        help="With --checksum, take digests on record where a file is what it was, and record others.",
+        help="With --checksum, use the recorded digests of unchanged files, and record all others.",
     ),
     *FILTERS,
     *SELECTION,
@@ -175,40 +177,40 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["keep", "skip"]),
         default="keep",
         show_default=True,
-        help="What becomes of symlinks.",
+        help="Whether symlinks are kept or skipped.",
     ),
     click.option(
         "--modes",
         type=click.Choice(["execute", "keep"]),
         default="execute",
         show_default=True,
-        help="Which permission bits travel: the execute bit, or all nine, folders' too.",
+        help="Which permission bits are transferred: the execute bit, or all nine, also of folders.",
     ),
     click.option(
         "-H",
         "--hard-links",
         is_flag=True,
-        help="Names of one file at the source become names of one file; its bytes travel once.",
+        help="Keep hard links: names of one file stay names of one file, and its bytes are sent once.",
     ),
     click.option(
-        "--xattrs", is_flag=True, help="Carry extended attributes of the user namespace (user.*), too."
+        "--xattrs", is_flag=True, help="Also transfer extended attributes of the user namespace (user.*)."
     ),
     click.option(
         "--specials",
         type=click.Choice(["fail", "skip"]),
         default="fail",
         show_default=True,
-        help="What becomes of devices, FIFOs and sockets.",
+        help="Whether devices, FIFOs and sockets are failures or skipped.",
     ),
     click.option(
         "--recall",
         is_flag=True,
-        help="Read files whose bytes are on tape, too; else they are named and left.",
+        help="Also read files whose content is on tape; without it they are reported as failures.",
     ),
     click.option(
         "--require-proof",
         type=click.Choice(_PROOFS),
-        help="Exit 6 when a moved file is proven less well than this.",
+        help="Exit 6 when a moved file has a weaker proof than this.",
     ),
 )
 
@@ -217,7 +219,7 @@ _KEEPING: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--backup-dir",
         metavar="LOCATION",
-        help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
+        help="Move what would be replaced or deleted to LOCATION, a folder at the target's site.",
     ),
 )
 _PACE: tuple[Callable[[Any], Any], ...] = (
@@ -225,7 +227,7 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
         "--bwlimit",
         metavar="RATE",
         callback=take_size,
-        help="Carry at most so many bytes a second (500K, 20M); the sites' own limits hold as well.",
+        help="Send at most so many bytes a second (500K, 20M); the limits of the sites apply, too.",
     ),
 )
 _WAYS: tuple[Callable[[Any], Any], ...] = (
@@ -240,12 +242,12 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
         "--give-up-after",
         metavar="DURATION",
         callback=duration_of,
-        help="Cancel a Globus task that has stood still for so long with something wrong.",
+        help="Cancel a Globus task that made no progress for DURATION because of an error.",
     ),
     click.option(
         "--cancel-on-interrupt",
         is_flag=True,
-        help="Let Ctrl-C cancel the Globus task; without it the task goes on by itself.",
+        help="Let Ctrl-C cancel the Globus task; without it the task continues.",
     ),
 )
 _DRY: tuple[Callable[[Any], Any], ...] = (
@@ -260,13 +262,13 @@ _PACKING: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--pack",
         is_flag=True,
-        help="Put the files into few tar files with an index each, for tape and where names are scarce.",
+        help="Pack the files into a few tar files with an index each, for tape and for inode quotas.",
     ),
     click.option(
         "--pack-size",
         metavar="SIZE",
         callback=take_size,
-        help="With --pack, how large a tar file becomes at most; 1GiB unless said.",
+        help="With --pack, the largest size of a tar file; default 1GiB.",
     ),
 )
 _PACK_BYTES = 1024**3
@@ -289,12 +291,12 @@ def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say which files are meant."""
+    """Give a command the options that select files."""
     return _add((*FILTERS, *SELECTION), function)
 
 
 def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that decide nothing about what a plan holds."""
+    """Give a command the options that do not change a plan."""
     return _add(_KEEPING + _DRY + _PACE + SAVING, function)
 
 
@@ -308,29 +310,29 @@ _FOLLOW_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--follow",
         is_flag=True,
-        help="Go on while files are still written, and send each one once it is finished.",
+        help="Keep running while files are still written, and send each one once it is finished.",
     ),
     click.option(
         "--quiet-for",
         metavar="DURATION",
         callback=duration_of,
-        help="With --follow, a file is finished when nobody wrote to it for so long; 30s unless said.",
+        help="With --follow, a file is finished when it did not change for DURATION; default 30s.",
     ),
     click.option(
         "--done-marker",
         metavar="NAME",
-        help="With --follow, a file is finished when this is there: '*.done' beside it, or a name in its folder or above.",
+        help="With --follow, a file is finished when its marker exists: '*.done' beside it, or a name in its folder or above.",
     ),
     click.option(
         "--append",
         multiple=True,
         metavar="PATTERN",
-        help="With --follow, what matches only grows: send its tails as they come; may be repeated.",
+        help="With --follow, files that match only grow: send what is appended; may be repeated.",
     ),
     click.option(
         "--until",
         metavar="FILE",
-        help="With --follow, end when this file of this machine is there and all else is sent.",
+        help="With --follow, end when FILE exists on this machine and all files are sent.",
     ),
 )
 _NAMES = ("quiet_for", "done_marker", "append", "until")
@@ -344,18 +346,18 @@ def add_following_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_following(options: dict[str, Any]) -> Following | None:
-    """Take these options out of a command's; None without --follow. Raises `UsageError`."""
-    asked = options.pop("follow")
+    """Remove these options from those of a command; return None without --follow. Raises `UsageError`."""
+    follows = options.pop("follow")
     values = {name: options.pop(name) for name in _NAMES}
-    if not asked:
+    if not follows:
         for name, value in values.items():
             if value not in (None, ()):
-                raise _only_with(f"--{name.replace('_', '-')} is for --follow")
+                raise _wrong_use(f"--{name.replace('_', '-')} needs --follow")
         return None
     if options["dry_run"]:
-        raise _only_with("--follow cannot be a dry run: leave it out to see what would be sent now")
+        raise _wrong_use("--follow cannot be a dry run; leave it out to see what would be sent now")
     if options["pack"]:
-        raise _only_with("--follow cannot pack: push --pack what is finished")
+        raise _wrong_use("--follow cannot be used with --pack")
     from transfers.follow.watcher import QUIET_SECONDS, Following, read_marker
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
@@ -367,12 +369,12 @@ def take_following(options: dict[str, Any]) -> Following | None:
     )
 
 
-def _only_with(message: str) -> UsageError:
+def _wrong_use(message: str) -> UsageError:
     return UsageError("usage", message, hint="See: hibali push --help")
 
 
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
-    """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
+    """Make the request of push, pull or sync from its options. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location, read_target
     from transfers.movers.globus_route import with_local_collection
     from transfers.request import Request
@@ -428,25 +430,25 @@ def _check_direction(operation: str, source: Location, target: Location, setting
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:
-    """How large packs become at most; 0 where there are to be none."""
-    asked, size = options.pop("pack", False), options.pop("pack_size", None)
-    if not asked and size is not None:
-        raise UsageError("usage", "--pack-size is for --pack", hint="See: hibali push --help")
+    """Return the largest size of a pack; 0 without --pack."""
+    packs, size = options.pop("pack", False), options.pop("pack_size", None)
+    if not packs and size is not None:
+        raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
     if size is not None and size < _LEAST_PACK_BYTES:
         raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
-    return (size or _PACK_BYTES) if asked else 0
+    return (size or _PACK_BYTES) if packs else 0
 
 
 def take_recorded(options: dict[str, Any]) -> bool:
-    """Whether digests count from the record. Raises `UsageError` where none decide."""
+    """Return whether recorded digests count. Raises `UsageError` without --checksum."""
     recorded = bool(options.pop("recorded"))
     if recorded and not options["checksum"]:
-        raise UsageError("usage", "it says which digests count for --checksum", subject="--recorded")
+        raise UsageError("usage", "it needs --checksum", subject="--recorded")
     return recorded
 
 
 def rules_of(options: dict[str, Any]) -> Rules:
-    """The rules of a command's options. Raises `UsageError`, and `NotFoundError` for a list of names that is missing."""
+    """Make the rules from the options of a command. Raises `UsageError`, and `NotFoundError` for a missing list of names."""
     from transfers.entry import Proof
     from transfers.rules import DeleteLimit, Rules, read_delete_limit
 

@@ -119,7 +119,7 @@ class _Removal:
         if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
-                "it cannot be told at this kind of site whether somebody is at work there",
+                "this kind of site cannot tell whether another operation is running there",
                 subject=location.text,
                 hint="What a source does not have, a sync with --delete removes there.",
             )

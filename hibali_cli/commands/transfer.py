@@ -172,8 +172,8 @@ def plan_command(
         else:
             _show_summary(common, found, output)
 
-    with listening(common, f"plan {source} {target}", ends_at_plan=True) as listener:
-        found = plan_only(request, show, listener, save=None if output is None else Path(output))
+    with listening(common, f"plan {source} {target}", ends_at_plan=True) as on_event:
+        found = plan_only(request, show, on_event, save=None if output is None else Path(output))
     return _plan_exit(found, target, detailed=detailed_exit_code)
 
 
@@ -251,14 +251,14 @@ def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool)
     from transfers.operation import plan_only, synchronise
 
     title = f"{request.operation} {request.source.text} {request.target.text}"
-    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as listener:
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
         if dry_run:
-            found = plan_only(request, lambda plan: _show_plan(common, plan), listener)
+            found = plan_only(request, lambda plan: _show_plan(common, plan), on_event)
             return _plan_exit(found, request.target.text, detailed=detailed)
         try:
-            receipt = synchronise(request, listener)
+            receipt = synchronise(request, on_event)
         except KeyboardInterrupt:
-            common.output.say(listener.tally.safe())
+            common.output.say(on_event.tally.safe())
             raise
     _show_receipt(common, receipt)
     return int(receipt.exit)
@@ -289,8 +289,8 @@ def _follow(common: Common, source: str, target: str, following: Following, opti
 
     del options["dry_run"], options["detailed_exit_code"]
     request = request_of(common, "push", source, target, options)
-    with listening(common, f"push {source} {target}") as listener:
-        receipt, interruption = follow_source(request, following, listener)
+    with listening(common, f"push {source} {target}") as on_event:
+        receipt, interruption = follow_source(request, following, on_event)
     if interruption is not None:
         receipt.exit = _exit_of(interruption)
     _show_receipt(common, receipt)
