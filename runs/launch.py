@@ -13,7 +13,7 @@ from hibali import __version__
 from hibali.errors import IncompleteError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
-from hibali.locks import Claim
+from hibali.locks import FolderLock
 from hibali.text import as_bytes, as_text, path_fields, printable
 from runs.adopt import write_run_manifest
 from runs.cache.entries import expected_wait
@@ -187,7 +187,7 @@ def request_key(request: Request, host: RemoteHost) -> str:
     return _key(request, [identity.text for identity in _locate(request, host)[1]])
 
 
-def _claimed(run_store: RunStore, key: str, on_event: Listener) -> Claim:
+def _claimed(run_store: RunStore, key: str, on_event: Listener) -> FolderLock:
     """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
     try:
         return run_store.claim(key, on_event=on_event)

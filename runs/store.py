@@ -16,7 +16,7 @@ from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
 from hibali.files import write_atomic
 from hibali.ledger import Journal, find_identifier, ledger_folder, now, read_records, scheduled_by
-from hibali.locks import Claim, wait_for_claim
+from hibali.locks import FolderLock, wait_for_lock
 from hibali.system_errors import reason_of
 from hibali.text import nearest, printable
 from runs.model import FROM_RUN, RUN_ID, Output, Run, State
@@ -74,7 +74,7 @@ class Queued:
         All or none; who wants more than all of them goes in when nobody else is there. One process at a time: `taken` is
         called before the next one may count, and writes into the ledger what is going to be submitted.
         """
-        with wait_for_claim(self._turns):
+        with wait_for_lock(self._turns):
             held = self.held()
             queued = count_queued(held)
             if holder not in held:
@@ -101,7 +101,7 @@ class Queued:
 
     def forget_dead(self, is_alive: Callable[[str], bool]) -> None:
         """Free the places of runs, by their id, for which `is_alive` is false; nobody takes any meanwhile."""
-        with wait_for_claim(self._turns):
+        with wait_for_lock(self._turns):
             for holder in self.held():
                 found = _HOLDER.fullmatch(holder)
                 if found is not None and not is_alive(found[1]):
@@ -199,10 +199,10 @@ class RunStore:
                 return None if run.results.reported else run
         return None
 
-    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        return wait_for_claim(folder, on_event=on_event, longest_wait=longest_wait)
+        return wait_for_lock(folder, on_event=on_event, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"

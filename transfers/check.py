@@ -110,9 +110,9 @@ def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> Non
 
 def _look_at_proxy(site: Site, settings: SshSettings) -> str:
     """How long it is valid; looked at even where a kept login needs none."""
-    from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
+    from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 
-    return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
+    return f"valid for {format_time_left(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
 
 
 def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[RemoteHost, int]:

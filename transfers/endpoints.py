@@ -10,7 +10,7 @@ from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import Ended, Event, Listener, Listing, Noted
 from hibali.ledger import new_identifier, now, scheduled_by
 from hibali.locations import Location
-from hibali.system_errors import hint_of, words_of
+from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, see_dataset
@@ -442,7 +442,7 @@ class Ends(Call):
         if not exists and self._target.file_above():
             raise RefusedError(
                 "not-a-folder",
-                f"the target cannot be made: {words_of('not-a-folder')}",
+                f"the target cannot be made: {message_of('not-a-folder')}",
                 subject=self._request.target.text,
                 hint=hint_of("not-a-folder"),
             )

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from hibali.amounts import read_duration, read_job_time, read_size, read_words
+from hibali.amounts import read_duration, read_job_time, read_size, split_command
 from hibali.config.model import (
     GLOBUS_DEADLINE_SECONDS,
     GPU_KINDS,
@@ -570,7 +570,7 @@ def _read_launcher(table: Table) -> tuple[str, ...]:
     if text is None:
         return ()
     try:
-        return read_words(text)
+        return split_command(text)
     except ValueError as problem:
         table.note(str(problem), "mpi")
         return ()

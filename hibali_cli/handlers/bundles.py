@@ -28,7 +28,7 @@ from registry.exchange import judge_image
 from registry.images.record import FILE as IMAGE
 from registry.images.record import write_record
 from registry.invocation import check_invocation, read_invocation
-from registry.remotes.base import Arrival
+from registry.remotes.base import Download
 from registry.signature import is_signature_name
 from runs.bundles.archive import Archive
 from runs.bundles.create import (
@@ -308,7 +308,7 @@ def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) ->
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in beside and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.take([Arrival(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.take([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:

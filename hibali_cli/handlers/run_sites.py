@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import ConsoleOptions
 from rich.text import Text
 
-from hibali.amounts import time_words
+from hibali.amounts import format_duration
 from hibali.config.model import Site
 from hibali.config.settings import require_built_for_runs
 from hibali.errors import HibaliError, TryLaterError
@@ -307,7 +307,7 @@ class _Shown:
 def run_line(row: Row, now: float) -> str:
     """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
     run = row.run
-    lasting = "" if run.state.ended else f" for {time_words(max(0.0, now - row.since))}"
+    lasting = "" if run.state.ended else f" for {format_duration(max(0.0, now - row.since))}"
     subject = f" ({printable(row.subject)})" if row.subject else ""
     return f"{run.state} at {run.site}{lasting}{subject}  {run.id}"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hibali.amounts import read_words
+from hibali.amounts import split_command
 from hibali.config.model import Site
 from hibali.errors import UsageError
 
@@ -138,7 +138,7 @@ def _s3_table(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(option: str, text: str | None) -> list[str] | None:
     try:
-        return None if text is None else list(read_words(text))
+        return None if text is None else list(split_command(text))
     except ValueError as problem:
         raise UsageError("bad-words", str(problem), subject=option) from None
 

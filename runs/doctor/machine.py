@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
@@ -406,7 +406,7 @@ def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            words = f"{what}: {size_words(free) if key == 'bytes' else f'{free} names'} free{by}"
+            words = f"{what}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
             told.append(words)
             if free == 0:
                 full.append(words)

@@ -11,13 +11,14 @@ from hibali.config.model import Site
 from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
+from hibali.http import Answer
 from hibali.plugins import load
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
 from runs.doctor.network import StepList, connect_once, find_addresses, look_at_collection, look_beside
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
 STEPS = ("name", "connection", "endpoint", "credentials", "clock", "bucket", "writes")

@@ -35,7 +35,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add https:": "nobody answers there: tests/unit/registry",
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
-        "hibali pipelines add bosh:": "bosh has fetched nothing here: tests/unit/registry",
+        "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},

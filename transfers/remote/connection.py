@@ -17,7 +17,7 @@ from typing import Any
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
-from hibali.system_errors import EXPLANATIONS, hint_of, words_of
+from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.lease import seconds_of
@@ -292,7 +292,7 @@ class Connection:
         subject = self._subject(header)
         if code == "locked":
             return _locked(header, self.where)
-        message = printable(words_of(code, str(header.get("message", ""))))
+        message = printable(message_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, subject)
         if code == "overtaken":

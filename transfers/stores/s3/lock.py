@@ -7,8 +7,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hibali.documents import line_of_json
+from hibali.http import Answer
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 from transfers.stores.server_lease import KeptLease, is_free, locked, record_of
 
 NAME = b".hibali/lock"

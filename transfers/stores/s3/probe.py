@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
+from hibali.http import Answer
 from transfers.entry import Proof
 from transfers.stores.base import Facts, keep_seen, read_seen
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.records import time_of
-from transfers.stores.s3.requests import CHECKSUM, Answer, Requests, checksum_of
+from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
 
 _CONTENT = b"hibali asks what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()

@@ -11,6 +11,7 @@ from itertools import chain
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
+from hibali.http import Answer
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
@@ -44,7 +45,7 @@ from transfers.stores.s3.probe import SEGMENT_BYTES, Honours, facts_of, probe_se
 from transfers.stores.s3.reading import Bulk, Reading
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
-from transfers.stores.s3.requests import CONNECTIONS, Answer, Requests
+from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
 from transfers.stores.server_lease import NoLock
 

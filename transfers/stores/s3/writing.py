@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hibali.errors import HibaliError
+from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
@@ -27,7 +28,7 @@ from transfers.stores.s3.multipart import (
 )
 from transfers.stores.s3.probe import Honours
 from transfers.stores.s3.reading import Bulk
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, Requests, problem_of
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
 
 _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
 

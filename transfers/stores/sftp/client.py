@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Problem, Space
@@ -292,7 +292,7 @@ class Client:
             space = self.space(folder)
             full = space.free_bytes is not None and space.free_bytes < max(size, _ROOM_KEPT)
             if full or space.free_inodes == 0:
-                return Problem("no-space", words_of("no-space"))
+                return Problem("no-space", message_of("no-space"))
         return problem_of(problem)
 
     def close(self) -> None:
@@ -301,8 +301,8 @@ class Client:
 
 
 _PROBLEMS = {
-    wire.NO_SUCH_FILE: ("vanished", words_of("vanished")),
-    wire.PERMISSION_DENIED: ("denied", words_of("denied")),
+    wire.NO_SUCH_FILE: ("vanished", message_of("vanished")),
+    wire.PERMISSION_DENIED: ("denied", message_of("denied")),
     wire.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
     wire.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
     wire.END_OF_FILE: ("source-changed", "it ended early"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.base import Problem, unsafe_component
@@ -93,13 +93,13 @@ class Beneath:
                     wrong[folder] = problem_of(problem)
                 continue
             if kind is Kind.LINK:
-                wrong[folder] = Problem("symlink-in-the-way", words_of("symlink-in-the-way"))
+                wrong[folder] = Problem("symlink-in-the-way", message_of("symlink-in-the-way"))
             elif kind is not Kind.FOLDER:
-                wrong[folder] = Problem("not-a-folder", words_of("not-a-folder"))
+                wrong[folder] = Problem("not-a-folder", message_of("not-a-folder"))
         return wrong, missing
 
 
-_VANISHED = Problem("vanished", words_of("vanished"))
+_VANISHED = Problem("vanished", message_of("vanished"))
 
 
 def _above(path: bytes) -> list[bytes]:

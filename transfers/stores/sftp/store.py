@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
-from hibali.system_errors import hint_of, words_of
+from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
@@ -365,7 +365,7 @@ class SftpStore(Store):
             if found is None or kind_of(found) is not Kind.FOLDER:
                 subject = f"{self._client.where}:{printable(path)}"
                 raise RefusedError(
-                    "not-a-folder", words_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
+                    "not-a-folder", message_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
                 )
 
     def file_above(self) -> bool:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.entry import Kind, Proof
 from transfers.stores.base import Item, Landed, Payload, Problem
@@ -384,7 +384,7 @@ class Landing:
             refused = client.settle([pending])
             try:
                 if kind_of(client.attributes_of(look)) is not Kind.FOLDER:
-                    one.problem = Problem("not-a-folder", words_of("not-a-folder"))
+                    one.problem = Problem("not-a-folder", message_of("not-a-folder"))
             except StatusError as problem:
                 one.problem = self._partials.why(refused or problem, one)
 

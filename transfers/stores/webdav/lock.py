@@ -12,9 +12,9 @@ from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
+from hibali.http import Answer
 from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.s3.requests import Answer
 from transfers.stores.server_lease import KeptLease, is_free, locked, record_of
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
+from hibali.http import CONNECTIONS
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -33,7 +34,7 @@ from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.removing import FileRemover, TreeRemover
-from transfers.stores.webdav.requests import CONNECTIONS, Wire
+from transfers.stores.webdav.requests import Wire
 from transfers.stores.webdav.writing import WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
