@@ -76,6 +76,18 @@ def test_the_files_that_pages_name_exist() -> None:
     assert {page: files for page, files in gone.items() if files} == {}
 
 
+def test_the_pages_that_code_names_exist() -> None:
+    named = {
+        (str(path.relative_to(REPOSITORY)), page)
+        for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in {".py", ".sh"}
+        for page in re.findall(r"\bdocs/[a-z0-9/-]+\.md\b", path.read_text())
+    }
+    assert len(named) > 10
+    assert sorted((path, page) for path, page in named if not (REPOSITORY / page).exists()) == []
+
+
 def test_the_decisions_that_code_and_pages_cite_exist() -> None:
     records = {path.name.split("-")[0] for path in (REPOSITORY / "docs/decisions").glob("[0-9]*.md")}
     cited = {
